@@ -1,0 +1,61 @@
+# A machine with Python 3.11 or later (with venv and pip) and make is all that is needed:
+# every target installs what it uses into $(VENV), and again only when the pins or the package's metadata change.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# The first two pin what is installed and, for older and newer pip, what builds the package.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PIP_INSTALL := $(BIN)/python -m pip install -qq
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test check bench constraints clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s%s\n", $$1, $$2 }'
+
+demo: $(VENV)/.core ## score the example signals into demo-out/
+	$(BIN)/plmia score examples/cifar10_cnn_slice.npz -o demo-out
+	@echo "Look at demo-out/metrics.json (how much each attack finds) and demo-out/scores.npz (every point's score)."
+
+test: $(VENV)/.dev ## run the tests (ARGS="-k cauchy" to choose)
+	$(BIN)/python -m pytest -n 2 tests $(ARGS)
+
+check: $(VENV)/.dev ## lint, formatting, types, import direction
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/check_imports.py
+
+bench: $(VENV)/.dev ## measure the speed of scoring
+	$(BIN)/python benchmarks/scoring.py $(ARGS)
+
+constraints: ## compile constraints.txt anew (ARGS=--upgrade for the newest releases)
+	PYTHON="$(PYTHON)" sh scripts/compile_constraints.sh $(ARGS)
+
+clean: ## remove the virtual environment and everything else that was made
+	rm -rf $(VENV) demo-out bench-out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	@command -v "$(PYTHON)" >/dev/null || \
+	    { echo "$(PYTHON) was not found: install Python 3.11 or later, or name it: make PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "$$("$(PYTHON)" --version) is too old, 3.11 is needed: name another: make PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "$(PYTHON) has no venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP_INSTALL) -e '.[dev]'
+	@touch $(VENV)/.core $@

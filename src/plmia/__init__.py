@@ -1,0 +1,49 @@
+"""plmia audits machine-learning models for membership leakage, with error rates that hold.
+
+The names below are the public interface; each is imported on first use, so that ``import plmia`` costs nothing.
+
+>>> import plmia
+>>> plmia.PL_MIA.name
+'pl-mia'
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "attacks": "ATTACKS ATTACK_P ATTACK_R LIRA LIRA_FIXED PL_MIA PL_MIA_PLUS PL_MIA_POOLED RMIA Attack find_attack",
+    "calibration": "BinaryVote CauchyCombination MeanOfViews MedianOfViews NoCalibration VotesOfViews",
+    "design": "MembershipDesign ReferencePlan",
+    "errors": "AttackError OutputError PlmiaError PopulationError ReferencesError SignalsError",
+    "evaluation": "Protocol TargetResult attack_targets",
+    "gaussian": "FixedVariance MeanCentre MedianCentre PerPointVariance PooledVariance PublishedFixedVariance",
+    "metrics": "AttackMetrics Operating Roc TargetMetrics clopper_pearson evaluate roc_curve summarise",
+    "moments": "References",
+    "numerics": "log_sigmoid logit_from_logits logit_from_probabilities",
+    "pointwise": "BayesLR GaussianLR Loss OneSided ReferenceRank ShiftedOut",
+    "population": "FreshPopulation SharedPopulation WithinClass",
+    "scoring": "Scores score score_all",
+    "signals": "Signals read_signals",
+    "view": "AttackView Truth",
+}
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'plmia' has no attribute {name!r}")
+    value = getattr(import_module(f"plmia.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Public names."""
+    return [*__all__, "__version__"]

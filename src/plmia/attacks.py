@@ -1,0 +1,112 @@
+"""The paper's Table 1 (`tab:improvement_sources`) as values: an attack is a statistic x a calibration."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plmia.calibration import (
+    BinaryVote,
+    Calibration,
+    CauchyCombination,
+    MeanOfViews,
+    NoCalibration,
+    Views,
+    VotesOfViews,
+)
+from plmia.errors import AttackError
+from plmia.gaussian import FixedVariance, PooledVariance
+from plmia.pointwise import BayesLR, GaussianLR, Loss, OneSided, ReferenceRank, Statistic
+from plmia.population import Policy, SharedPopulation
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A membership inference attack.
+
+    Parameters
+    ----------
+    name : str
+        What results call it.
+    statistic : Statistic
+        Pointwise statistic.
+    calibration : Calibration
+        Population calibration.
+    views : Views
+        How the views of a point are aggregated.
+    population : Policy
+        Whom a query is compared with.
+    note : str
+        One line for listings.
+    """
+
+    name: str
+    statistic: Statistic
+    calibration: Calibration
+    views: Views = field(default_factory=MeanOfViews)
+    population: Policy = field(default_factory=SharedPopulation)
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name or any(c in self.name for c in "/\\:\n"):
+            raise AttackError(
+                f"an attack's name must not be empty or hold slashes, colons or line breaks: {self.name!r}"
+            )
+        if isinstance(self.calibration, NoCalibration) and isinstance(self.views, VotesOfViews):
+            raise AttackError(f"attack {self.name} takes votes over views, which need a population: add a calibration")
+
+
+ATTACK_P = Attack("attack-p", Loss(), BinaryVote(), note="loss, ranked in the population")
+ATTACK_R = Attack("attack-r", ReferenceRank(), NoCalibration(), note="rank of the loss among OUT references")
+LIRA = Attack("lira", GaussianLR(offline=OneSided()), NoCalibration(), note="Gaussian LR, variance per point")
+LIRA_FIXED = Attack(
+    "lira-fixed",
+    GaussianLR(FixedVariance(), offline=OneSided()),
+    NoCalibration(),
+    note="Gaussian LR, one variance for all points (as usually run)",
+)
+RMIA = Attack("rmia", BayesLR(), BinaryVote(gamma=math.log(2)), note="Bayes LR, binary votes of the population")
+PL_MIA_PLUS = Attack("pl-mia-plus", GaussianLR(), BinaryVote(), note="Gaussian LR, binary votes")
+PL_MIA = Attack("pl-mia", GaussianLR(), CauchyCombination(), note="Gaussian LR, Cauchy-combined p-values")
+PL_MIA_POOLED = Attack(
+    "pl-mia-pooled",
+    GaussianLR(PooledVariance()),
+    CauchyCombination(),
+    note="PL-MIA, variance pooled over the views of a point",
+)
+
+ATTACKS: dict[str, Attack] = {
+    attack.name: attack for attack in (ATTACK_P, ATTACK_R, LIRA, LIRA_FIXED, RMIA, PL_MIA_PLUS, PL_MIA, PL_MIA_POOLED)
+}
+
+
+def find_attack(name: str) -> Attack:
+    """Return the attack called ``name``, or the one that ``FILE.py:NAME`` defines."""
+    if ".py:" in name:
+        path, _, variable = name.rpartition(":")
+        return _load(Path(path), variable)
+    if name in ATTACKS:
+        return ATTACKS[name]
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), ATTACKS, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(ATTACKS)}"
+    raise AttackError(f"there is no attack {name!r}: {hint} (your own: --attack FILE.py:NAME)")
+
+
+def _load(path: Path, variable: str) -> Attack:
+    """Run the user's own file and take one variable from it."""
+    spec = importlib.util.spec_from_file_location(f"plmia_user_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise AttackError(f"there is no file {path}: give the path of a Python file that defines {variable}")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise AttackError(f"{path} does not run: {type(error).__name__}: {error}") from error
+    attack = getattr(module, variable, None)
+    if not isinstance(attack, Attack):
+        found = [key for key, value in vars(module).items() if isinstance(value, Attack)]
+        raise AttackError(f"{path} has no Attack called {variable!r}: it has {', '.join(found) if found else 'none'}")
+    return attack

@@ -1,0 +1,255 @@
+"""Population calibration: from a statistic phi to a membership score.
+
+A pairwise difference is first taken over the views (mean, median or votes), then turned into evidence and
+aggregated over the population (nothing, binary votes, Cauchy-combined p-values).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from plmia.cauchy_sum import SignedLog, cauchy_mean, cauchy_mean_exact
+from plmia.errors import AttackError, PopulationError
+from plmia.moments import FloatArray, IntArray
+
+PAIRS_PER_BLOCK = 1 << 20
+# How many partners each population point gets when the null spread must be estimated from pairs.
+PARTNERS = 64
+
+
+class Views(Protocol):
+    """How the views' pairwise differences become one."""
+
+    @property
+    def linear(self) -> bool:
+        """Whether the difference of two points is the difference of two numbers, so that the cheap path applies."""
+
+    def points(self, phi: FloatArray) -> FloatArray:
+        """One number a point [n] from phi [n, views]."""
+
+    def pairs(self, differences: FloatArray) -> FloatArray:
+        """One number a pair from differences [views, ...]; 0 for a point with itself."""
+
+
+@dataclass(frozen=True)
+class MeanOfViews:
+    """The mean; it commutes with the difference."""
+
+    linear = True
+
+    def points(self, phi: FloatArray) -> FloatArray:
+        """Mean over views [n]."""
+        mean: FloatArray = phi.mean(axis=1)
+        return mean
+
+    def pairs(self, differences: FloatArray) -> FloatArray:
+        """Mean over views."""
+        mean: FloatArray = differences.mean(axis=0)
+        return mean
+
+
+@dataclass(frozen=True)
+class MedianOfViews:
+    """The median of the differences; it does not commute with the difference."""
+
+    linear = False
+
+    def points(self, phi: FloatArray) -> FloatArray:
+        """Median over views [n]."""
+        return np.median(phi, axis=1)
+
+    def pairs(self, differences: FloatArray) -> FloatArray:
+        """Median over views."""
+        ordered, views = _sorted_views(differences), len(differences)
+        median: FloatArray = (ordered[(views - 1) // 2] + ordered[views // 2]) / 2
+        return median
+
+
+@dataclass(frozen=True)
+class VotesOfViews:
+    """The share of views in which the query is ahead, ties half, minus one half."""
+
+    linear = False
+
+    def points(self, phi: FloatArray) -> FloatArray:
+        """Mean over views [n]: a vote needs a partner, one point alone has none."""
+        mean: FloatArray = phi.mean(axis=1)
+        return mean
+
+    def pairs(self, differences: FloatArray) -> FloatArray:
+        """Share of positive differences minus one half."""
+        votes: FloatArray = np.sign(differences).mean(axis=0) / 2
+        return votes
+
+
+def _sorted_views(differences: FloatArray) -> FloatArray:
+    """Sort over the few views by exchanging whole arrays, which beats `numpy.sort` over a short axis."""
+    rows = list(differences)
+    for last in range(len(rows) - 1, 0, -1):
+        for i in range(last):
+            rows[i], rows[i + 1] = np.minimum(rows[i], rows[i + 1]), np.maximum(rows[i], rows[i + 1])
+    return np.stack(rows)
+
+
+class Calibration(Protocol):
+    """How a query's differences to its population become a score."""
+
+    def shared(self, query: FloatArray, population: FloatArray, size: IntArray) -> FloatArray | SignedLog:
+        """Scores [n] of numbers [n] against one population [z] of which ``size`` [n] count: the cheap path."""
+
+    def pairwise(self, differences: FloatArray, size: IntArray, null_std: FloatArray) -> FloatArray | SignedLog:
+        """Scores [n] from differences [n, z] whose deviation among non-members is ``null_std``."""
+
+
+@dataclass(frozen=True)
+class NoCalibration:
+    """The score is the statistic itself (LiRA, Attack-R)."""
+
+    def shared(self, query: FloatArray, population: FloatArray, size: IntArray) -> FloatArray:
+        """Return the statistic."""
+        del population, size
+        return query
+
+    def pairwise(self, differences: FloatArray, size: IntArray, null_std: FloatArray) -> FloatArray:
+        """Refuse: without calibration there are no pairs."""
+        del differences, size, null_std
+        raise AttackError(
+            "an attack without calibration compares no pairs: take the mean or median of views and a shared population"
+        )
+
+
+@dataclass(frozen=True)
+class BinaryVote:
+    """Share of the population that the query beats by more than gamma (`eq:binary_calib`).
+
+    Parameters
+    ----------
+    gamma : float
+        Threshold on the difference of two statistics, at least 0. RMIA states it for a ratio: log(2) here is 2 there.
+    """
+
+    gamma: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.gamma >= 0:
+            raise AttackError(
+                f"gamma = {self.gamma} is below 0: a query would beat itself; take 0 or more (RMIA: log 2)"
+            )
+
+    def shared(self, query: FloatArray, population: FloatArray, size: IntArray) -> FloatArray:
+        """Share of wins [n], by sorting."""
+        return np.searchsorted(np.sort(population), query - self.gamma, side="left") / size
+
+    def pairwise(self, differences: FloatArray, size: IntArray, null_std: FloatArray) -> FloatArray:
+        """Share of wins [n]."""
+        del null_std
+        wins: FloatArray = (differences > self.gamma).sum(axis=1) / size
+        return wins
+
+
+@dataclass(frozen=True)
+class CauchyCombination:
+    """Mean of the Cauchy-transformed one-sided pairwise p-values (`eq:p_value`, `eq:cauchy_cali`)."""
+
+    def shared(self, query: FloatArray, population: FloatArray, size: IntArray) -> SignedLog:
+        """Combined scores [n] at a cost linear in queries plus population."""
+        scale = null_deviation(population[:, None], MeanOfViews())
+        combined = cauchy_mean(query / scale, population / scale)
+        # A query that stands in the population adds tan(0) = 0 to the sum and is not counted.
+        return SignedLog(combined.sign, combined.log_abs + np.log(len(population) / size))
+
+    def pairwise(self, differences: FloatArray, size: IntArray, null_std: FloatArray) -> SignedLog:
+        """Combined scores [n], pair by pair."""
+        combined = cauchy_mean_exact(differences / null_std)
+        return SignedLog(combined.sign, combined.log_abs + np.log(differences.shape[1] / size))
+
+
+def null_deviation(phi: FloatArray, views: Views) -> float:
+    """Standard deviation of the difference of two population points, hat sigma_Delta.
+
+    For linear views that is sqrt(2) std(phi_z), over all pairs. Otherwise each point of the population is paired with
+    its next few neighbours in a circle, which takes every point equally often.
+
+    Parameters
+    ----------
+    phi : float array [population, views]
+        Statistic of the population points.
+    views : Views
+        How differences are taken over views.
+    """
+    n = len(phi)
+    if views.linear:
+        deviation = float(np.sqrt(2) * views.points(phi).std(ddof=1))
+    else:
+        steps = range(1, min(PARTNERS, n - 1) + 1)
+        squares = [np.mean(views.pairs((phi - np.roll(phi, step, axis=0)).T) ** 2) for step in steps]
+        deviation = float(np.sqrt(np.mean(squares)))
+    if not deviation > 0:
+        raise PopulationError(
+            f"all {n} population points have the same statistic, so differences have no scale: "
+            "check the signals, or give a larger population"
+        )
+    return deviation
+
+
+def in_blocks(
+    phi: FloatArray, queries: IntArray, population: IntArray, views: Views
+) -> Iterator[tuple[slice, FloatArray]]:
+    """Pairwise differences in bounded memory.
+
+    Parameters
+    ----------
+    phi : float array [points, views]
+        The statistic.
+    queries : int array [queries]
+        Points compared.
+    population : int array [population] or [queries, population]
+        Points they are compared with.
+    views : Views
+        How differences are taken over views.
+
+    Yields
+    ------
+    rows : slice
+        Which queries.
+    differences : float array [n, population]
+        Their differences over the views.
+    """
+    height = max(1, PAIRS_PER_BLOCK // (population.shape[-1] * phi.shape[1]))
+    columns = np.ascontiguousarray(phi.T)
+    for start in range(0, len(queries), height):
+        rows = slice(start, min(start + height, len(queries)))
+        partners = population if population.ndim == 1 else population[rows]
+        yield (
+            rows,
+            views.pairs(
+                columns[:, queries[rows], None] - columns[:, partners].reshape(len(columns), -1, partners.shape[-1])
+            ),
+        )
+
+
+def pairwise_scores(
+    calibration: Calibration,
+    views: Views,
+    phi: FloatArray,
+    queries: IntArray,
+    population: IntArray,
+    size: IntArray,
+    tick: Callable[[int], None],
+) -> FloatArray | SignedLog:
+    """Scores [queries] pair by pair, where the cheap path does not apply."""
+    shared = population.ndim == 1
+    std = np.array([null_deviation(phi[population], views)]) if shared else np.empty(0)
+    parts: list[FloatArray | SignedLog] = []
+    for rows, differences in in_blocks(phi, queries, population, views):
+        if not shared:
+            std = np.array([[null_deviation(phi[z], views)] for z in population[rows]])
+        parts.append(calibration.pairwise(differences, size[rows], std))
+        tick(rows.stop - rows.start)
+    if isinstance(parts[0], SignedLog):
+        return SignedLog(*(np.concatenate(side) for side in zip(*parts, strict=True)))
+    return np.concatenate(parts)

@@ -1,0 +1,416 @@
+"""The Cauchy combination of all pairwise p-values (``eq:cauchy_cali``), at linear cost and in logs.
+
+The score of a query is ``S(phi) = mean over z of T(phi - phi_z)``, everything in units of ``sigma_delta``, with
+``T(x) = cot(pi Phi(-x))``. The formula as written saturates near 8 sigma and costs queries x population. Here
+
+* ``T(x) = A(x) - A(-x)`` with A positive (:func:`plmia.numerics.log_cauchy_kernel`), so ``n S = P - N`` with
+  ``P(phi) = sum A(phi - z)`` and ``N(phi) = sum A(z - phi)``, N being the mirror image of P;
+* P is summed in logs, relative to its largest term, over the z that matter;
+* P is interpolated between Chebyshev nodes, in phi and in z. Interpolation is linear and A is positive, so a
+  relative error of at most eps for each A is one of at most eps for P: one bound, whatever the data.
+
+Why few nodes are enough. The slope of ``log A`` is even in x, at least ``max(|x|, 1.25)``, and close to that.
+Hence ``log A(X) - log A(x) >= (X|X| - x|x|) / 2`` for x < X: with X the largest difference of a query, only the
+z with ``x|x|`` within ``2 (log n + 37)`` of ``X|X|`` matter; all others together are below 1e-16 of P. They lie in
+a window next to the smallest z, at most ``2 sqrt(log n + 37)`` (some 14 sigma) wide, and ever shorter for
+queries far out. Within it the slopes of the terms differ by little more than 10, so once the common
+exponential trend of a cell is divided out, what is left is as tame far out as it is near the centre.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.errors import PlmiaError, PopulationError
+from plmia.numerics import FloatArray, log_abs_cauchy_transform, log_cauchy_kernel
+
+_NODES = 16
+# Half-width of a cell in sigma. A is analytic within 2.1 sigma of the real axis, so 16 nodes leave 17^-16.
+_HALF_WIDTH = 0.25
+# Half-width of a cell times the steepest slope of log A in it: 16 nodes resolve exp(1.5 t) to 1e-14.
+_SLOPE_WIDTH = 1.5
+# -log of the share of a sum that may be left out.
+_NEGLIGIBLE = 37.0
+# Beyond this difference log A, about x^2 / 2, is itself rounded to 1e-4: nothing smooth to interpolate is left.
+_FAR = 1e6
+# The square of a difference must not overflow.
+_MAX_SIZE = 5e149
+# |log P - log N| below which P - N has lost too many digits, how many queries to sum directly there, and the
+# number of nodes if there are more: even, so that none of them falls on the zero in their middle.
+_CANCELLATION = 1e-2
+_FEW_NEAR_ZERO = 32
+_NODES_NEAR_ZERO = 8
+# Entries of one temporary (1 MiB of float64).
+_BLOCK = 1 << 17
+_EXACT_PAIRS = 2_000_000
+
+# Strict order: log|S| is kept on a grid of 2^-45 (relative 2^-49 from 16 on), coarse enough for asinh to keep
+# its points apart; a query moves up by at most 2^14 steps (5e-10) to stay above the query before it.
+_GRID_SHIFT = 3
+_GRID_ORIGIN = 16.0
+_GRID_ORIGIN_BITS = int(np.array(_GRID_ORIGIN).view(np.int64))
+_MAX_STEPS = 1 << 14
+_LOG_SMALLEST = -700.0
+
+
+class SignedLog(NamedTuple):
+    """Numbers S of any size, as sign and logarithm.
+
+    Attributes
+    ----------
+    sign : ndarray of float64, shape [Q]
+        -1, 0 or 1.
+    log_abs : ndarray of float64, shape [Q]
+        Natural logarithm of the size of S; ``-inf`` where S is 0.
+    """
+
+    sign: FloatArray
+    log_abs: FloatArray
+
+    def asinh(self) -> FloatArray:
+        """Return arcsinh(S), shape [Q]: finite, and strictly increasing in S."""
+        above = np.maximum(self.log_abs, 0.0)
+        below = np.minimum(self.log_abs, 0.0)
+        # asinh(S) = log S + log(1 + sqrt(1 + S^-2)), in which nothing overflows for S > 1.
+        large = above + np.log1p(np.sqrt(1.0 + np.exp(-2.0 * above)))
+        return self.sign * np.where(self.log_abs > 0.0, large, np.arcsinh(np.exp(below)))
+
+    def log10_p(self) -> FloatArray:
+        """Return log10 of the combined p-value ``1/2 - arctan(S) / pi``, shape [Q]."""
+        # The nearer tail is q = arctan(1 / |S|) / pi <= 1/2; from |S| = e^30 on, arctan(1 / |S|) = 1 / |S|.
+        moderate = np.clip(self.log_abs, _LOG_SMALLEST, 30.0)
+        log_q = np.log(np.arctan(np.exp(-moderate)) / math.pi) - np.maximum(self.log_abs - 30.0, 0.0)
+        # Adding 0 turns the -0.0 of a p-value that rounds to 1 into 0.
+        log_p = np.where(self.sign < 0.0, np.log1p(-np.exp(log_q)), log_q) + 0.0
+        return np.asarray(log_p / math.log(10.0))
+
+
+def cauchy_mean_exact(differences: npt.ArrayLike, count: npt.ArrayLike | None = None) -> SignedLog:
+    """Mean of the Cauchy transform over the last axis, term by term.
+
+    Parameters
+    ----------
+    differences : array_like of float, shape [Q, Z]
+        Pairwise differences in units of sigma, ``(phi_q - phi_z) / sigma``; finite.
+    count : array_like of float, shape [] or [Q], optional
+        What to divide the sum by, if not Z. A difference of 0 adds ``T(0) = 0``, so a pair is left out by
+        setting its difference to 0 and counting one less.
+
+    Returns
+    -------
+    SignedLog
+        The means, shape [Q]. Temporaries have the size of ``differences``: call it in blocks.
+
+    Raises
+    ------
+    PlmiaError
+        For a difference that is not finite, or beyond 5e149.
+    PopulationError
+        For an empty last axis or a count that is not positive.
+    """
+    x = np.asarray(differences, dtype=np.float64)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise PopulationError("the population is empty: the Cauchy combination needs at least 1 point in it")
+    divisor = np.asarray(x.shape[-1] if count is None else count, dtype=np.float64)
+    if not (divisor > 0.0).all():
+        raise PopulationError(f"the count of population points is {divisor.min()}: at least 1 is needed")
+    _require_usable(x, "differences")
+    top = _log_scale(np.abs(x).max(axis=-1))
+    return _signed_log(_scaled_sum(x, top), top - np.log(divisor))
+
+
+def cauchy_mean(queries: npt.ArrayLike, population: npt.ArrayLike, *, exact_below: int = _EXACT_PAIRS) -> SignedLog:
+    """Mean over the population of the Cauchy transform of ``query - z``, at a cost linear in both.
+
+    The result orders the queries exactly as the queries themselves are ordered: equal queries have identical
+    results, and a larger query has a strictly larger ``(sign, log_abs)`` and ``asinh()`` (only where more than
+    16,000 distinct queries lie within 1e-10 sigma of each other may some of them tie). It depends on the order
+    of neither the queries nor the population.
+
+    Parameters
+    ----------
+    queries : array_like of float, shape [Q]
+        Statistics of the queries in units of sigma, ``phi_q / sigma``; finite.
+    population : array_like of float, shape [Z]
+        Statistics of the population in the same units; finite, not empty.
+    exact_below : int
+        Sum term by term if distinct queries times population points are fewer than this.
+
+    Returns
+    -------
+    SignedLog
+        The means, shape [Q]. ``log_abs`` is within ``1e-9 * max(1, |log_abs|)`` of the exact value as long as
+        ``|S|`` is not below 1e-6 of the mean of ``|T|``: closer to its zero S is known to 1e-15 of that mean.
+
+    Raises
+    ------
+    PlmiaError
+        For input that is not one-dimensional or not finite, or beyond 5e149.
+    PopulationError
+        For an empty population.
+    """
+    q = np.asarray(queries, dtype=np.float64)
+    z = np.asarray(population, dtype=np.float64)
+    if q.ndim != 1 or z.ndim != 1:
+        raise PlmiaError(f"queries have shape {q.shape}, the population {z.shape}: both must have one axis")
+    if z.size == 0:
+        raise PopulationError("the population is empty: the Cauchy combination needs at least 1 point in it")
+    _require_usable(q, "queries")
+    _require_usable(z, "the population")
+    unique, inverse = np.unique(q, return_inverse=True)
+    mean = _mean_direct if unique.size * z.size < exact_below else _mean_interpolated
+    sign, log_abs = _strictly_increasing(mean(unique, np.sort(z)))
+    return SignedLog(sign[inverse], log_abs[inverse])
+
+
+def _require_usable(values: FloatArray, name: str) -> None:
+    bad = ~(np.abs(values) <= _MAX_SIZE)
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise PlmiaError(
+            f"{name}: {values[where]} at index {', '.join(map(str, where))}, "
+            f"but values in units of sigma must be finite and at most {_MAX_SIZE:g} in size"
+        )
+
+
+def _log_scale(x: FloatArray) -> FloatArray:
+    """Return log|T(x)|, or 0 where x is 0: a scale that can always be subtracted."""
+    return np.where(x == 0.0, 0.0, log_abs_cauchy_transform(x))
+
+
+def _scaled_sum(x: FloatArray, top: FloatArray) -> FloatArray:
+    """Sum T(x) exp(-top) over the last axis; with the largest log|T| as top no term is beyond 1."""
+    terms = np.exp(log_abs_cauchy_transform(x) - top[..., None])
+    return np.asarray(np.copysign(terms, x).sum(axis=-1))
+
+
+def _signed_log(scaled: FloatArray, log_scale: FloatArray | float) -> SignedLog:
+    with np.errstate(divide="ignore"):
+        return SignedLog(np.sign(scaled), np.log(np.abs(scaled)) + log_scale)
+
+
+def _mean_direct(queries: FloatArray, population: FloatArray) -> SignedLog:
+    """Mean of T at the queries, summed term by term over the sorted population, in blocks."""
+    top = _log_scale(np.maximum(np.abs(queries - population[0]), np.abs(queries - population[-1])))
+    total = np.zeros_like(queries)
+    columns = min(population.size, _BLOCK)
+    rows = _BLOCK // columns
+    for row in range(0, queries.size, rows):
+        part = slice(row, row + rows)
+        for column in range(0, population.size, columns):
+            block = queries[part, None] - population[column : column + columns]
+            total[part] += _scaled_sum(block, top[part])
+    return _signed_log(total, top - math.log(population.size))
+
+
+def _mean_interpolated(queries: FloatArray, population: FloatArray) -> SignedLog:
+    """Mean of T at sorted queries, from the interpolated P and N."""
+    low, high = population[0], population[-1]
+    log_p = _log_sums(queries - low, population - low)
+    log_n = _log_sums((high - queries)[::-1], (high - population)[::-1])[::-1]
+    gap = log_p - log_n
+    larger = np.maximum(log_p, log_n) - math.log(population.size)
+    sign, log_abs = _signed_log(np.copysign(np.expm1(-np.abs(gap)), gap), larger)
+    # log P - log N grows with a slope of at least 2.5: the queries at which P and N cancel are one short stretch.
+    near = np.flatnonzero(np.abs(gap) < _CANCELLATION)
+    if near.size:
+        stretch = slice(near[0], near[-1] + 1)
+        sign[stretch], log_abs[stretch] = _mean_near_zero(queries[stretch], population)
+    return SignedLog(sign, log_abs)
+
+
+def _mean_near_zero(queries: FloatArray, population: FloatArray) -> SignedLog:
+    """Mean of T on the short stretch around its zero, to a small share of the mean of |T| itself.
+
+    With r next to the zero, S(phi) = S(r) + (phi - r) E(phi): the factor phi - r is exact, and the divided
+    difference E is positive and next to constant. Nodes symmetric around r, none of them close to it, keep E
+    as accurate as S.
+    """
+    if queries.size <= _FEW_NEAR_ZERO:
+        return _mean_direct(queries, population)
+    root = _zero_of_mean(queries[0], queries[-1], population)
+    half_width = max(queries[-1] - root, root - queries[0])
+    nodes, transform = _chebyshev(_NODES_NEAR_ZERO)
+    at = np.append(root + half_width * nodes, root)
+    sign, log_abs = _mean_direct(at, population)
+    top = log_abs.max()
+    value = sign * np.exp(log_abs - top)
+    coefficients = np.einsum("kj,j->k", transform, (value[:-1] - value[-1]) / (at[:-1] - root))
+    one_cell = np.zeros(queries.size, dtype=np.intp)
+    slope = _clenshaw(coefficients[:, None], one_cell, (queries - root) / half_width)
+    return _signed_log(value[-1] + (queries - root) * slope, top)
+
+
+def _zero_of_mean(first: float, last: float, population: FloatArray) -> float:
+    """Find the number at which the mean of T is next to 0 by the secant rule, from two numbers close to it."""
+    sign, log_abs = _mean_direct(np.array([first, last]), population)
+    top = log_abs.max()
+    (x0, x1), (f0, f1) = (first, last), sign * np.exp(log_abs - top)
+    if abs(f0) < abs(f1):
+        x0, x1, f0, f1 = x1, x0, f1, f0
+    while f1 != 0.0 and f1 != f0:
+        x = x1 - f1 * (x1 - x0) / (f1 - f0)
+        sign, log_abs = _mean_direct(np.array([x]), population)
+        f = sign[0] * math.exp(min(log_abs[0] - top, 0.0))
+        if abs(f) >= abs(f1):  # as close as rounding lets it come
+            break
+        x0, x1, f0, f1 = x1, x, f1, f
+    return float(x1)
+
+
+def _log_sums(y: FloatArray, d: FloatArray) -> FloatArray:
+    """Return log P at the sorted y = phi - min z, given the sorted d = z - min z."""
+    if y.size == 0:
+        return np.empty(0)
+    reach = math.log(d.size) + _NEGLIGIBLE
+    sources, weights = _compress(d, y, reach)
+    cell = np.floor(y / (2.0 * _HALF_WIDTH))
+    starts = np.flatnonzero(np.diff(cell, prepend=np.nan) != 0.0)
+    counts = np.diff(starts, append=y.size)
+    dense = (counts > _NODES) & (np.abs(y[starts]) < _FAR)
+    inside = np.repeat(dense, counts)
+    out = np.empty_like(y)
+    out[~inside] = _log_weighted_sums(y[~inside], sources, weights, reach)
+    centres = (cell[starts[dense]] + 0.5) * (2.0 * _HALF_WIDTH)
+    nodes = (centres[:, None] + _HALF_WIDTH * _chebyshev(_NODES)[0]).ravel()
+    node_logs = _log_weighted_sums(nodes, sources, weights, reach).reshape(-1, _NODES)
+    which = np.repeat(np.arange(centres.size), counts[dense])
+    out[inside] = _interpolate_logs(node_logs, which, (y[inside] - centres[which]) / _HALF_WIDTH)
+    return out
+
+
+def _interpolate_logs(node_logs: FloatArray, cell: npt.NDArray[np.intp], t: FloatArray) -> FloatArray:
+    """Interpolate exp(node_logs [cells, nodes]) at t in [-1, 1] of the given cells; return logs."""
+    nodes, transform = _chebyshev(_NODES)
+    # The trend exp(slope t) can span hundreds of powers of ten within a cell; without it all values are near 1.
+    slope = (node_logs[:, -1] - node_logs[:, 0]) / (nodes[-1] - nodes[0])
+    level = node_logs - slope[:, None] * nodes
+    top = level.max(axis=1)
+    coefficients = np.einsum("kj,cj->kc", transform, np.exp(level - top[:, None]))
+    out = np.empty_like(t)
+    for start in range(0, t.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        where, at = cell[part], t[part]
+        out[part] = np.log(_clenshaw(coefficients, where, at)) + slope[where] * at + top[where]
+    return out
+
+
+def _compress(d: FloatArray, y: FloatArray, reach: float) -> tuple[FloatArray, FloatArray]:
+    """Replace the points d by sorted, weighted sources: nodes in cells that hold more points than nodes."""
+    edges = _source_edges(float(_window(y, reach).max()), float(np.abs(y[[0, -1]]).max()), reach)
+    bounds = np.searchsorted(d, edges)
+    counts = np.diff(bounds)
+    dense = counts > _NODES
+    points, inside = d[: bounds[-1]], np.repeat(dense, counts)
+    centres = 0.5 * (edges[1:] + edges[:-1])[dense]
+    half_widths = 0.5 * (edges[1:] - edges[:-1])[dense]
+    nodes, transform = _chebyshev(_NODES)
+    which = np.repeat(np.arange(centres.size), counts[dense])
+    moments = _chebyshev_moments((points[inside] - centres[which]) / half_widths[which], counts[dense])
+    sources = np.append(points[~inside], centres[:, None] + half_widths[:, None] * nodes)
+    # The weight of a node is its Lagrange polynomial, summed over the points of the cell.
+    weights = np.append(np.ones(np.count_nonzero(~inside)), np.einsum("kc,kj->cj", moments, transform))
+    order = np.argsort(sources, kind="stable")
+    return sources[order], weights[order]
+
+
+def _source_edges(width: float, farthest: float, reach: float) -> FloatArray:
+    """Cut 0 <= d <= width into cells as narrow as the steepest log A(y - d) that matters in each demands.
+
+    At a distance d from the smallest z, terms matter only up to |x| = reach / d + d / 2: solve
+    ``X|X| - x|x| <= 2 reach`` with ``x = X - d``.
+    """
+    edges = [0.0]
+    while edges[-1] <= width:
+        d = edges[-1]
+        steepest = farthest + d
+        if d * steepest > reach:
+            steepest = min(steepest, reach / d + 0.5 * d)
+        edges.append(d + 2.0 * min(_HALF_WIDTH, _SLOPE_WIDTH / max(steepest, 1.0)))
+    return np.array(edges)
+
+
+def _window(y: FloatArray, reach: float) -> FloatArray:
+    """Largest d that matters at y: y|y| - x|x| = 2 reach with x = y - d, without cancellation."""
+    size = np.abs(y)
+    root = np.sqrt(np.abs(y * size - 2.0 * reach))
+    short = (y < 0.0) | (y * size > 2.0 * reach)
+    return np.where(short, 2.0 * reach / (size + root), y + root)
+
+
+def _log_weighted_sums(y: FloatArray, sources: FloatArray, weights: FloatArray, reach: float) -> FloatArray:
+    """Log of the sum of weights * A(y - sources) at sorted y, over the sources that matter."""
+    out = np.empty_like(y)
+    windows = _window(y, reach)
+    rows = max(1, _BLOCK // sources.size)
+    for start in range(0, y.size, rows):
+        part = slice(start, start + rows)
+        used = max(1, int(np.searchsorted(sources, windows[part].max(), side="right")))
+        logs = log_cauchy_kernel(y[part, None] - sources[:used])
+        top = logs[:, 0]  # the largest: A increases, and the sources are sorted
+        # einsum and not a matrix product: its result does not depend on the number of threads.
+        out[part] = np.log(np.einsum("ij,j->i", np.exp(logs - top[:, None]), weights[:used])) + top
+    return out
+
+
+def _chebyshev(nodes: int) -> tuple[FloatArray, FloatArray]:
+    """Ascending Chebyshev nodes [nodes], and the matrix [degree, node] from values there to coefficients."""
+    angle = (np.arange(nodes)[::-1] + 0.5) * (math.pi / nodes)
+    transform = np.cos(np.arange(nodes)[:, None] * angle) * (2.0 / nodes)
+    transform[0] *= 0.5
+    return np.cos(angle), transform
+
+
+def _chebyshev_moments(t: FloatArray, counts: npt.NDArray[np.intp]) -> FloatArray:
+    """Sum T_0 .. T_15 at t over consecutive groups of the given sizes, shape [degree, group]."""
+    starts = np.cumsum(counts) - counts
+    moments = np.empty((_NODES, counts.size))
+    now, after = np.ones_like(t), t
+    for degree in range(_NODES):
+        moments[degree] = np.add.reduceat(now, starts)
+        now, after = after, 2.0 * t * after - now
+    return moments
+
+
+def _clenshaw(coefficients: FloatArray, cell: npt.NDArray[np.intp], t: FloatArray) -> FloatArray:
+    """Chebyshev series with the coefficients [degree, cells] of each cell, at t in [-1, 1] of that cell."""
+    twice = 2.0 * t
+    now, after = coefficients[-1].take(cell), np.zeros_like(t)
+    for row in coefficients[-2:0:-1]:
+        now, after = twice * now - after + row.take(cell), now
+    return np.asarray(t * now - after + coefficients[0].take(cell))
+
+
+def _strictly_increasing(values: SignedLog) -> SignedLog:
+    """Restore the order of sorted distinct queries, which rounding may have tied or swapped."""
+    keys = _to_keys(values)
+    steps = np.arange(keys.size)
+    weak = np.maximum.accumulate(keys)
+    strict = np.maximum.accumulate(keys - steps) + steps
+    return _from_keys(np.minimum(strict, weak + _MAX_STEPS))
+
+
+def _grid_index(log_abs: FloatArray) -> npt.NDArray[np.int64]:
+    # Shifted by 16, floats have one spacing up to 16 and a relative one from there; their bits count steps.
+    bits: npt.NDArray[np.int64] = (np.abs(log_abs) + _GRID_ORIGIN).view(np.int64) - _GRID_ORIGIN_BITS
+    steps = (bits + (1 << (_GRID_SHIFT - 1))) >> _GRID_SHIFT
+    return np.where(log_abs < 0.0, -steps, steps)
+
+
+_SMALLEST_INDEX = int(_grid_index(np.array([_LOG_SMALLEST]))[0])
+
+
+def _to_keys(values: SignedLog) -> npt.NDArray[np.int64]:
+    """Return integers in the order of S, 0 for S = 0 (and for |S| below e^-700)."""
+    log_abs = np.maximum(values.log_abs, _LOG_SMALLEST)
+    return values.sign.astype(np.int64) * (_grid_index(log_abs) - _SMALLEST_INDEX)
+
+
+def _from_keys(keys: npt.NDArray[np.int64]) -> SignedLog:
+    index = np.abs(keys) + _SMALLEST_INDEX
+    log_abs = ((np.abs(index) << _GRID_SHIFT) + _GRID_ORIGIN_BITS).view(np.float64) - _GRID_ORIGIN
+    return SignedLog(np.sign(keys).astype(np.float64), np.where(keys == 0, -np.inf, np.copysign(log_abs, index)))

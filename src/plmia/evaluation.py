@@ -1,0 +1,177 @@
+"""Attack targets one after another, each with its own references and population, and measure the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from plmia.attacks import Attack
+from plmia.design import ReferencePlan
+from plmia.errors import PopulationError, SignalsError
+from plmia.metrics import TargetMetrics, evaluate
+from plmia.moments import IntArray, Powers, Probabilities, References, leave_one_out
+from plmia.scoring import Scores, Tick, score_all
+from plmia.signals import Signals
+from plmia.view import AttackView, KnownSums, Mode, Truth, amid
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How targets are attacked.
+
+    Parameters
+    ----------
+    mode : {"online", "offline"}
+        Whether statistics may use IN references.
+    references : int, optional
+        References a target; all that are eligible by default.
+    population : int, optional
+        Size of Z; by default a quarter of the target's non-members, at least 100, at most half of them.
+    seed : int
+        Draws references, populations and whatever else is random.
+    """
+
+    mode: Mode = "online"
+    references: int | None = None
+    population: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TargetResult:
+    """All attacks on one target.
+
+    Parameters
+    ----------
+    target : int
+        The attacked model.
+    references : int array [references]
+        The models used as references.
+    left_out : int array
+        Models that were no references because their membership is the target's or its complement.
+    population : int array [population]
+        The population Z.
+    truth : Truth
+        Who is a member, and which points are evaluated.
+    scores : list of Scores
+        One for each attack.
+    """
+
+    target: int
+    references: IntArray
+    left_out: IntArray
+    population: IntArray
+    truth: Truth
+    scores: list[Scores]
+
+    def metrics(self) -> list[TargetMetrics]:
+        """Metrics of each attack on the evaluated points."""
+        queries, members = self.truth.queries, self.truth.members
+        return [evaluate(s.score[queries], members[queries], target=self.target) for s in self.scores]
+
+    def flagged_population(self, level: float) -> list[float]:
+        """Share of the population that each attack's own p-value flags at ``level``; it should be at most that."""
+        return [float(np.mean(s.log10_p[self.population] <= np.log10(level))) for s in self.scores]
+
+
+def attack_targets(
+    signals: Signals,
+    attacks: Sequence[Attack],
+    targets: Sequence[int],
+    protocol: Protocol,
+    tick: Tick = lambda _: None,
+) -> Iterator[TargetResult]:
+    """Attack each target in turn.
+
+    Sums over references are updated from one target to the next, never computed anew; results come in an order that
+    suits that, not in the order of ``targets``.
+
+    Parameters
+    ----------
+    signals : Signals
+        Signals of targets and references.
+    attacks : sequence of Attack
+        What to run.
+    targets : sequence of int
+        Models to attack.
+    protocol : Protocol
+        How.
+    tick : callable
+        Told how many points are done; in all it hears ``len(targets) * len(attacks) * n_points``.
+    """
+    for target in targets:
+        if not 0 <= target < signals.n_models:
+            raise SignalsError(f"target {target} does not exist: models are numbered from 0 to {signals.n_models - 1}")
+    truths = {target: _truth(signals, target, protocol) for target in targets}
+    plan = ReferencePlan.draw(signals.design, protocol.references, np.random.default_rng([protocol.seed, 0]))
+    for chosen, known, served in _shared_sums(signals, attacks, plan, targets):
+        references = _references(signals, plan, chosen)
+        for target in served:
+            truth, population = truths[target]
+            view = AttackView(
+                signals.values[target].astype(np.float64),
+                references,
+                population,
+                signals.labels,
+                protocol.mode,
+                known,
+            )
+            scores = score_all(attacks, view, protocol.seed, tick)
+            split = plan.order[plan.split_of(target)]
+            yield TargetResult(target, references.rows, split[split != target], population, truth, scores)
+
+
+def _truth(signals: Signals, target: int, protocol: Protocol) -> tuple[Truth, IntArray]:
+    """Split the target's points into population and queries."""
+    members = signals.design.matrix[target]
+    outsiders = np.flatnonzero(~members)
+    if len(outsiders) in (0, len(members)):
+        raise SignalsError(
+            f"model {target} trained on {'all' if not len(outsiders) else 'none'} of the {len(members)} points: "
+            "a target needs members and non-members among them"
+        )
+    size = protocol.population
+    if size is None:
+        size = min(max(len(outsiders) // 4, 100), len(outsiders) // 2)
+    if not 2 <= size < len(outsiders):
+        raise PopulationError(
+            f"a population of {size} was asked for, target {target} has {len(outsiders)} non-members: "
+            f"take from 2 to {len(outsiders) - 1}, so that some are left to be evaluated"
+        )
+    rng = np.random.default_rng([protocol.seed, 1, target])
+    population = np.sort(rng.choice(outsiders, size, replace=False))
+    return Truth(members, np.setdiff1d(np.arange(len(members)), population)), population
+
+
+def _references(signals: Signals, plan: ReferencePlan, chosen: Iterable[int]) -> References:
+    """References in the order of their splits, so that complementary pairs stay together."""
+    splits = sorted((plan.order[i] for i in chosen), key=lambda models: int(models[0]))
+    rows = np.concatenate(splits)
+    return References(signals.values, rows, signals.design.matrix[rows])
+
+
+def _shared_sums(
+    signals: Signals, attacks: Sequence[Attack], plan: ReferencePlan, targets: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], KnownSums | None, list[int]]]:
+    """Targets grouped by their references, with the sums over these where many targets are at stake."""
+    served: dict[tuple[int, ...], list[int]] = {}
+    for target in targets:
+        served.setdefault(tuple(sorted(plan.references_of(target))), []).append(target)
+    union = sorted(set().union(*served))
+    leaf_of = {chosen: set(union) - set(chosen) for chosen in served}
+    if len(served) == 1 or any(len(leaf) != 1 for leaf in leaf_of.values()):
+        for chosen, group in served.items():
+            yield chosen, None, group
+        return
+    by_leaf = {union.index(leaf.pop()): chosen for chosen, leaf in leaf_of.items()}
+    models = _references(signals, plan, union)
+    centre = amid(models)
+    uses = frozenset[str]().union(*(getattr(attack.statistic, "uses", ()) for attack in attacks))
+    wanted = [name for name in ("confidence", "probability") if name in uses]
+    features = [Powers(centre) if name == "confidence" else Probabilities() for name in wanted]
+    parts = [np.flatnonzero(np.isin(models.rows, plan.order[i])) for i in union]
+    for leaf, sums in leave_one_out(models, parts, sorted(by_leaf), features):
+        known = KnownSums(centre, **dict(zip(wanted, sums, strict=True)))
+        yield by_leaf[leaf], known, served[by_leaf[leaf]]

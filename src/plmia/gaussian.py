@@ -1,0 +1,196 @@
+"""Gaussian laws of a point's IN and OUT signals: centres and the variance estimators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.errors import ReferencesError, some
+from plmia.moments import FloatArray, IntArray, References
+from plmia.view import AttackView
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Mean and variance of the signals of one side (IN or OUT).
+
+    Parameters
+    ----------
+    mean : float64 array [points, views]
+        Centre of the law.
+    variance : float64 array, broadcasts to [points, views]
+        Its variance, positive everywhere.
+    """
+
+    mean: FloatArray
+    variance: FloatArray
+
+    def log_density(self, x: FloatArray) -> FloatArray:
+        """Log density of ``x`` [points, views], without the constant log(2 pi) / 2."""
+        return -0.5 * (np.log(self.variance) + (x - self.mean) ** 2 / self.variance)
+
+
+@dataclass(frozen=True)
+class SideMoments:
+    """Counts, means and population variances (divided by n) of one side (IN or OUT).
+
+    Parameters
+    ----------
+    side : str
+        "IN" or "OUT", for messages.
+    n : int array [points]
+        How many references.
+    mean, variance : float64 arrays [points, views]
+        0 where there is no reference; estimators check ``n`` before they use them.
+    rounding : float64 array [points, views]
+        Variance that storing the signals adds: spacing^2 / 12 at the mean's size.
+    """
+
+    side: str
+    n: IntArray
+    mean: FloatArray
+    variance: FloatArray
+    rounding: FloatArray
+
+    def require(self, least: int, estimator: str) -> None:
+        """Raise unless every point has at least ``least`` references on this side."""
+        short = np.flatnonzero(self.n < least)
+        if len(short):
+            raise ReferencesError(
+                f"{estimator} needs {least} {self.side} reference{'s' * (least > 1)} a point, "
+                f"point {some(short)} has {self.n[short].min()}: train more references, or leave these points out"
+            )
+
+
+def side_moments(view: AttackView, inside: bool) -> SideMoments:
+    """Moments of the IN (or OUT) references' signals at every point."""
+    sums = view.confidence_sums
+    n = sums.n_in if inside else sums.n_out
+    s, s2 = sums.inside if inside else sums.outside
+    at_least_one = np.maximum(n, 1)[:, None]
+    shift = s / at_least_one
+    variance = np.maximum(s2 / at_least_one - shift**2, 0.0)
+    mean = np.where(n[:, None] > 0, shift + view.centre, 0.0)
+    stored = view.references.signals.dtype
+    rounding = np.spacing(np.abs(mean).astype(stored)).astype(np.float64) ** 2 / 12
+    return SideMoments("IN" if inside else "OUT", n, mean, variance, rounding)
+
+
+class Variance(Protocol):
+    """How the variance of each side is estimated."""
+
+    def __call__(self, moments: SideMoments) -> FloatArray:
+        """Variance, broadcasts to [points, views], positive everywhere."""
+
+
+@dataclass(frozen=True)
+class PerPointVariance:
+    """The variance of the point's own references, view by view; needs two of them.
+
+    Two references may agree to the last stored digit. What storing the signals rounds away is then all that is
+    known of their spread, so its variance is added (it is far below any other spread otherwise).
+    """
+
+    least: ClassVar[int] = 2
+
+    def __call__(self, moments: SideMoments) -> FloatArray:
+        """Variance [points, views]."""
+        moments.require(self.least, "a variance per point")
+        return moments.variance + moments.rounding
+
+
+@dataclass(frozen=True)
+class FixedVariance:
+    """One value for all points and views: the variance around each point's own mean, averaged over all references."""
+
+    least: ClassVar[int] = 1
+
+    def __call__(self, moments: SideMoments) -> FloatArray:
+        """Variance [1, 1]."""
+        moments.require(self.least, "one fixed variance")
+        pooled = np.average(moments.variance.mean(axis=1), weights=moments.n)
+        return _positive(np.array([[pooled + moments.rounding.mean()]]), moments)
+
+
+@dataclass(frozen=True)
+class PublishedFixedVariance:
+    """One value for all points and views, as LiRA's code has it: the spread of all signals around one common mean."""
+
+    least: ClassVar[int] = 1
+
+    def __call__(self, moments: SideMoments) -> FloatArray:
+        """Variance [1, 1]."""
+        moments.require(self.least, "one fixed variance")
+        weights = np.broadcast_to(moments.n[:, None], moments.mean.shape)
+        centre = np.average(moments.mean, weights=weights)
+        spread = np.average(moments.variance + (moments.mean - centre) ** 2, weights=weights)
+        return _positive(np.array([[spread]]), moments)
+
+
+@dataclass(frozen=True)
+class PooledVariance:
+    """One value a point: the variance of all its references' signals in all views (`tab:num_ref_pooledaugment`)."""
+
+    least: ClassVar[int] = 1
+
+    def __call__(self, moments: SideMoments) -> FloatArray:
+        """Variance [points, 1]."""
+        views = moments.mean.shape[1]
+        moments.require(2 if views == 1 else 1, f"a variance pooled over {views} view{'s' * (views > 1)}")
+        between: FloatArray = moments.mean.var(axis=1, keepdims=True)
+        within: FloatArray = (moments.variance + moments.rounding).mean(axis=1, keepdims=True)
+        return np.add(within, between)
+
+
+def _positive(variance: FloatArray, moments: SideMoments) -> FloatArray:
+    if not variance.min() > 0:
+        raise ReferencesError(
+            f"all {moments.side} signals are equal, so they have no variance: check that the models differ"
+        )
+    return variance
+
+
+class Centre(Protocol):
+    """What stands for the middle of a point's signals."""
+
+    def __call__(self, view: AttackView, moments: SideMoments) -> FloatArray:
+        """Centre [points, views]."""
+
+
+@dataclass(frozen=True)
+class MeanCentre:
+    """The mean (the paper's choice)."""
+
+    def __call__(self, view: AttackView, moments: SideMoments) -> FloatArray:
+        """Centre [points, views]."""
+        del view
+        return moments.mean
+
+
+@dataclass(frozen=True)
+class MedianCentre:
+    """The median (the choice of LiRA's code); sorts, so it is slower than the mean."""
+
+    def __call__(self, view: AttackView, moments: SideMoments) -> FloatArray:
+        """Centre [points, views]."""
+        return masked_median(view.references, inside=moments.side == "IN")
+
+
+def masked_median(references: References, inside: bool) -> FloatArray:
+    """Median [points, views] over the IN (or OUT) references of each point; each point must have one."""
+    median = np.empty((references.n_points, references.n_views))
+    for points, conf, in_mask in references.blocks():
+        ordered, n = sort_masked(conf, in_mask if inside else ~in_mask)
+        low, high = (np.maximum(n - 1, 0) // 2)[None, :, None], (n // 2)[None, :, None]
+        pair = np.take_along_axis(ordered, low, axis=0)[0], np.take_along_axis(ordered, high, axis=0)[0]
+        median[points] = (pair[0] + pair[1]) / 2
+    return median
+
+
+def sort_masked(conf: FloatArray, mask: npt.NDArray[np.bool_]) -> tuple[FloatArray, IntArray]:
+    """Sort [models, n, views] over models, those outside ``mask`` [models, n] last, and count those inside [n]."""
+    ordered = np.sort(np.where(mask[:, :, None], conf, np.inf), axis=0)
+    return ordered, mask.sum(axis=0)

@@ -1,0 +1,217 @@
+"""Pointwise statistics: one number a point and view, larger for members.
+
+A statistic is a value with ``__call__(view) -> phi``; see `Statistic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr, logsumexp
+
+from plmia.errors import AttackError, ReferencesError, some
+from plmia.gaussian import (
+    Centre,
+    Gaussian,
+    MeanCentre,
+    PerPointVariance,
+    SideMoments,
+    Variance,
+    side_moments,
+    sort_masked,
+)
+from plmia.moments import FloatArray, IntArray
+from plmia.numerics import log_sigmoid
+from plmia.view import AttackView
+
+
+class Statistic(Hashable, Protocol):
+    """A pointwise statistic: a frozen dataclass, so that equal ones are computed once.
+
+    A class attribute ``uses`` may name the sums of `AttackView` it reads ("confidence", "probability"); with many
+    targets these are then updated from one target to the next rather than computed anew.
+    """
+
+    def __call__(self, view: AttackView) -> FloatArray:
+        """Statistic phi [points, views], finite, larger for members."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """log p_y of the target: Attack-P's statistic (minus the usual loss)."""
+
+    def __call__(self, view: AttackView) -> FloatArray:
+        """Statistic [points, views]."""
+        return _log_probability(view.target)
+
+
+@dataclass(frozen=True)
+class ReferenceRank:
+    """Share of the point's OUT references that are less confident than the target, ties counted half: Attack-R."""
+
+    def __call__(self, view: AttackView) -> FloatArray:
+        """Statistic [points, views]."""
+        less, n_out = np.zeros(view.target.shape), np.zeros(view.n_points)
+        for row, member in zip(view.references.rows, view.references.in_mask, strict=True):
+            conf, out = view.references.signals[row], ~member[:, None]
+            less += (conf < view.target) & out
+            less += 0.5 * ((conf == view.target) & out)
+            n_out += ~member
+        _require_out(n_out)
+        return less / n_out[:, None]
+
+
+@dataclass(frozen=True)
+class ShiftedOut:
+    """Offline IN law, made from the OUT law: mean mu_out + eta sigma_out, deviation rho sigma_out (`sec:exp_offline`).
+
+    Parameters
+    ----------
+    eta : float
+        Normalised mean shift, positive.
+    rho : float
+        Contraction ratio, positive. Below 1 the statistic is capped: from some point on, more confident scores lower.
+    """
+
+    eta: float = 0.3
+    rho: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not (self.eta > 0 and self.rho > 0):
+            raise AttackError(f"eta = {self.eta} and rho = {self.rho} must both be positive: the paper has 0.3 and 0.9")
+
+    def __call__(self, x: FloatArray, out: Gaussian) -> FloatArray:
+        """Log likelihood ratio [points, views] of ``x``."""
+        inside = Gaussian(out.mean + self.eta * np.sqrt(out.variance), self.rho**2 * out.variance)
+        return inside.log_density(x) - out.log_density(x)
+
+
+@dataclass(frozen=True)
+class OneSided:
+    """Offline LiRA: minus the log probability that an OUT model is more confident than the target."""
+
+    def __call__(self, x: FloatArray, out: Gaussian) -> FloatArray:
+        """Statistic [points, views] of ``x``; strictly increasing in ``x``."""
+        return -log_ndtr((out.mean - x) / np.sqrt(out.variance))
+
+
+@dataclass(frozen=True)
+class GaussianLR:
+    """Gaussian log likelihood ratio (`lem:logbf`): LiRA's, PL-MIA+'s and PL-MIA's statistic.
+
+    Parameters
+    ----------
+    variance : Variance
+        Estimator of the IN and OUT variances.
+    centre : Centre
+        Estimator of the IN and OUT centres.
+    offline : ShiftedOut or OneSided
+        What replaces the IN law when there are no IN references.
+    """
+
+    variance: Variance = field(default_factory=PerPointVariance)
+    centre: Centre = field(default_factory=MeanCentre)
+    offline: ShiftedOut | OneSided = field(default_factory=ShiftedOut)
+
+    uses: ClassVar[frozenset[str]] = frozenset({"confidence"})
+
+    def __call__(self, view: AttackView) -> FloatArray:
+        """Statistic [points, views]."""
+        out = self._law(view, side_moments(view, inside=False))
+        if view.mode == "offline":
+            return self.offline(view.target, out)
+        return self._law(view, side_moments(view, inside=True)).log_density(view.target) - out.log_density(view.target)
+
+    def _law(self, view: AttackView, moments: SideMoments) -> Gaussian:
+        variance = self.variance(moments)
+        return Gaussian(self.centre(view, moments), variance)
+
+
+@dataclass(frozen=True)
+class BayesLR:
+    """log p_t - log pbar (`lem:rmia`): RMIA's statistic.
+
+    Online, pbar is the mean true-label probability of all references. Offline it is
+    (1 + a) / 2 times the mean of the OUT references plus (1 - a) / 2.
+
+    Parameters
+    ----------
+    a : float
+        RMIA's offline parameter, in [0, 1].
+    trim : float
+        Share of the references left out of the mean on each side, in [0, 0.5); 0.2 is RMIA's option.
+    """
+
+    a: float = 0.3
+    trim: float = 0.0
+    uses: ClassVar[frozenset[str]] = frozenset({"probability"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.a <= 1:
+            raise AttackError(f"RMIA's a = {self.a} lies outside [0, 1]: its authors use 0.3 on CIFAR-10")
+        if not 0 <= self.trim < 0.5:
+            raise AttackError(
+                f"the trimmed share {self.trim} lies outside [0, 0.5): 0.2 leaves out a fifth on each side"
+            )
+
+    def __call__(self, view: AttackView) -> FloatArray:
+        """Statistic [points, views]."""
+        offline = view.mode == "offline"
+        log_mean = _trimmed_log_mean(view, self.trim, offline) if self.trim else _log_mean_probability(view, offline)
+        if offline and self.a < 1:
+            log_mean = np.logaddexp(np.log((1 + self.a) / 2) + log_mean, np.log((1 - self.a) / 2))
+        return _log_probability(view.target) - log_mean
+
+
+def _log_probability(conf: FloatArray) -> FloatArray:
+    return log_sigmoid(conf).astype(np.float64, copy=False)
+
+
+def _require_out(n_out: npt.NDArray[np.number]) -> None:
+    if not n_out.all():
+        raise ReferencesError(
+            f"point {some(np.flatnonzero(n_out == 0))} has no OUT reference, 1 is needed: "
+            "train more references, or leave these points out"
+        )
+
+
+def _log_mean_probability(view: AttackView, offline: bool) -> FloatArray:
+    """Log of the references' mean probability [points, views], from the tail that keeps its digits."""
+    sums = view.probability_sums
+    n = sums.n_out if offline else sums.n_in + sums.n_out
+    _require_out(n)
+    p, rest = sums.outside if offline else sums.inside + sums.outside
+    p, rest = p / n[:, None], rest / n[:, None]
+    with np.errstate(divide="ignore"):
+        log_mean: FloatArray = np.where(p < 0.5, np.log(p), np.log1p(-np.minimum(rest, 0.5)))
+    lost = np.flatnonzero((p == 0).any(axis=1))
+    if len(lost):
+        log_mean[lost] = _log_mean_in_logs(view, lost, offline)
+    return log_mean
+
+
+def _log_mean_in_logs(view: AttackView, points: IntArray, offline: bool) -> FloatArray:
+    """The same for a few points whose probabilities underflow."""
+    references = view.references
+    conf = references.signals[references.rows[:, None], points].astype(np.float64)
+    used = ~references.in_mask[:, points] if offline else np.ones((len(references), len(points)), bool)
+    log_sum = logsumexp(np.where(used[:, :, None], log_sigmoid(conf), -np.inf), axis=0)
+    return np.subtract(log_sum, np.log(used.sum(axis=0))[:, None])
+
+
+def _trimmed_log_mean(view: AttackView, trim: float, offline: bool) -> FloatArray:
+    """Log of the mean probability [points, views] without the lowest and highest ``trim`` of the references."""
+    log_mean = np.empty(view.target.shape)
+    for points, conf, in_mask in view.references.blocks():
+        ordered, n = sort_masked(conf, ~in_mask if offline else np.ones_like(in_mask))
+        _require_out(n)
+        cut = np.floor(trim * n).astype(np.intp)
+        rank = np.arange(len(ordered))[:, None]
+        kept = (rank >= cut) & (rank < n - cut)
+        logs = np.where(kept[:, :, None], log_sigmoid(np.where(kept[:, :, None], ordered, 0.0)), -np.inf)
+        log_mean[points] = logsumexp(logs, axis=0) - np.log(n - 2 * cut)[:, None]
+    return log_mean

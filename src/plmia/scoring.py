@@ -1,0 +1,138 @@
+"""Run attacks on one target: statistic, calibration, score and p-values of every point."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from plmia.attacks import Attack
+from plmia.calibration import NoCalibration, pairwise_scores
+from plmia.cauchy_sum import SignedLog
+from plmia.errors import AttackError, some
+from plmia.moments import FloatArray, IntArray
+from plmia.pointwise import Statistic
+from plmia.population import Comparison
+from plmia.view import AttackView
+
+Tick = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Result of one attack on one target.
+
+    Parameters
+    ----------
+    attack : str
+        The attack's name.
+    score : float64 array [points]
+        Larger means member. Of a Cauchy combination it is arcsinh of the paper's Score_PL, which keeps its order and
+        stays finite.
+    log10_p : float64 array [points]
+        log10 of the attack's own p-value: of a Cauchy combination the combined one, which is only nominal (its null
+        law is an approximation that real data break); of any other the conformal one.
+    log10_p_conformal : float64 array [points]
+        log10 of (1 + #{z: phi_z >= phi_q}) / (|Z| + 1): valid whenever the query is exchangeable with the population.
+    """
+
+    attack: str
+    score: FloatArray
+    log10_p: FloatArray
+    log10_p_conformal: FloatArray
+
+
+def score(attack: Attack, view: AttackView, rng: np.random.Generator, tick: Tick = lambda _: None) -> Scores:
+    """Score every point of ``view``.
+
+    Parameters
+    ----------
+    attack : Attack
+        What to run.
+    view : AttackView
+        What it may see.
+    rng : numpy Generator
+        Draws fresh populations, where the attack's policy asks for them.
+    tick : callable
+        Told how many points are done.
+    """
+    return _calibrate(attack, evaluate_statistic(attack, view), view, rng, tick)
+
+
+def score_all(attacks: Iterable[Attack], view: AttackView, seed: int = 0, tick: Tick = lambda _: None) -> list[Scores]:
+    """Score every point with each attack; a statistic that several share is computed once.
+
+    Each attack draws from a generator of its own, so its result does not depend on which others run.
+    """
+    statistics: dict[Statistic, FloatArray] = {}
+    results = []
+    for attack in attacks:
+        if attack.statistic not in statistics:
+            statistics[attack.statistic] = evaluate_statistic(attack, view)
+        rng = np.random.default_rng([seed, zlib.crc32(attack.name.encode())])
+        results.append(_calibrate(attack, statistics[attack.statistic], view, rng, tick))
+    return results
+
+
+def evaluate_statistic(attack: Attack, view: AttackView) -> FloatArray:
+    """Return the attack's statistic [points, views], checked: one finite number a point and view."""
+    phi = np.asarray(attack.statistic(view), dtype=np.float64)
+    if phi.shape != view.target.shape:
+        raise AttackError(
+            f"the statistic of {attack.name} has shape {phi.shape}, {view.target.shape} [points, views] is needed: "
+            "return one number a point and view"
+        )
+    bad = np.flatnonzero(~np.isfinite(phi).all(axis=1))
+    if len(bad):
+        raise AttackError(f"the statistic of {attack.name} is not finite at point {some(bad)}: check the signals there")
+    return phi
+
+
+def _calibrate(attack: Attack, phi: FloatArray, view: AttackView, rng: np.random.Generator, tick: Tick) -> Scores:
+    summary = attack.views.points(phi)
+    result, log10_p = np.empty(view.n_points), np.empty(view.n_points)
+    conformal = np.empty(view.n_points)
+    for comparison in attack.population.comparisons(view, rng):
+        queries, population = comparison.queries, comparison.population
+        size = comparison.size()
+        conformal[queries] = conformal_log10_p(summary, queries, population if comparison.shared else view.population)
+        raw = _raw_scores(attack, phi, summary, comparison, size, tick)
+        if isinstance(raw, SignedLog):
+            result[queries], log10_p[queries] = raw.asinh(), raw.log10_p()
+        else:
+            result[queries], log10_p[queries] = raw, conformal[queries]
+    return Scores(attack.name, result, log10_p, conformal)
+
+
+def _raw_scores(
+    attack: Attack, phi: FloatArray, summary: FloatArray, comparison: Comparison, size: IntArray, tick: Tick
+) -> FloatArray | SignedLog:
+    queries, population = comparison.queries, comparison.population
+    if isinstance(attack.calibration, NoCalibration) or (comparison.shared and attack.views.linear):
+        raw = attack.calibration.shared(
+            summary[queries], summary[population] if comparison.shared else summary[:0], size
+        )
+        tick(len(queries))
+        return raw
+    return pairwise_scores(attack.calibration, attack.views, phi, queries, population, size, tick)
+
+
+def conformal_log10_p(phi: FloatArray, queries: IntArray, population: IntArray) -> FloatArray:
+    """log10 conformal p-values of queries against a population; a query in the population is not its own rival.
+
+    Parameters
+    ----------
+    phi : float array [points]
+        The statistic.
+    queries : int array [queries]
+        Points.
+    population : int array [population]
+        Known non-members.
+    """
+    ordered = np.sort(phi[population])
+    at_least = len(ordered) - np.searchsorted(ordered, phi[queries], side="left")
+    own = np.isin(queries, population)
+    log10_p: FloatArray = np.log10((1 + at_least - own) / (len(ordered) + 1 - own))
+    return log10_p

@@ -1,0 +1,186 @@
+"""Signals on disk: an npz with `signals`, `membership` and optionally `labels`, read as untrusted input."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.design import MembershipDesign
+from plmia.errors import SignalsError
+from plmia.numerics import logit_from_probabilities
+
+Scale = Literal["auto", "logit", "probability"]
+Array = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Signals of models at points, and which model trained on which point.
+
+    Parameters
+    ----------
+    values : float array [models, points, views]
+        Logit-scaled true-label confidence, finite.
+    design : MembershipDesign
+        Membership [models, points].
+    labels : int array [points], optional
+        Class of each point.
+    n_clipped : int
+        How many values were probabilities of 0 or 1 to the last digit, and so were clipped when logit-scaled.
+    """
+
+    values: npt.NDArray[np.floating]
+    design: MembershipDesign
+    labels: npt.NDArray[np.integer] | None = None
+    n_clipped: int = 0
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 3 or 0 in self.values.shape or not np.issubdtype(self.values.dtype, np.floating):
+            raise SignalsError(
+                f"signals have shape {self.values.shape} and type {self.values.dtype}, "
+                "floats [models, points] or [models, points, views] are needed, none of them empty"
+            )
+        if self.design.matrix.shape != self.values.shape[:2]:
+            raise SignalsError(
+                f"membership has shape {self.design.matrix.shape}, signals {self.values.shape}: "
+                "both need the same models and points (bit-packed membership needs `n_points`)"
+            )
+        if self.labels is not None and (
+            self.labels.shape != self.values.shape[1:2] or not np.issubdtype(self.labels.dtype, np.integer)
+        ):
+            raise SignalsError(
+                f"labels have shape {self.labels.shape} and type {self.labels.dtype}, "
+                f"integers [{self.values.shape[1]}] are needed: one a point"
+            )
+        _require_finite(self.values)
+
+    @property
+    def n_models(self) -> int:
+        """How many models."""
+        return int(self.values.shape[0])
+
+    @property
+    def n_points(self) -> int:
+        """How many points."""
+        return int(self.values.shape[1])
+
+    @property
+    def n_views(self) -> int:
+        """How many views."""
+        return int(self.values.shape[2])
+
+
+def _require_finite(values: npt.NDArray[np.floating]) -> None:
+    # Model by model: a mask for all at once would be as large as the signals.
+    for model, row in enumerate(values):
+        if not np.isfinite(row).all():
+            point, view = np.argwhere(~np.isfinite(row))[0]
+            raise SignalsError(
+                f"signals hold {row[point, view]} at model {model}, point {point}, view {view}: "
+                "every signal must be a finite number; query that model again, or leave it out"
+            )
+
+
+def read_signals(path: Path, scale: Scale = "auto") -> Signals:
+    """Read a signals file.
+
+    Parameters
+    ----------
+    path : Path
+        An npz with `signals` (floats [models, points] or [models, points, views]), `membership` (bool
+        [models, points], or bit-packed along points with `n_points`) and optionally `labels` [points].
+    scale : {"auto", "logit", "probability"}
+        What the signals are; "auto" takes logit-scaled confidences and refuses what looks like probabilities.
+    """
+    arrays = _load(path)
+    for name in ("signals", "membership"):
+        if name not in arrays:
+            raise SignalsError(f"{path} holds no array {name!r} (it has {', '.join(arrays) or 'none'}): add it")
+    values = _floats(path, arrays["signals"])
+    if values.ndim == 2:
+        values = values[:, :, None]
+    membership = _membership(arrays)
+    values, n_clipped = _on_logit_scale(path, values, scale)
+    labels = arrays.get("labels")
+    return Signals(values, MembershipDesign(membership), labels, n_clipped)  # type: ignore[arg-type]
+
+
+def _load(path: Path) -> dict[str, Array]:
+    """Arrays of an npz; never unpickles."""
+    if path.is_dir():
+        raise SignalsError(f"{path} is a folder: give an npz file with `signals` and `membership`")
+    if not path.exists():
+        raise SignalsError(f"there is no file {path}: give the path of an npz with `signals` and `membership`")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, Mapping):
+                raise SignalsError(f"{path} is a single array: save `signals` and `membership` with numpy.savez")
+            wanted = [name for name in file if name in {"signals", "membership", "labels", "n_points"}]
+            return {name: file[name] for name in wanted}
+    except SignalsError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, NotImplementedError) as error:
+        raise SignalsError(f"{path} is damaged or truncated ({error}): write or copy it again") from error
+    except MemoryError as error:
+        raise SignalsError(f"{path} does not fit into memory ({error}): cut it into fewer models or points") from error
+    except ValueError as error:
+        if "allow_pickle" in str(error) or "Object arrays" in str(error):
+            raise SignalsError(
+                f"{path} holds pickled objects, which could run code and are never loaded: save plain numeric arrays"
+            ) from error
+        raise SignalsError(f"{path} is damaged or not an npz file ({error}): save it with numpy.savez") from error
+
+
+def _floats(path: Path, values: Array) -> npt.NDArray[np.floating]:
+    if not np.issubdtype(values.dtype, np.floating):
+        raise SignalsError(
+            f"{path} has signals of type {values.dtype}: floats are needed (float16, float32 or float64)"
+        )
+    if values.dtype.itemsize > 8 or not values.dtype.isnative:
+        return values.astype(np.float64)
+    return values  # type: ignore[return-value]
+
+
+def _membership(arrays: dict[str, Array]) -> npt.NDArray[np.bool_]:
+    """Membership [models, points] from booleans, zeros and ones, or packed bits."""
+    membership = arrays["membership"]
+    if membership.ndim != 2:
+        raise SignalsError(f"membership has shape {membership.shape}: [models, points] is needed, one row a model")
+    if "n_points" in arrays and membership.dtype == np.uint8:
+        n_points = arrays["n_points"]
+        if n_points.size != 1 or not np.issubdtype(n_points.dtype, np.integer):
+            raise SignalsError("n_points must be one whole number: the number of points behind the packed bits")
+        n = int(n_points.reshape(-1)[0])
+        if membership.shape[1] == (n + 7) // 8:
+            return np.unpackbits(membership.astype(np.uint8), axis=1, count=n).view(np.bool_)
+        if membership.shape[1] != n:
+            raise SignalsError(
+                f"membership has {membership.shape[1]} columns, n_points = {n} needs {(n + 7) // 8} packed bytes: "
+                "pack with numpy.packbits(membership, axis=1)"
+            )
+    if membership.dtype == np.bool_:
+        return membership  # type: ignore[return-value]
+    if np.issubdtype(membership.dtype, np.integer) and set(np.unique(membership)) <= {0, 1}:
+        return membership.astype(np.bool_)
+    raise SignalsError(
+        f"membership has type {membership.dtype} and other values than 0 and 1: "
+        "booleans are needed, or bits packed along points together with `n_points`"
+    )
+
+
+def _on_logit_scale(path: Path, values: npt.NDArray[np.floating], scale: Scale) -> tuple[npt.NDArray[np.floating], int]:
+    if scale == "probability":
+        return logit_from_probabilities(values)
+    if scale == "auto" and values.size and values.min() >= 0 and values.max() <= 1:
+        raise SignalsError(
+            f"all signals of {path} lie in [0, 1], like probabilities: say --scale probability to have them "
+            "logit-scaled, or --scale logit if they are logits indeed"
+        )
+    return values, 0

@@ -1,0 +1,131 @@
+"""What an attack gets to see, and what it must not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.errors import PopulationError, SignalsError
+from plmia.moments import FloatArray, IntArray, Powers, Probabilities, References, Sums, sum_over
+
+Mode = Literal["online", "offline"]
+
+
+@dataclass(frozen=True)
+class KnownSums:
+    """Sums over a view's references that were computed beforehand, for many targets at once.
+
+    Parameters
+    ----------
+    centre : float array [points, views]
+        What was subtracted from the signals before they were summed.
+    confidence, probability : Sums, optional
+        Sums of `Powers` and of `Probabilities`.
+    """
+
+    centre: npt.NDArray[np.floating]
+    confidence: Sums | None = None
+    probability: Sums | None = None
+
+
+def amid(references: References) -> npt.NDArray[np.floating]:
+    """Return a value [points, views] amid the signals, to subtract before squaring."""
+    first, last = (references.signals[row] for row in references.rows[[0, -1]])
+    work = np.float64 if first.dtype == np.float64 else np.float32
+    middle: npt.NDArray[np.floating] = (first.astype(work) + last.astype(work)) / 2
+    return middle
+
+
+@dataclass(frozen=True)
+class AttackView:
+    """All that an attack may know of one target.
+
+    There is no field for the target's membership, so no attack can read the answer; `Truth` holds it, and only
+    metrics and diagnostics take that.
+
+    Parameters
+    ----------
+    target : float64 array [points, views]
+        The target's logit-scaled true-label confidence.
+    references : References
+        The reference models' signals and membership.
+    population : int array [population]
+        Points known not to be members of the target (held-out data): the population Z of the paper.
+    labels : int array [points], optional
+        Class of each point; needed only by calibration within a class.
+    mode : {"online", "offline"}
+        Offline, statistics use OUT references alone (`sec:exp_offline`).
+    known : KnownSums, optional
+        Sums over the references, where they are known already.
+    """
+
+    target: FloatArray
+    references: References
+    population: IntArray
+    labels: npt.NDArray[np.integer] | None = None
+    mode: Mode = "online"
+    known: KnownSums | None = None
+
+    def __post_init__(self) -> None:
+        expected = (self.references.n_points, self.references.n_views)
+        if self.target.shape != expected:
+            raise SignalsError(
+                f"the target's signals have shape {self.target.shape}, the references' {expected} [points, views]: "
+                "query the target on the same points and views"
+            )
+        z = self.population
+        if len(z) and (z.min() < 0 or z.max() >= self.n_points or len(np.unique(z)) < len(z)):
+            raise PopulationError(
+                f"population indices must be distinct and from 0 to {self.n_points - 1}, "
+                f"they run from {z.min()} to {z.max()}: "
+                "draw them without replacement from the points"
+            )
+
+    @property
+    def n_points(self) -> int:
+        """How many points there are, population included."""
+        return int(self.target.shape[0])
+
+    @property
+    def n_views(self) -> int:
+        """How many views each point has."""
+        return int(self.target.shape[1])
+
+    @cached_property
+    def centre(self) -> npt.NDArray[np.floating]:
+        """What is subtracted from signals [points, views] before they are summed."""
+        return self.known.centre if self.known else amid(self.references)
+
+    @cached_property
+    def confidence_sums(self) -> Sums:
+        """Sums of conf - centre and its square over IN and OUT references."""
+        if self.known and self.known.confidence:
+            return self.known.confidence
+        return sum_over(self.references, Powers(self.centre))
+
+    @cached_property
+    def probability_sums(self) -> Sums:
+        """Sums of the true label's probability, and of one minus it, over IN and OUT references."""
+        if self.known and self.known.probability:
+            return self.known.probability
+        return sum_over(self.references, Probabilities())
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The answer: only metrics, diagnostics and the report may see it.
+
+    Parameters
+    ----------
+    members : bool array [points]
+        Which points the target trained on.
+    queries : int array [queries]
+        The points that are evaluated; disjoint from the population.
+    """
+
+    members: npt.NDArray[np.bool_]
+    queries: IntArray

@@ -19,7 +19,7 @@ _PUBLIC = {
     "calibration": "BinaryVote CauchyCombination MeanOfViews MedianOfViews NoCalibration VotesOfViews",
     "design": "MembershipDesign ReferencePlan",
     "errors": "AttackError OutputError PlmiaError PopulationError ReferencesError SignalsError",
-    "evaluation": "Protocol TargetResult attack_targets",
+    "evaluation": "AttackResult Setup attack_targets",
     "gaussian": "FixedVariance MeanCentre MedianCentre PerPointVariance PooledVariance PublishedFixedVariance",
     "metrics": "AttackMetrics Operating Roc TargetMetrics clopper_pearson evaluate roc_curve summarise",
     "moments": "References",

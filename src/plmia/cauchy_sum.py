@@ -20,13 +20,20 @@ exponential trend of a cell is divided out, what is left is as tame far out as i
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from plmia.errors import PlmiaError, PopulationError
-from plmia.numerics import FloatArray, log_abs_cauchy_transform, log_cauchy_kernel
+from plmia.numerics import (
+    FloatArray,
+    SignedLog,
+    log_abs_cauchy_transform,
+    log_cauchy_kernel,
+    strictly_increasing,
+)
+
+__all__ = ["SignedLog", "cauchy_mean", "cauchy_mean_exact"]
 
 _NODES = 16
 # Half-width of a cell in sigma. A is analytic within 2.1 sigma of the real axis, so 16 nodes leave 17^-16.
@@ -47,46 +54,6 @@ _NODES_NEAR_ZERO = 8
 # Entries of one temporary (1 MiB of float64).
 _BLOCK = 1 << 17
 _EXACT_PAIRS = 2_000_000
-
-# Strict order: log|S| is kept on a grid of 2^-45 (relative 2^-49 from 16 on), coarse enough for asinh to keep
-# its points apart; a query moves up by at most 2^14 steps (5e-10) to stay above the query before it.
-_GRID_SHIFT = 3
-_GRID_ORIGIN = 16.0
-_GRID_ORIGIN_BITS = int(np.array(_GRID_ORIGIN).view(np.int64))
-_MAX_STEPS = 1 << 14
-_LOG_SMALLEST = -700.0
-
-
-class SignedLog(NamedTuple):
-    """Numbers S of any size, as sign and logarithm.
-
-    Attributes
-    ----------
-    sign : ndarray of float64, shape [Q]
-        -1, 0 or 1.
-    log_abs : ndarray of float64, shape [Q]
-        Natural logarithm of the size of S; ``-inf`` where S is 0.
-    """
-
-    sign: FloatArray
-    log_abs: FloatArray
-
-    def asinh(self) -> FloatArray:
-        """Return arcsinh(S), shape [Q]: finite, and strictly increasing in S."""
-        above = np.maximum(self.log_abs, 0.0)
-        below = np.minimum(self.log_abs, 0.0)
-        # asinh(S) = log S + log(1 + sqrt(1 + S^-2)), in which nothing overflows for S > 1.
-        large = above + np.log1p(np.sqrt(1.0 + np.exp(-2.0 * above)))
-        return self.sign * np.where(self.log_abs > 0.0, large, np.arcsinh(np.exp(below)))
-
-    def log10_p(self) -> FloatArray:
-        """Return log10 of the combined p-value ``1/2 - arctan(S) / pi``, shape [Q]."""
-        # The nearer tail is q = arctan(1 / |S|) / pi <= 1/2; from |S| = e^30 on, arctan(1 / |S|) = 1 / |S|.
-        moderate = np.clip(self.log_abs, _LOG_SMALLEST, 30.0)
-        log_q = np.log(np.arctan(np.exp(-moderate)) / math.pi) - np.maximum(self.log_abs - 30.0, 0.0)
-        # Adding 0 turns the -0.0 of a p-value that rounds to 1 into 0.
-        log_p = np.where(self.sign < 0.0, np.log1p(-np.exp(log_q)), log_q) + 0.0
-        return np.asarray(log_p / math.log(10.0))
 
 
 def cauchy_mean_exact(differences: npt.ArrayLike, count: npt.ArrayLike | None = None) -> SignedLog:
@@ -163,7 +130,7 @@ def cauchy_mean(queries: npt.ArrayLike, population: npt.ArrayLike, *, exact_belo
     _require_usable(z, "the population")
     unique, inverse = np.unique(q, return_inverse=True)
     mean = _mean_direct if unique.size * z.size < exact_below else _mean_interpolated
-    sign, log_abs = _strictly_increasing(mean(unique, np.sort(z)))
+    sign, log_abs = strictly_increasing(mean(unique, np.sort(z)))
     return SignedLog(sign[inverse], log_abs[inverse])
 
 
@@ -383,34 +350,3 @@ def _clenshaw(coefficients: FloatArray, cell: npt.NDArray[np.intp], t: FloatArra
     for row in coefficients[-2:0:-1]:
         now, after = twice * now - after + row.take(cell), now
     return np.asarray(t * now - after + coefficients[0].take(cell))
-
-
-def _strictly_increasing(values: SignedLog) -> SignedLog:
-    """Restore the order of sorted distinct queries, which rounding may have tied or swapped."""
-    keys = _to_keys(values)
-    steps = np.arange(keys.size)
-    weak = np.maximum.accumulate(keys)
-    strict = np.maximum.accumulate(keys - steps) + steps
-    return _from_keys(np.minimum(strict, weak + _MAX_STEPS))
-
-
-def _grid_index(log_abs: FloatArray) -> npt.NDArray[np.int64]:
-    # Shifted by 16, floats have one spacing up to 16 and a relative one from there; their bits count steps.
-    bits: npt.NDArray[np.int64] = (np.abs(log_abs) + _GRID_ORIGIN).view(np.int64) - _GRID_ORIGIN_BITS
-    steps = (bits + (1 << (_GRID_SHIFT - 1))) >> _GRID_SHIFT
-    return np.where(log_abs < 0.0, -steps, steps)
-
-
-_SMALLEST_INDEX = int(_grid_index(np.array([_LOG_SMALLEST]))[0])
-
-
-def _to_keys(values: SignedLog) -> npt.NDArray[np.int64]:
-    """Return integers in the order of S, 0 for S = 0 (and for |S| below e^-700)."""
-    log_abs = np.maximum(values.log_abs, _LOG_SMALLEST)
-    return values.sign.astype(np.int64) * (_grid_index(log_abs) - _SMALLEST_INDEX)
-
-
-def _from_keys(keys: npt.NDArray[np.int64]) -> SignedLog:
-    index = np.abs(keys) + _SMALLEST_INDEX
-    log_abs = ((np.abs(index) << _GRID_SHIFT) + _GRID_ORIGIN_BITS).view(np.float64) - _GRID_ORIGIN
-    return SignedLog(np.sign(keys).astype(np.float64), np.where(keys == 0, -np.inf, np.copysign(log_abs, index)))

@@ -14,7 +14,7 @@ from rich.table import Table
 from plmia import __version__
 from plmia.attacks import ATTACKS, find_attack
 from plmia.errors import AttackError, PlmiaError
-from plmia.evaluation import Protocol, attack_targets
+from plmia.evaluation import Setup, attack_targets
 from plmia.progress import Meter
 from plmia.results import ResultFolder, Summary
 from plmia.signals import Scale, Signals, read_signals
@@ -142,7 +142,7 @@ def score(
       plmia score signals.npz -o out --mode offline --attack pl-mia --attack rmia
       plmia score signals.npz -o out --attack my_attack.py:MINE
     """
-    protocol = Protocol(cast("Mode", mode), references, population, seed)
+    setup = Setup(cast("Mode", mode), references, population, seed)
     chosen = [find_attack(name) for name in names or ATTACKS]
     if len({attack.name for attack in chosen}) < len(chosen):
         raise AttackError("two attacks have the same name, so their results would overwrite each other: rename one")
@@ -152,10 +152,10 @@ def score(
     errors = Console(stderr=True, highlight=False)
     total = len(numbers) * len(chosen) * signals.n_points
     with ResultFolder(folder) as results, Meter("scoring", total, None if quiet else errors) as meter:
-        for result in attack_targets(signals, chosen, numbers, protocol, meter.tick):
+        for result in attack_targets(signals, chosen, numbers, setup, meter.tick):
             results.add(result)
             summary.add(result)
-        metrics = summary.to_json(_about(signals_file, signals, numbers, protocol))
+        metrics = summary.to_json(_about(signals_file, signals, numbers, setup))
         results.finish(metrics)
     if as_json:
         click.echo(json.dumps(metrics, indent=1))
@@ -172,7 +172,7 @@ def _target_numbers(targets: tuple[str, ...], signals: Signals) -> list[int]:
     return sorted({int(target) for target in targets})
 
 
-def _about(file: Path, signals: Signals, targets: list[int], protocol: Protocol) -> dict[str, Any]:
+def _about(file: Path, signals: Signals, targets: list[int], setup: Setup) -> dict[str, Any]:
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return {
@@ -184,9 +184,9 @@ def _about(file: Path, signals: Signals, targets: list[int], protocol: Protocol)
             "views": signals.n_views,
             "clipped": signals.n_clipped,
         },
-        "mode": protocol.mode,
+        "mode": setup.mode,
         "targets": targets,
-        "seed": protocol.seed,
+        "seed": setup.seed,
     }
 
 

@@ -18,7 +18,7 @@ from plmia.view import AttackView, KnownSums, Mode, Truth, amid
 
 
 @dataclass(frozen=True)
-class Protocol:
+class Setup:
     """How targets are attacked.
 
     Parameters
@@ -40,52 +40,52 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class TargetResult:
-    """All attacks on one target.
+class AttackResult:
+    """One attack on one target.
 
     Parameters
     ----------
     target : int
         The attacked model.
+    scores : Scores
+        Scores and p-values of every point.
+    truth : Truth
+        Who is a member, and which points are evaluated.
+    population : int array [population]
+        The population Z.
     references : int array [references]
         The models used as references.
     left_out : int array
         Models that were no references because their membership is the target's or its complement.
-    population : int array [population]
-        The population Z.
-    truth : Truth
-        Who is a member, and which points are evaluated.
-    scores : list of Scores
-        One for each attack.
     """
 
     target: int
+    scores: Scores
+    truth: Truth
+    population: IntArray
     references: IntArray
     left_out: IntArray
-    population: IntArray
-    truth: Truth
-    scores: list[Scores]
 
-    def metrics(self) -> list[TargetMetrics]:
-        """Metrics of each attack on the evaluated points."""
+    def metrics(self) -> TargetMetrics:
+        """Metrics on the evaluated points."""
         queries, members = self.truth.queries, self.truth.members
-        return [evaluate(s.score[queries], members[queries], target=self.target) for s in self.scores]
+        return evaluate(self.scores.score[queries], members[queries], target=self.target)
 
-    def flagged_population(self, level: float) -> list[float]:
-        """Share of the population that each attack's own p-value flags at ``level``; it should be at most that."""
-        return [float(np.mean(s.log10_p[self.population] <= np.log10(level))) for s in self.scores]
+    def flagged_population(self, level: float) -> float:
+        """Share of the population that the attack's own p-value flags at ``level``; it should be at most that."""
+        return float(np.mean(self.scores.log10_p[self.population] <= np.log10(level)))
 
 
 def attack_targets(
     signals: Signals,
     attacks: Sequence[Attack],
     targets: Sequence[int],
-    protocol: Protocol,
+    setup: Setup,
     tick: Tick = lambda _: None,
-) -> Iterator[TargetResult]:
-    """Attack each target in turn.
+) -> Iterator[AttackResult]:
+    """Run each attack on each target in turn.
 
-    Sums over references are updated from one target to the next, never computed anew; results come in an order that
+    Sums over references are updated from one target to the next, never computed anew; targets come in an order that
     suits that, not in the order of ``targets``.
 
     Parameters
@@ -96,7 +96,7 @@ def attack_targets(
         What to run.
     targets : sequence of int
         Models to attack.
-    protocol : Protocol
+    setup : Setup
         How.
     tick : callable
         Told how many points are done; in all it hears ``len(targets) * len(attacks) * n_points``.
@@ -104,8 +104,8 @@ def attack_targets(
     for target in targets:
         if not 0 <= target < signals.n_models:
             raise SignalsError(f"target {target} does not exist: models are numbered from 0 to {signals.n_models - 1}")
-    truths = {target: _truth(signals, target, protocol) for target in targets}
-    plan = ReferencePlan.draw(signals.design, protocol.references, np.random.default_rng([protocol.seed, 0]))
+    truths = {target: _truth(signals, target, setup) for target in targets}
+    plan = ReferencePlan.draw(signals.design, setup.references, np.random.default_rng([setup.seed, 0]))
     for chosen, known, served in _shared_sums(signals, attacks, plan, targets):
         references = _references(signals, plan, chosen)
         for target in served:
@@ -115,15 +115,15 @@ def attack_targets(
                 references,
                 population,
                 signals.labels,
-                protocol.mode,
+                setup.mode,
                 known,
             )
-            scores = score_all(attacks, view, protocol.seed, tick)
             split = plan.order[plan.split_of(target)]
-            yield TargetResult(target, references.rows, split[split != target], population, truth, scores)
+            for scores in score_all(attacks, view, setup.seed, tick):
+                yield AttackResult(target, scores, truth, population, references.rows, split[split != target])
 
 
-def _truth(signals: Signals, target: int, protocol: Protocol) -> tuple[Truth, IntArray]:
+def _truth(signals: Signals, target: int, setup: Setup) -> tuple[Truth, IntArray]:
     """Split the target's points into population and queries."""
     members = signals.design.matrix[target]
     outsiders = np.flatnonzero(~members)
@@ -132,7 +132,7 @@ def _truth(signals: Signals, target: int, protocol: Protocol) -> tuple[Truth, In
             f"model {target} trained on {'all' if not len(outsiders) else 'none'} of the {len(members)} points: "
             "a target needs members and non-members among them"
         )
-    size = protocol.population
+    size = setup.population
     if size is None:
         size = min(max(len(outsiders) // 4, 100), len(outsiders) // 2)
     if not 2 <= size < len(outsiders):
@@ -140,7 +140,7 @@ def _truth(signals: Signals, target: int, protocol: Protocol) -> tuple[Truth, In
             f"a population of {size} was asked for, target {target} has {len(outsiders)} non-members: "
             f"take from 2 to {len(outsiders) - 1}, so that some are left to be evaluated"
         )
-    rng = np.random.default_rng([protocol.seed, 1, target])
+    rng = np.random.default_rng([setup.seed, 1, target])
     population = np.sort(rng.choice(outsiders, size, replace=False))
     return Truth(members, np.setdiff1d(np.arange(len(members)), population)), population
 

@@ -200,7 +200,8 @@ def _log_mean_in_logs(view: AttackView, points: IntArray, offline: bool) -> Floa
     conf = references.signals[references.rows[:, None], points].astype(np.float64)
     used = ~references.in_mask[:, points] if offline else np.ones((len(references), len(points)), bool)
     log_sum = logsumexp(np.where(used[:, :, None], log_sigmoid(conf), -np.inf), axis=0)
-    return np.subtract(log_sum, np.log(used.sum(axis=0))[:, None])
+    log_mean: FloatArray = log_sum - np.log(used.sum(axis=0))[:, None]
+    return log_mean
 
 
 def _trimmed_log_mean(view: AttackView, trim: float, offline: bool) -> FloatArray:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.errors import OutputError
-from plmia.evaluation import TargetResult
+from plmia.evaluation import AttackResult
 from plmia.metrics import TargetMetrics, summarise
 
 # At this level the attacks' own p-values are checked on the population; see `Summary.to_json`.
@@ -21,29 +21,28 @@ CHECK_LEVEL = 0.01
 
 
 class Summary:
-    """Metrics of all attacks over all targets, collected one target at a time."""
+    """Metrics of all attacks over all targets, collected one result at a time."""
 
     def __init__(self, attacks: Sequence[str]) -> None:
         self._attacks = list(attacks)
         self._metrics: dict[str, list[TargetMetrics]] = {name: [] for name in attacks}
-        self._flagged: dict[str, dict[int, float]] = {name: {} for name in attacks}
+        self._flagged: dict[str, list[float]] = {name: [] for name in attacks}
         self._sizes: set[int] = set()
         self._references: set[int] = set()
         self._left_out: dict[int, list[int]] = {}
 
-    def add(self, result: TargetResult) -> None:
-        """Take in the result of one target."""
-        flagged = result.flagged_population(CHECK_LEVEL)
-        for name, metrics, share in zip(self._attacks, result.metrics(), flagged, strict=True):
-            self._metrics[name].append(metrics)
-            self._flagged[name][result.target] = share
+    def add(self, result: AttackResult) -> None:
+        """Take in one result."""
+        name = result.scores.attack
+        self._metrics[name].append(result.metrics())
+        self._flagged[name].append(result.flagged_population(CHECK_LEVEL))
         self._sizes.add(len(result.population))
         self._references.add(len(result.references))
         self._left_out[result.target] = [int(model) for model in result.left_out]
 
     def flagged(self, attack: str) -> float:
         """Mean share of known non-members that the attack's own p-value flags at `CHECK_LEVEL`."""
-        return float(np.mean(list(self._flagged[attack].values())))
+        return float(np.mean(self._flagged[attack]))
 
     def notes(self) -> list[str]:
         """What a reader must know beside the numbers, in plain words."""
@@ -60,10 +59,10 @@ class Summary:
         first = next(iter(self._metrics.values()))[0]
         poor = [point for point in first.operating if not point.resolved]
         if poor:
-            needed = max(point.needed for point in poor)
+            rates = ", ".join(f"{100 * point.fpr:g} % (needs {point.needed:,})" for point in reversed(poor))
             notes.append(
-                f"TPR at an FPR of {', '.join(f'{100 * p.fpr:g} %' for p in poor)} does not exist with "
-                f"{first.n_non_members} evaluated non-members: it needs {needed}."
+                f"With {first.n_non_members:,} evaluated non-members there is no TPR at an FPR of {rates}: "
+                "the table leaves it out, metrics.json marks it."
             )
         wrong = [name for name in self._attacks if self.flagged(name) > self._tolerated()]
         if wrong:
@@ -108,6 +107,7 @@ class ResultFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._targets: set[int] = set()
         self._scores = folder / "scores.npz.partial"
         self._metrics = folder / "metrics.json.partial"
 
@@ -122,13 +122,14 @@ class ResultFolder:
             ) from error
         return self
 
-    def add(self, result: TargetResult) -> None:
-        """Append one target's scores to scores.npz."""
-        self._write(f"population/{result.target}", result.population)
-        self._write(f"queries/{result.target}", result.truth.queries)
-        for scores in result.scores:
-            for key in ("score", "log10_p", "log10_p_conformal"):
-                self._write(f"{scores.attack}/{result.target}/{key}", getattr(scores, key))
+    def add(self, result: AttackResult) -> None:
+        """Append one result to scores.npz."""
+        if result.target not in self._targets:
+            self._targets.add(result.target)
+            self._write(f"population/{result.target}", result.population)
+            self._write(f"queries/{result.target}", result.truth.queries)
+        for key in ("score", "log10_p", "log10_p_conformal"):
+            self._write(f"{result.scores.attack}/{result.target}/{key}", getattr(result.scores, key))
 
     def _write(self, name: str, array: npt.NDArray[Any]) -> None:
         # A fixed date in place of now keeps the bytes the same from run to run.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,19 +61,22 @@ def score(attack: Attack, view: AttackView, rng: np.random.Generator, tick: Tick
     return _calibrate(attack, evaluate_statistic(attack, view), view, rng, tick)
 
 
-def score_all(attacks: Iterable[Attack], view: AttackView, seed: int = 0, tick: Tick = lambda _: None) -> list[Scores]:
+def score_all(
+    attacks: Sequence[Attack], view: AttackView, seed: int = 0, tick: Tick = lambda _: None
+) -> Iterator[Scores]:
     """Score every point with each attack; a statistic that several share is computed once.
 
-    Each attack draws from a generator of its own, so its result does not depend on which others run.
+    Each attack draws from a generator of its own, so its result does not depend on which others run. Results come one
+    at a time, so that all of them need never be in memory together.
     """
     statistics: dict[Statistic, FloatArray] = {}
-    results = []
-    for attack in attacks:
+    for i, attack in enumerate(attacks):
         if attack.statistic not in statistics:
             statistics[attack.statistic] = evaluate_statistic(attack, view)
+        later = {other.statistic for other in attacks[i + 1 :]}
+        phi = statistics[attack.statistic] if attack.statistic in later else statistics.pop(attack.statistic)
         rng = np.random.default_rng([seed, zlib.crc32(attack.name.encode())])
-        results.append(_calibrate(attack, statistics[attack.statistic], view, rng, tick))
-    return results
+        yield _calibrate(attack, phi, view, rng, tick)
 
 
 def evaluate_statistic(attack: Attack, view: AttackView) -> FloatArray:

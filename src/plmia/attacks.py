@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import math
+import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,6 +59,13 @@ class Attack:
             )
         if isinstance(self.calibration, NoCalibration) and isinstance(self.views, VotesOfViews):
             raise AttackError(f"attack {self.name} takes votes over views, which need a population: add a calibration")
+        try:
+            hash(self.statistic)
+        except TypeError as error:
+            raise AttackError(
+                f"the statistic of {self.name} cannot be told from others ({error}): "
+                "make it a frozen dataclass of plain values"
+            ) from error
 
 
 ATTACK_P = Attack("attack-p", Loss(), BinaryVote(), note="loss, ranked in the population")
@@ -98,12 +107,14 @@ def find_attack(name: str) -> Attack:
 def _load(path: Path, variable: str) -> Attack:
     """Run the user's own file and take one variable from it."""
     spec = importlib.util.spec_from_file_location(f"plmia_user_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if spec is None or spec.loader is None or not os.path.isfile(path):  # noqa: PTH113 - Path's raises on a long name
         raise AttackError(f"there is no file {path}: give the path of a Python file that defines {variable}")
     module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up by its name, when annotations are strings.
+    sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AttackError(f"{path} does not run: {type(error).__name__}: {error}") from error
     attack = getattr(module, variable, None)
     if not isinstance(attack, Attack):

@@ -183,7 +183,9 @@ def null_deviation(phi: FloatArray, views: Views) -> float:
     """
     n = len(phi)
     if views.linear:
-        deviation = float(np.sqrt(2) * views.points(phi).std(ddof=1))
+        summary = views.points(phi)
+        # The standard deviation of equal numbers need not be 0: their mean is rounded.
+        deviation = float(np.sqrt(2) * summary.std(ddof=1)) if np.ptp(summary) > 0 else 0.0
     else:
         steps = range(1, min(PARTNERS, n - 1) + 1)
         squares = [np.mean(views.pairs((phi - np.roll(phi, step, axis=0)).T) ** 2) for step in steps]

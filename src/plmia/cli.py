@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +33,9 @@ class OneSentence(click.Group):
         try:
             return super().invoke(ctx)
         except PlmiaError as error:
-            Console(stderr=True, highlight=False, soft_wrap=True).print(f"plmia: {error}", markup=False)
+            # One line, whatever a user's own file or path puts into the message.
+            sentence = " ".join(str(error).split())
+            Console(stderr=True, highlight=False, soft_wrap=True, emoji=False).print(f"plmia: {sentence}", markup=False)
             ctx.exit(2)
 
 
@@ -72,7 +76,7 @@ def attacks(as_json: bool) -> None:
         table.add_column(column)
     for name, attack in ATTACKS.items():
         table.add_row(name, type(attack.statistic).__name__, type(attack.calibration).__name__, attack.note)
-    Console(highlight=False).print(table)
+    _stdout().print(table)
 
 
 @main.command()
@@ -144,8 +148,12 @@ def score(
     """
     setup = Setup(cast("Mode", mode), references, population, seed)
     chosen = [find_attack(name) for name in names or ATTACKS]
-    if len({attack.name for attack in chosen}) < len(chosen):
-        raise AttackError("two attacks have the same name, so their results would overwrite each other: rename one")
+    repeated = [attack.name for i, attack in enumerate(chosen) if attack.name in {a.name for a in chosen[:i]}]
+    if repeated:
+        raise AttackError(
+            f"two attacks are called {repeated[0]!r}, so their results would overwrite each other: rename one of them, "
+            "or name it once"
+        )
     signals = read_signals(signals_file, cast("Scale", scale))
     numbers = _target_numbers(targets, signals)
     summary = Summary([attack.name for attack in chosen])
@@ -166,10 +174,15 @@ def score(
 def _target_numbers(targets: tuple[str, ...], signals: Signals) -> list[int]:
     if "all" in targets:
         return list(range(signals.n_models))
-    wrong = [target for target in targets if not target.lstrip("-").isdigit()]
-    if wrong:
-        raise PlmiaError(f"--target {wrong[0]!r} is neither a number nor 'all': give 0 to {signals.n_models - 1}")
-    return sorted({int(target) for target in targets})
+    numbers = set()
+    for target in targets:
+        try:
+            numbers.add(int(target))
+        except ValueError as error:
+            raise PlmiaError(
+                f"--target {target!r} is neither a number nor 'all': give 0 to {signals.n_models - 1}"
+            ) from error
+    return sorted(numbers)
 
 
 def _about(file: Path, signals: Signals, targets: list[int], setup: Setup) -> dict[str, Any]:
@@ -190,9 +203,16 @@ def _about(file: Path, signals: Signals, targets: list[int], setup: Setup) -> di
     }
 
 
+def _stdout() -> Console:
+    """Return standard output; what its encoding cannot write appears as a question mark."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return Console(highlight=False, emoji=False)
+
+
 def _show(metrics: dict[str, Any], folder: Path) -> None:
     """Print the table of results and the notes."""
-    console, about = Console(highlight=False), metrics["about"]
+    console, about = _stdout(), metrics["about"]
     size = about["signals"]
     console.print(
         f"{len(about['targets'])} target(s), {size['points']} points, {size['views']} view(s), {about['mode']}, "

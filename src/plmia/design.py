@@ -108,8 +108,9 @@ class ReferencePlan:
                 chosen.append(i)
                 missing -= len(self.order[i])
         if missing:
+            fewer = f"{self.wanted - missing} or " if self.wanted > missing else ""
             raise ReferencesError(
                 f"{self.wanted} references cannot be made of whole complementary pairs: "
-                f"ask for {self.wanted - missing} or {self.wanted + 1}"
+                f"ask for {fewer}{self.wanted + 1}"
             )
         return chosen

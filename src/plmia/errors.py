@@ -28,6 +28,22 @@ class AttackError(PlmiaError):
     """An attack that does not exist, cannot be loaded, or does not fit the data."""
 
 
+class DataError(PlmiaError):
+    """A data set that cannot be read or does not fit together."""
+
+
+class RecipeError(PlmiaError):
+    """A recipe that does not exist, or does not fit the data."""
+
+
+class TrainingError(PlmiaError):
+    """Training that could not go on; what was finished is kept."""
+
+
+class StoreError(PlmiaError):
+    """A store that is damaged, foreign, or belongs to another audit."""
+
+
 class OutputError(PlmiaError):
     """A result that cannot be written."""
 

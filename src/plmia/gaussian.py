@@ -12,6 +12,9 @@ from plmia.errors import ReferencesError, some
 from plmia.moments import FloatArray, IntArray, References
 from plmia.view import AttackView
 
+# Where a squared mean exceeds the variance so many times, their difference has lost too many of float32's digits.
+CANCELLATION = 100.0
+
 
 @dataclass(frozen=True)
 class Gaussian:
@@ -46,7 +49,8 @@ class SideMoments:
     mean, variance : float64 arrays [points, views]
         0 where there is no reference; estimators check ``n`` before they use them.
     rounding : float64 array [points, views]
-        Variance that storing the signals adds: spacing^2 / 12 at the mean's size.
+        Variance that storing the signals adds: spacing^2 / 12 at the mean's size, or at 1 where the mean is smaller
+        (there the probability, close to 1/2, is what was rounded).
     """
 
     side: str
@@ -74,8 +78,14 @@ def side_moments(view: AttackView, inside: bool) -> SideMoments:
     shift = s / at_least_one
     variance = np.maximum(s2 / at_least_one - shift**2, 0.0)
     mean = np.where(n[:, None] > 0, shift + view.centre, 0.0)
+    lost = np.flatnonzero((variance * CANCELLATION < shift**2).any(axis=1))
+    for points, conf, in_mask in view.references.at(lost):
+        mask = (in_mask == inside)[:, :, None]
+        mean[points], variance[points] = conf.mean(axis=0, where=mask), conf.var(axis=0, where=mask)
     stored = view.references.signals.dtype
-    rounding = np.spacing(np.abs(mean).astype(stored)).astype(np.float64) ** 2 / 12
+    # `numpy.spacing` overflows at the largest number there is; one step below it the spacing is the same.
+    size = np.clip(np.abs(mean), 1.0, np.nextafter(np.finfo(stored).max, stored.type(0)))
+    rounding = np.spacing(size.astype(stored)).astype(np.float64) ** 2 / 12
     return SideMoments("IN" if inside else "OUT", n, mean, variance, rounding)
 
 

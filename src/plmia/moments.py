@@ -33,7 +33,7 @@ class References:
     signals : float array [models, points, views]
         Logit-scaled true-label confidence of all models; only ``rows`` are read.
     rows : int array [references]
-        Which of the models are references, ascending.
+        Which of the models are references.
     in_mask : bool array [references, points]
         True where the reference trained on the point (IN), False where not (OUT).
     """
@@ -64,7 +64,7 @@ class References:
     def conf(self, few: slice, points: slice) -> npt.NDArray[np.floating]:
         """Signals [n references, n points, views] of some references at some points; a copy only where rows jump."""
         rows = self.rows[few]
-        if rows[-1] - rows[0] == len(rows) - 1:
+        if len(rows) and bool(np.all(np.diff(rows) == 1)):
             return self.signals[rows[0] : rows[-1] + 1, points]
         return self.signals[rows, points]
 
@@ -85,10 +85,19 @@ class References:
         in_mask : bool array [references, n]
             Their membership.
         """
-        width = max(1, cells // (len(self) * self.n_views))
+        width = max(1, cells // max(1, len(self) * self.n_views))
         for start in range(0, self.n_points, width):
             points = slice(start, min(start + width, self.n_points))
             yield points, self.conf(slice(None), points).astype(np.float64), self.in_mask[:, points]
+
+    def at(
+        self, points: IntArray, cells: int = 1 << 20
+    ) -> Iterator[tuple[IntArray, FloatArray, npt.NDArray[np.bool_]]]:
+        """The same for the given points only: some of them at a time."""
+        width = max(1, cells // max(1, len(self) * self.n_views))
+        for start in range(0, len(points), width):
+            some = points[start : start + width]
+            yield some, self.signals[self.rows[:, None], some].astype(np.float64), self.in_mask[:, some]
 
 
 class Feature(Protocol):

@@ -113,6 +113,8 @@ def logit_from_probabilities(p: npt.ArrayLike, dtype: npt.DTypeLike | None = Non
         raise SignalsError(f"probabilities hold {_first(value, bad)}: every probability must lie in [0, 1]")
     # A dtype wider than float64 still passes through float64 here, so its resolution counts for no more.
     info = np.finfo(stored if stored.itemsize <= 8 else np.float64)
+    # The smallest normal number would not do as the lower end: it lies above every subnormal probability, and in
+    # float16 these begin at 6e-5 already.
     low, high = float(info.smallest_subnormal), 1.0 - float(info.epsneg)
     clipped = np.clip(value, low, high)
     confidence: FloatArray = np.log(clipped) - np.log1p(-clipped)
@@ -138,10 +140,10 @@ def log_sigmoid(x: npt.ArrayLike) -> npt.NDArray[np.floating]:
 
 
 def log_cauchy_kernel(x: npt.ArrayLike) -> FloatArray:
-    r"""Logarithm of the positive half of the Cauchy transform.
+    """Logarithm of the positive half of the Cauchy transform.
 
-    The Cauchy transform of a one-sided normal p-value (``eq:cauchy_cali``) is ``T(x) = cot(pi u)`` with
-    ``u = Phi(-x)``. It splits as ``T(x) = A(x) - A(-x)`` with ``A(x) = cot(pi u / 2) / 2``, because
+    The Cauchy transform (``eq:cauchy_cali``) of the pairwise p-value ``u = Phi(-x)`` (``eq:p_value``) is
+    ``T(x) = cot(pi u)``. It splits as ``T(x) = A(x) - A(-x)`` with ``A(x) = cot(pi u / 2) / 2``, because
     ``2 cot(2a) = cot(a) - tan(a)``. A is positive and increasing, so sums of A never cancel, and
     ``A(x) A(-x) = 1/4`` makes ``log A`` odd around ``-log 2``.
 
@@ -213,11 +215,10 @@ class SignedLog(NamedTuple):
     def log10_p(self) -> FloatArray:
         """Return log10 of the combined p-value ``1/2 - arctan(S) / pi``, shape [Q]."""
         # The nearer tail is q = arctan(1 / |S|) / pi <= 1/2; from |S| = e^30 on, arctan(1 / |S|) = 1 / |S|.
-        moderate = np.clip(self.log_abs, _LOG_SMALLEST, 30.0)
-        log_q = np.log(np.arctan(np.exp(-moderate)) / math.pi) - np.maximum(self.log_abs - 30.0, 0.0)
+        q = np.arctan(np.exp(-np.maximum(self.log_abs, _LOG_SMALLEST))) / math.pi
+        log_q = np.log(q, where=self.log_abs <= 30.0, out=-self.log_abs - math.log(math.pi))
         # Adding 0 turns the -0.0 of a p-value that rounds to 1 into 0.
-        log_p = np.where(self.sign < 0.0, np.log1p(-np.exp(log_q)), log_q) + 0.0
-        return np.asarray(log_p / math.log(10.0))
+        return np.where(self.sign < 0.0, np.log1p(-q), log_q) / math.log(10.0) + 0.0
 
 
 def strictly_increasing(values: SignedLog) -> SignedLog:

@@ -24,9 +24,12 @@ from plmia.gaussian import (
     side_moments,
     sort_masked,
 )
-from plmia.moments import FloatArray, IntArray
+from plmia.moments import FloatArray
 from plmia.numerics import log_sigmoid
 from plmia.view import AttackView
+
+# A mean probability below this may lack terms: in float32 whatever is below 3e-39 is summed as 0.
+UNDERFLOW = 1e-30
 
 
 class Statistic(Hashable, Protocol):
@@ -188,31 +191,28 @@ def _log_mean_probability(view: AttackView, offline: bool) -> FloatArray:
     p, rest = p / n[:, None], rest / n[:, None]
     with np.errstate(divide="ignore"):
         log_mean: FloatArray = np.where(p < 0.5, np.log(p), np.log1p(-np.minimum(rest, 0.5)))
-    lost = np.flatnonzero((p == 0).any(axis=1))
-    if len(lost):
-        log_mean[lost] = _log_mean_in_logs(view, lost, offline)
+    lost = np.flatnonzero((np.minimum(p, rest) < UNDERFLOW).any(axis=1))
+    for points, conf, in_mask in view.references.at(lost):
+        log_mean[points] = _log_mean(conf, ~in_mask if offline else np.ones_like(in_mask))
     return log_mean
 
 
-def _log_mean_in_logs(view: AttackView, points: IntArray, offline: bool) -> FloatArray:
-    """The same for a few points whose probabilities underflow."""
-    references = view.references
-    conf = references.signals[references.rows[:, None], points].astype(np.float64)
-    used = ~references.in_mask[:, points] if offline else np.ones((len(references), len(points)), bool)
-    log_sum = logsumexp(np.where(used[:, :, None], log_sigmoid(conf), -np.inf), axis=0)
-    log_mean: FloatArray = log_sum - np.log(used.sum(axis=0))[:, None]
-    return log_mean
+def _log_mean(conf: FloatArray, used: npt.NDArray[np.bool_]) -> FloatArray:
+    """Log of the mean probability [n, views] of the ``used`` [models, n] signals [models, n, views], all in logs."""
+    log_n, mask = np.log(used.sum(axis=0))[:, None], used[:, :, None]
+    log_p, log_rest = (logsumexp(np.where(mask, log_sigmoid(side), -np.inf), axis=0) - log_n for side in (conf, -conf))
+    high: FloatArray = np.log1p(-np.exp(np.minimum(log_rest, np.log(0.5))))
+    return np.where(log_p < log_rest, log_p, high)
 
 
 def _trimmed_log_mean(view: AttackView, trim: float, offline: bool) -> FloatArray:
     """Log of the mean probability [points, views] without the lowest and highest ``trim`` of the references."""
-    log_mean = np.empty(view.target.shape)
-    for points, conf, in_mask in view.references.blocks():
-        ordered, n = sort_masked(conf, ~in_mask if offline else np.ones_like(in_mask))
-        _require_out(n)
+    log_mean, in_mask = np.empty(view.target.shape), view.references.in_mask
+    _require_out(len(in_mask) - in_mask.sum(axis=0) * offline)
+    for points, conf, member in view.references.blocks():
+        ordered, n = sort_masked(conf, ~member if offline else np.ones_like(member))
         cut = np.floor(trim * n).astype(np.intp)
         rank = np.arange(len(ordered))[:, None]
         kept = (rank >= cut) & (rank < n - cut)
-        logs = np.where(kept[:, :, None], log_sigmoid(np.where(kept[:, :, None], ordered, 0.0)), -np.inf)
-        log_mean[points] = logsumexp(logs, axis=0) - np.log(n - 2 * cut)[:, None]
+        log_mean[points] = _log_mean(np.where(kept[:, :, None], ordered, 0.0), kept)
     return log_mean

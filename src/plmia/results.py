@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zipfile
 from collections.abc import Sequence
@@ -112,11 +113,13 @@ class ResultFolder:
         self._metrics = folder / "metrics.json.partial"
 
     def __enter__(self) -> ResultFolder:
-        self._made = not self._folder.exists()
+        self._made: list[Path] = []
         try:
+            self._made = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
             self._folder.mkdir(parents=True, exist_ok=True)
             self._zip = zipfile.ZipFile(self._scores, "w", allowZip64=True)
         except OSError as error:
+            self._remove_made()
             raise OutputError(
                 f"cannot write to {self._folder} ({error.strerror}): choose another folder with -o"
             ) from error
@@ -157,8 +160,17 @@ class ResultFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._zip.close()
-        self._scores.unlink(missing_ok=True)
-        self._metrics.unlink(missing_ok=True)
-        if kind is not None and self._made and not any(self._folder.iterdir()):
-            self._folder.rmdir()
+        # Closing writes what is left of the file: on a full disk that fails again, and is of no interest any more.
+        with contextlib.suppress(OSError, ValueError):
+            self._zip.close()
+        with contextlib.suppress(OSError):
+            self._scores.unlink(missing_ok=True)
+            self._metrics.unlink(missing_ok=True)
+        if kind is not None:
+            self._remove_made()
+
+    def _remove_made(self) -> None:
+        """Remove the folders made for these results, as far as they are empty."""
+        for path in self._made:
+            with contextlib.suppress(OSError):
+                path.rmdir()

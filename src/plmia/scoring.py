@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 from plmia.attacks import Attack
 from plmia.calibration import NoCalibration, pairwise_scores
 from plmia.cauchy_sum import SignedLog
-from plmia.errors import AttackError, some
+from plmia.errors import AttackError, PlmiaError, some
 from plmia.moments import FloatArray, IntArray
 from plmia.pointwise import Statistic
 from plmia.population import Comparison
@@ -81,7 +82,18 @@ def score_all(
 
 def evaluate_statistic(attack: Attack, view: AttackView) -> FloatArray:
     """Return the attack's statistic [points, views], checked: one finite number a point and view."""
-    phi = np.asarray(attack.statistic(view), dtype=np.float64)
+    try:
+        with np.errstate(all="ignore"):  # what comes out is checked below, and one sentence says what is wrong
+            phi = np.asarray(attack.statistic(view), dtype=np.float64)
+    except Exception as error:
+        if isinstance(error, PlmiaError) or type(attack.statistic).__module__.startswith("plmia."):
+            raise
+        here, *inside = traceback.extract_tb(error.__traceback__)
+        where = inside[0] if inside else here
+        raise AttackError(
+            f"the statistic of {attack.name} does not run: {type(error).__name__}: {error} "
+            f"({where.filename}, line {where.lineno}): correct it there"
+        ) from error
     if phi.shape != view.target.shape:
         raise AttackError(
             f"the statistic of {attack.name} has shape {phi.shape}, {view.target.shape} [points, views] is needed: "

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +17,8 @@ from plmia.numerics import logit_from_probabilities
 
 Scale = Literal["auto", "logit", "probability"]
 Array = npt.NDArray[np.generic]
+
+NPY_MAGIC = b"\x93NUMPY"
 
 
 @dataclass(frozen=True)
@@ -114,28 +115,67 @@ def read_signals(path: Path, scale: Scale = "auto") -> Signals:
 
 def _load(path: Path) -> dict[str, Array]:
     """Arrays of an npz; never unpickles."""
-    if path.is_dir():
-        raise SignalsError(f"{path} is a folder: give an npz file with `signals` and `membership`")
-    if not path.exists():
-        raise SignalsError(f"there is no file {path}: give the path of an npz with `signals` and `membership`")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, Mapping):
-                raise SignalsError(f"{path} is a single array: save `signals` and `membership` with numpy.savez")
-            wanted = [name for name in file if name in {"signals", "membership", "labels", "n_points"}]
-            return {name: file[name] for name in wanted}
+        return _read_arrays(path)
     except SignalsError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, NotImplementedError) as error:
-        raise SignalsError(f"{path} is damaged or truncated ({error}): write or copy it again") from error
+    except FileNotFoundError as error:
+        raise SignalsError(
+            f"there is no file {path}: give the path of an npz with `signals` and `membership`"
+        ) from error
+    except OSError as error:
+        raise SignalsError(
+            f"{path} cannot be read ({error.strerror or error}): check its name and permissions, or write it again"
+        ) from error
     except MemoryError as error:
         raise SignalsError(f"{path} does not fit into memory ({error}): cut it into fewer models or points") from error
     except ValueError as error:
-        if "allow_pickle" in str(error) or "Object arrays" in str(error):
+        if "allow_pickle" in str(error):
             raise SignalsError(
                 f"{path} holds pickled objects, which could run code and are never loaded: save plain numeric arrays"
             ) from error
         raise SignalsError(f"{path} is damaged or not an npz file ({error}): save it with numpy.savez") from error
+    # Of a damaged file zipfile, its decompressors and NumPy's reader of headers raise whatever they stumble over.
+    except Exception as error:
+        raise SignalsError(f"{path} is damaged or truncated ({error}): write or copy it again") from error
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    if path.is_dir():
+        raise SignalsError(f"{path} is a folder: give an npz file with `signals` and `membership`")
+    with path.open("rb") as stream:
+        _require_zip(path, stream.read(6))
+        arrays = {}
+        with zipfile.ZipFile(stream) as archive:
+            for entry in archive.infolist():
+                name = entry.filename.removesuffix(".npy")
+                # Opening compares an entry's two names: a damaged one cannot pass for an array that was never there.
+                with archive.open(entry) as member:
+                    if name in {"signals", "membership", "labels", "n_points"}:
+                        arrays[name] = _read_array(path, name, member)
+        return arrays
+
+
+def _read_array(path: Path, name: str, member: zipfile.ZipExtFile) -> Array:
+    """Read one array to the end of its entry, where the checksum is compared; `numpy.load` stops where the array ends."""
+    if not member.peek(6).startswith(NPY_MAGIC):
+        raise SignalsError(f"{path} holds {name!r}, but not as a NumPy array: save it with numpy.savez")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+        array: Array = np.lib.format.read_array(member, allow_pickle=False)
+    if member.read(1):
+        raise SignalsError(f"{path} is damaged ({name!r} is longer than its header says): write or copy it again")
+    return array
+
+
+def _require_zip(path: Path, start: bytes) -> None:
+    if start.startswith(b"PK"):
+        return
+    if start == NPY_MAGIC:
+        raise SignalsError(f"{path} is a single array: save `signals` and `membership` with numpy.savez")
+    raise SignalsError(
+        f"{path} is not an npz file (it starts with {start!r}): save `signals` and `membership` with numpy.savez"
+    )
 
 
 def _floats(path: Path, values: Array) -> npt.NDArray[np.floating]:
@@ -143,9 +183,8 @@ def _floats(path: Path, values: Array) -> npt.NDArray[np.floating]:
         raise SignalsError(
             f"{path} has signals of type {values.dtype}: floats are needed (float16, float32 or float64)"
         )
-    if values.dtype.itemsize > 8 or not values.dtype.isnative:
-        return values.astype(np.float64)
-    return values  # type: ignore[return-value]
+    native = np.dtype(np.float64) if values.dtype.itemsize > 8 else values.dtype.newbyteorder("=")
+    return values.astype(native, copy=False)  # type: ignore[return-value]
 
 
 def _membership(arrays: dict[str, Array]) -> npt.NDArray[np.bool_]:
@@ -158,6 +197,8 @@ def _membership(arrays: dict[str, Array]) -> npt.NDArray[np.bool_]:
         if n_points.size != 1 or not np.issubdtype(n_points.dtype, np.integer):
             raise SignalsError("n_points must be one whole number: the number of points behind the packed bits")
         n = int(n_points.reshape(-1)[0])
+        if n < 1:
+            raise SignalsError(f"n_points is {n}: it must be the number of points behind the packed bits, 1 or more")
         if membership.shape[1] == (n + 7) // 8:
             return np.unpackbits(membership.astype(np.uint8), axis=1, count=n).view(np.bool_)
         if membership.shape[1] != n:
@@ -166,7 +207,8 @@ def _membership(arrays: dict[str, Array]) -> npt.NDArray[np.bool_]:
                 "pack with numpy.packbits(membership, axis=1)"
             )
     if membership.dtype == np.bool_:
-        return membership  # type: ignore[return-value]
+        # In a file a True may be any byte but 0; sums count on it being 1.
+        return membership.view(np.uint8) != 0
     if np.issubdtype(membership.dtype, np.integer) and set(np.unique(membership)) <= {0, 1}:
         return membership.astype(np.bool_)
     raise SignalsError(

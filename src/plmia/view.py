@@ -40,6 +40,24 @@ def amid(references: References) -> npt.NDArray[np.floating]:
     return middle
 
 
+def first_out(references: References) -> npt.NDArray[np.floating]:
+    """Return the signal [points, views] of the first OUT reference of each point, to subtract before squaring.
+
+    It is one of the OUT signals, so their variance keeps its digits whatever the others are; and offline nothing of
+    the IN signals may reach a score, not even by way of rounding.
+    """
+    work = np.float64 if references.signals.dtype == np.float64 else np.float32
+    centre = np.zeros((references.n_points, references.n_views), work)
+    left = np.arange(references.n_points)
+    for row, member in zip(references.rows, references.in_mask, strict=True):
+        if not len(left):
+            break
+        inside = member[left]
+        centre[left[~inside]] = references.signals[row, left[~inside]]
+        left = left[inside]
+    return centre
+
+
 @dataclass(frozen=True)
 class AttackView:
     """All that an attack may know of one target.
@@ -98,7 +116,7 @@ class AttackView:
     @cached_property
     def centre(self) -> npt.NDArray[np.floating]:
         """What is subtracted from signals [points, views] before they are summed."""
-        return self.known.centre if self.known else amid(self.references)
+        return self.known.centre if self.known else first_out(self.references)
 
     @cached_property
     def confidence_sums(self) -> Sums:

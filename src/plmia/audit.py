@@ -1,0 +1,302 @@
+"""A whole audit: from a data set and a way to train to metrics and scores."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.attacks import ATTACKS, Attack
+from plmia.data import LabelledData
+from plmia.design import MembershipDesign, audit_design
+from plmia.engines import Engine, Inline, LocalProcesses
+from plmia.errors import DataError, RecipeError
+from plmia.evaluation import Setup, attack_targets
+from plmia.recipes.recipe import Recipe, Trained
+from plmia.recipes.views import View, default_views
+from plmia.results import ResultFolder, Summary
+from plmia.store import SignalStore
+from plmia.training import Work, train_missing, versions
+
+
+@dataclass(frozen=True)
+class GivenTarget:
+    """A target that exists already, instead of one that the audit trains.
+
+    Parameters
+    ----------
+    members : bool array [points]
+        Which of the data's points it trained on.
+    conf : float array [points] or [points, views], optional
+        Its logit-scaled true-label confidences.
+    model : object, optional
+        A fitted scikit-learn classifier to ask for them instead.
+    """
+
+    members: npt.NDArray[np.bool_]
+    conf: npt.NDArray[np.floating] | None = None
+    model: Any = None
+
+    def signals(self, data: LabelledData, views: Sequence[View]) -> npt.NDArray[np.float32]:
+        """Return confidences [points, views]."""
+        if self.members.shape != (data.n_points,) or self.members.dtype != np.bool_:
+            raise DataError(
+                f"the target's members have shape {self.members.shape} and type {self.members.dtype}: "
+                f"a bool array [{data.n_points}] is needed, True where it trained on the point"
+            )
+        if self.conf is None:
+            from plmia.recipes.scikit import Sklearn
+
+            return Sklearn.query(self.model, data, self.members, views).conf
+        conf = np.asarray(self.conf, dtype=np.float32).reshape(data.n_points, -1)
+        if conf.shape[1] != len(views):
+            raise DataError(f"the target's signals have {conf.shape[1]} views, the references {len(views)}: query both alike")
+        return conf
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """What an audit trains and how it attacks.
+
+    Parameters
+    ----------
+    data : LabelledData
+        The points.
+    recipe : Recipe
+        How the target and its references are trained.
+    references : int
+        How many references.
+    views : tuple of View
+        How points are shown to models.
+    setup : Setup
+        Mode, population and seed.
+    attacks : tuple of Attack
+        What to run.
+    target : GivenTarget, optional
+        A target that exists already.
+    """
+
+    data: LabelledData
+    recipe: Recipe
+    references: int
+    views: tuple[View, ...]
+    setup: Setup = field(default_factory=Setup)
+    attacks: tuple[Attack, ...] = tuple(ATTACKS.values())
+    target: GivenTarget | None = None
+
+    def __post_init__(self) -> None:
+        self.recipe.check(self.data)
+
+    def about(self) -> dict[str, Any]:
+        """Everything that decides what is trained; a store made for other values is never reused."""
+        target = "trained"
+        if self.target is not None:
+            digest = hashlib.sha256(np.packbits(self.target.members).tobytes())
+            digest.update(self.target.signals(self.data, self.views).tobytes())
+            target = digest.hexdigest()
+        return {
+            "data": self.data.digest,
+            "recipe": self.recipe.to_json(),
+            "views": [str(view) for view in self.views],
+            "seed": self.setup.seed,
+            "target": target,
+        }
+
+    def design(self) -> MembershipDesign:
+        """Model 0 is the target, then complementary pairs of references."""
+        design = audit_design(self.data.n_points, self.references, np.random.default_rng(self.setup.seed), self.data.groups)
+        if self.target is not None:
+            design = MembershipDesign(np.concatenate([self.target.members[None], design.matrix[1:]]))
+        design.require_classes(self.data.y)
+        return design
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The result of an audit.
+
+    Parameters
+    ----------
+    folder : Path
+        Where signals, metrics and scores are.
+    metrics : dict
+        The contents of metrics.json.
+    """
+
+    folder: Path
+    metrics: dict[str, Any]
+
+    def auc(self, attack: str = "pl-mia") -> float:
+        """Area under the ROC curve of one attack."""
+        return float(self.metrics["attacks"][attack]["auc"]["mean"])
+
+    def tpr(self, fpr: float, attack: str = "pl-mia") -> float:
+        """True positive rate of one attack at a false positive rate of at most ``fpr`` (0, 0.0001, 0.001 or 0.01)."""
+        return float(self.metrics["attacks"][attack]["tpr"][f"{fpr:g}"]["mean"])
+
+
+def run_audit(
+    plan: AuditPlan,
+    folder: Path,
+    engine: Engine,
+    report: Callable[[int, Trained], None] = lambda _model, _trained: None,
+    tick: Callable[[int], None] = lambda _: None,
+    keep_models: bool = False,
+) -> Audit:
+    """Train what is missing, score, and write the results; run again, it goes on where it was.
+
+    Parameters
+    ----------
+    plan : AuditPlan
+        What to do.
+    folder : Path
+        Where to keep signals and results.
+    engine : Engine
+        Where to train.
+    report : callable
+        Told of every model that was trained.
+    tick : callable
+        Told how many points were scored.
+    keep_models : bool
+        Whether to save the models' weights.
+    """
+    store = SignalStore.create(
+        folder / "signals", plan.about(), plan.design(), [str(view) for view in plan.views], plan.data.y
+    )
+    if plan.target is not None and 0 in store.missing():
+        store.append([0], plan.target.signals(plan.data, plan.views)[None], [{"given": True, "versions": versions()}])
+    if store.missing():
+        with _shared_data(plan.data, folder, engine) as data:
+            work = Work(data, plan.recipe, plan.views, keep_models)
+            train_missing(store, work, engine, plan.setup.seed, report, folder / "models" if keep_models else None)
+    return Audit(folder, score_run(plan, store, folder, tick))
+
+
+def score_run(plan: AuditPlan, store: SignalStore, folder: Path, tick: Callable[[int], None]) -> dict[str, Any]:
+    """Attack model 0 of the store and write metrics.json and scores.npz."""
+    signals = store.signals()
+    summary = Summary([attack.name for attack in plan.attacks])
+    with ResultFolder(folder) as results:
+        for result in attack_targets(signals, plan.attacks, [0], plan.setup, tick):
+            results.add(result)
+            summary.add(result)
+        accuracy = [store.record(model).get("train_accuracy") for model in range(signals.n_models)]
+        held_out = [store.record(model).get("test_accuracy") for model in range(signals.n_models)]
+        about = {
+            "audit": plan.about(),
+            "signals": {"models": signals.n_models, "points": signals.n_points, "views": signals.n_views},
+            "mode": plan.setup.mode,
+            "targets": [0],
+            "seed": plan.setup.seed,
+            "train_accuracy": _mean(accuracy),
+            "test_accuracy": _mean(held_out),
+        }
+        metrics = summary.to_json(about)
+        results.finish(metrics)
+    return metrics
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+@contextlib.contextmanager
+def _shared_data(data: LabelledData, folder: Path, engine: Engine) -> Iterator[LabelledData | Path]:
+    """Data as workers get them: in a folder that processes of this machine map, or as they are."""
+    if not isinstance(engine, LocalProcesses):
+        yield data
+        return
+    for leftover in folder.glob(".data-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".data-", dir=folder) as shared:
+        data.save(Path(shared))
+        yield Path(shared)
+
+
+def default_engine(recipe: Recipe, workers: int | None = None) -> Engine:
+    """Processes, one a core; this process alone where a recipe cannot travel to others."""
+    from multiprocessing.reduction import ForkingPickler
+
+    try:
+        ForkingPickler.dumps(recipe)
+    except Exception:  # whatever it raises, the recipe stays here
+        return Inline()
+    return LocalProcesses(workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def audit(
+    model: Any,
+    X: npt.ArrayLike,
+    y: npt.ArrayLike,
+    *,
+    references: int = 32,
+    views: Sequence[View] | None = None,
+    target: GivenTarget | None = None,
+    attacks: Sequence[Attack] = tuple(ATTACKS.values()),
+    setup: Setup | None = None,
+    groups: npt.ArrayLike | None = None,
+    folder: str | Path | None = None,
+    engine: Engine | None = None,
+) -> Audit:
+    """Audit a way to train: can someone tell which records such a model was trained on?
+
+    Parameters
+    ----------
+    model : scikit-learn classifier or Recipe
+        How to train; clones of a classifier are trained, never the object itself.
+    X : array [points, ...]
+        Features or images.
+    y : int array [points]
+        Labels 0 to C - 1.
+    references : int
+        How many reference models to train.
+    views : sequence of View, optional
+        How points are shown to models; one view by default.
+    target : GivenTarget, optional
+        A model that exists already; by default the audit trains its target, too.
+    attacks : sequence of Attack
+        What to run.
+    setup : Setup, optional
+        Mode, population and seed.
+    groups : int array [points], optional
+        Rows of one group (all of one patient, say) are members together or not at all.
+    folder : path, optional
+        Where to keep everything; run again with the same folder, it goes on. A temporary one by default.
+    engine : Engine, optional
+        Where to train; all cores of this machine by default.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.tree import DecisionTreeClassifier
+    >>> import plmia
+    >>> X, y = load_digits(return_X_y=True)
+    >>> plmia.audit(DecisionTreeClassifier(), X, y, references=8).auc("rmia") > 0.55
+    True
+    """
+    data = LabelledData(np.asarray(X), np.asarray(y), None if groups is None else np.asarray(groups))
+    recipe = model if hasattr(model, "to_json") else _as_recipe(model)
+    plan = AuditPlan(
+        data, recipe, references, tuple(views or default_views(data)), setup or Setup(), tuple(attacks), target
+    )
+    where = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="plmia-"))
+    where.mkdir(parents=True, exist_ok=True)
+    return run_audit(plan, where, engine or default_engine(recipe))
+
+
+def _as_recipe(model: Any) -> Recipe:
+    from plmia.recipes.scikit import Sklearn
+
+    if isinstance(model, type):
+        raise RecipeError(f"{model.__name__} is a class: give an object, {model.__name__}()")
+    return Sklearn(model)

@@ -1,0 +1,80 @@
+"""Recipes by name: ``mlp``, ``gbdt?depth=5``, ``sklearn:RandomForestClassifier?n_estimators=200``, ``function:mine.py``."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from plmia.errors import RecipeError
+from plmia.recipes.recipe import Recipe
+
+# Imported when named: torch and LightGBM are heavy.
+_CLASSES = {
+    "mlp": ("plmia.recipes.mlp", "MLP"),
+    "wide-resnet": ("plmia.recipes.wide_resnet", "WideResNet"),
+    "gbdt": ("plmia.recipes.gbdt", "GBDT"),
+}
+RECIPES = {
+    "mlp": "multi-layer perceptron, a whole stack of models at once (torch)",
+    "wide-resnet": "Wide-ResNet for images (torch)",
+    "gbdt": "gradient-boosted trees (LightGBM; library=xgboost)",
+    "sklearn:CLASSIFIER": "any scikit-learn classifier with predict_proba",
+    "function:FILE.py": "your own train(X, y, seed) and query(model, X, y)",
+}
+
+
+def parse_recipe(text: str) -> Recipe:
+    """Build a recipe from ``NAME``, ``NAME?key=value&key=value``, ``sklearn:NAME?…`` or ``function:FILE.py``."""
+    head, _, options = text.partition("?")
+    kind, colon, detail = head.partition(":")
+    if kind == "function" and colon:
+        from plmia.recipes.function import Function
+
+        return Function.from_file(Path(detail))
+    params = _options(text, options)
+    if kind == "sklearn" and colon:
+        from plmia.recipes.scikit import Sklearn
+
+        return Sklearn.named(detail, params)
+    if head not in _CLASSES:
+        near = difflib.get_close_matches(head, [*_CLASSES, "sklearn:", "function:"], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(RECIPES)}"
+        raise RecipeError(f"there is no recipe {text!r}: {hint}")
+    return _build(head, params)
+
+
+def _build(name: str, params: dict[str, Any]) -> Recipe:
+    module, kind = _CLASSES[name]
+    try:
+        recipe = getattr(import_module(module), kind)
+    except ImportError as error:
+        raise RecipeError(f"recipe {name!r} needs torch: pip install 'plmia[torch]' ({error})") from error
+    known = [field.name for field in fields(recipe)]
+    for key in params:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            raise RecipeError(f"recipe {name!r} has no option {key!r}: {hint}")
+    return cast("Recipe", recipe(**params))
+
+
+def _options(text: str, options: str) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for pair in filter(None, options.split("&")):
+        key, equals, value = pair.partition("=")
+        if not (key.isidentifier() and equals):
+            raise RecipeError(f"{pair!r} in recipe {text!r} is not key=value: write NAME?key=value&key=value")
+        params[key] = _value(value)
+    return params
+
+
+def _value(text: str) -> Any:
+    """Read a Python literal (``200``, ``0.1``, ``True``, ``512,256``) or take the text as it is."""
+    try:
+        return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text, text))
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,102 @@
+"""What a recipe is: a value that trains models, one or a whole stack at once, and queries them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.data import LabelledData
+from plmia.recipes.views import View
+
+FloatArray32 = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One trained model, as far as an audit cares.
+
+    Parameters
+    ----------
+    conf : float32 array [points, views]
+        Logit-scaled true-label confidence at every point; not finite if the model diverged.
+    train_accuracy, test_accuracy : float
+        Share of right predictions on the points it trained on, and on the others (first view).
+    n_clipped : int
+        How many probabilities were 0 or 1 to the last digit.
+    losses : tuple of float
+        Mean training loss of each epoch (or round), where there are such.
+    weights : dict, optional
+        Arrays by name, if they were asked for.
+    """
+
+    conf: FloatArray32
+    train_accuracy: float
+    test_accuracy: float
+    n_clipped: int = 0
+    losses: tuple[float, ...] = ()
+    weights: dict[str, npt.NDArray[Any]] | None = field(default=None, repr=False)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether training ended in numbers that are not finite."""
+        return not bool(np.isfinite(self.conf).all())
+
+
+class Recipe(Protocol):
+    """A way to train: a frozen dataclass that can be compared, saved as JSON and run elsewhere."""
+
+    name: ClassVar[str]
+
+    @property
+    def stack(self) -> int:
+        """At most how many models `train` takes at once."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that decides what is trained; equal recipes give equal JSON."""
+
+    def check(self, data: LabelledData) -> None:
+        """Raise `RecipeError` if this recipe does not fit ``data``."""
+
+    def train(
+        self,
+        data: LabelledData,
+        members: BoolArray,
+        seeds: Sequence[int],
+        views: Sequence[View],
+        keep_weights: bool = False,
+    ) -> list[Trained]:
+        """Train one model a row of ``members`` and query each on all points.
+
+        The result for a row depends on its members and its seed alone (up to float rounding), not on what else is in
+        the stack.
+
+        Parameters
+        ----------
+        data : LabelledData
+            All points.
+        members : bool array [models, points]
+            Which points each model trains on.
+        seeds : sequence of int
+            One a model: decides initialisation, order of batches and everything else random.
+        views : sequence of View
+            How points are shown to the trained model.
+        keep_weights : bool
+            Whether to return the weights.
+        """
+
+
+def shown(data: LabelledData, view: View) -> FloatArray32:
+    """Features [points, features] of all points as ``view`` shows them."""
+    return replace(data, X=view.apply(data.X)).features()
+
+
+def accuracies(right: BoolArray, members: BoolArray) -> tuple[float, float]:
+    """Accuracy on members and on non-members, from right predictions [points] and membership [points]."""
+    inside = float(right[members].mean()) if members.any() else float("nan")
+    outside = float(right[~members].mean()) if not members.all() else float("nan")
+    return inside, outside

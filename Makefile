@@ -57,5 +57,5 @@ $(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
-	$(PIP_INSTALL) -e '.[dev]'
+	$(PIP_INSTALL) -e '.[dev,all]'
 	@touch $(VENV)/.core $@

@@ -89,8 +89,8 @@ def signals_file(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def plmia() -> Callable[..., click.testing.Result]:
-    """Run the command in this process: ``plmia("score", file, "-o", folder)``; no exception is swallowed as a crash."""
+def command() -> Callable[..., click.testing.Result]:
+    """Run the command in this process: ``command("score", file, "-o", folder)``."""
 
     def run(*arguments: object) -> click.testing.Result:
         return click.testing.CliRunner().invoke(main, [str(argument) for argument in arguments])

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from plmia.engines import Engine, Inline, LocalProcesses
 from plmia.errors import DataError, RecipeError
 from plmia.evaluation import Setup, attack_targets
 from plmia.recipes.recipe import Recipe, Trained
-from plmia.recipes.views import View, default_views
+from plmia.recipes.views import View, check_views, default_views
 from plmia.results import ResultFolder, Summary
 from plmia.store import SignalStore
 from plmia.training import Work, train_missing, versions
@@ -59,7 +59,9 @@ class GivenTarget:
             return Sklearn.query(self.model, data, self.members, views).conf
         conf = np.asarray(self.conf, dtype=np.float32).reshape(data.n_points, -1)
         if conf.shape[1] != len(views):
-            raise DataError(f"the target's signals have {conf.shape[1]} views, the references {len(views)}: query both alike")
+            raise DataError(
+                f"the target's signals have {conf.shape[1]} views, the references {len(views)}: query both alike"
+            )
         return conf
 
 
@@ -95,6 +97,7 @@ class AuditPlan:
 
     def __post_init__(self) -> None:
         self.recipe.check(self.data)
+        check_views(self.views, self.data)
 
     def about(self) -> dict[str, Any]:
         """Everything that decides what is trained; a store made for other values is never reused."""
@@ -113,7 +116,9 @@ class AuditPlan:
 
     def design(self) -> MembershipDesign:
         """Model 0 is the target, then complementary pairs of references."""
-        design = audit_design(self.data.n_points, self.references, np.random.default_rng(self.setup.seed), self.data.groups)
+        design = audit_design(
+            self.data.n_points, self.references, np.random.default_rng(self.setup.seed), self.data.groups
+        )
         if self.target is not None:
             design = MembershipDesign(np.concatenate([self.target.members[None], design.matrix[1:]]))
         design.require_classes(self.data.y)
@@ -149,6 +154,7 @@ def run_audit(
     folder: Path,
     engine: Engine,
     report: Callable[[int, Trained], None] = lambda _model, _trained: None,
+    skip: Callable[[int], None] = lambda _: None,
     tick: Callable[[int], None] = lambda _: None,
     keep_models: bool = False,
 ) -> Audit:
@@ -164,6 +170,8 @@ def run_audit(
         Where to train.
     report : callable
         Told of every model that was trained.
+    skip : callable
+        Told how many models were trained before.
     tick : callable
         Told how many points were scored.
     keep_models : bool
@@ -174,6 +182,7 @@ def run_audit(
     )
     if plan.target is not None and 0 in store.missing():
         store.append([0], plan.target.signals(plan.data, plan.views)[None], [{"given": True, "versions": versions()}])
+    skip(len(store.finished()))
     if store.missing():
         with _shared_data(plan.data, folder, engine) as data:
             work = Work(data, plan.recipe, plan.views, keep_models)
@@ -186,7 +195,7 @@ def score_run(plan: AuditPlan, store: SignalStore, folder: Path, tick: Callable[
     signals = store.signals()
     summary = Summary([attack.name for attack in plan.attacks])
     with ResultFolder(folder) as results:
-        for result in attack_targets(signals, plan.attacks, [0], plan.setup, tick):
+        for result in attack_targets(signals, plan.attacks, [0], replace(plan.setup, references=plan.references), tick):
             results.add(result)
             summary.add(result)
         accuracy = [store.record(model).get("train_accuracy") for model in range(signals.n_models)]
@@ -231,7 +240,9 @@ def default_engine(recipe: Recipe, workers: int | None = None) -> Engine:
         ForkingPickler.dumps(recipe)
     except Exception:  # whatever it raises, the recipe stays here
         return Inline()
-    return LocalProcesses(workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return LocalProcesses(
+        workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
 
 
 def audit(
@@ -248,7 +259,7 @@ def audit(
     folder: str | Path | None = None,
     engine: Engine | None = None,
 ) -> Audit:
-    """Audit a way to train: can someone tell which records such a model was trained on?
+    """Audit a way to train: tell how surely someone can find out which records such a model was trained on.
 
     Parameters
     ----------
@@ -261,7 +272,7 @@ def audit(
     references : int
         How many reference models to train.
     views : sequence of View, optional
-        How points are shown to models; one view by default.
+        How points are shown to models; see `plmia.recipes.views.default_views`.
     target : GivenTarget, optional
         A model that exists already; by default the audit trains its target, too.
     attacks : sequence of Attack

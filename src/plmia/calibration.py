@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -96,7 +96,10 @@ def _sorted_views(differences: FloatArray) -> FloatArray:
 
 
 class Calibration(Protocol):
-    """How a query's differences to its population become a score."""
+    """How a query's differences to its population become a score.
+
+    A class attribute ``scaled`` may say False: ``null_std`` is then not computed, and nothing is asked of it.
+    """
 
     def shared(self, query: FloatArray, population: FloatArray, size: IntArray) -> FloatArray | SignedLog:
         """Scores [n] of numbers [n] against one population [z] of which ``size`` [n] count: the cheap path."""
@@ -133,6 +136,7 @@ class BinaryVote:
     """
 
     gamma: float = 0.0
+    scaled: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.gamma >= 0:
@@ -245,10 +249,11 @@ def pairwise_scores(
 ) -> FloatArray | SignedLog:
     """Scores [queries] pair by pair, where the cheap path does not apply."""
     shared = population.ndim == 1
-    std = np.array([null_deviation(phi[population], views)]) if shared else np.empty(0)
+    scaled = getattr(calibration, "scaled", True)
+    std = np.array([null_deviation(phi[population], views)]) if shared and scaled else np.ones(1)
     parts: list[FloatArray | SignedLog] = []
     for rows, differences in in_blocks(phi, queries, population, views):
-        if not shared:
+        if scaled and not shared:
             std = np.array([[null_deviation(phi[z], views)] for z in population[rows]])
         parts.append(calibration.pairwise(differences, size[rows], std))
         tick(rows.stop - rows.start)

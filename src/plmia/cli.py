@@ -42,24 +42,24 @@ class OneSentence(click.Group):
 @click.group(cls=OneSentence, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="plmia")
 def main() -> None:
-    r"""Audit machine-learning models for membership leakage, with error rates that hold.
+    """Audit machine-learning models for membership leakage, with error rates that hold.
 
     \b
     Examples:
       plmia attacks                       what can be run
       plmia score signals.npz -o out      every attack on signals that exist already
-    """
+    """  # noqa: D301 - click wants the control character itself
 
 
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def attacks(as_json: bool) -> None:
-    r"""List the attacks.
+    """List the attacks.
 
     \b
     Example:
       plmia attacks --json
-    """
+    """  # noqa: D301 - click wants the control character itself
     if as_json:
         click.echo(
             json.dumps(
@@ -133,7 +133,7 @@ def score(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    r"""Run attacks on signals that exist already; no training.
+    """Run attacks on signals that exist already; no training.
 
     SIGNALS is an npz with `signals` (floats [models, points] or [models, points, views], logit-scaled true-label
     confidences), `membership` (bool [models, points], or bits packed along points together with `n_points`) and
@@ -145,7 +145,7 @@ def score(
       plmia score signals.npz -o out --target all --references 64
       plmia score signals.npz -o out --mode offline --attack pl-mia --attack rmia
       plmia score signals.npz -o out --attack my_attack.py:MINE
-    """
+    """  # noqa: D301 - click wants the control character itself
     setup = Setup(cast("Mode", mode), references, population, seed)
     chosen = [find_attack(name) for name in names or ATTACKS]
     repeated = [attack.name for i, attack in enumerate(chosen) if attack.name in {a.name for a in chosen[:i]}]
@@ -207,7 +207,8 @@ def _stdout() -> Console:
     """Return standard output; what its encoding cannot write appears as a question mark."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    return Console(highlight=False, emoji=False)
+    # A file or a pipe has no width at which rows of a table should break.
+    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
 
 
 def _show(metrics: dict[str, Any], folder: Path) -> None:

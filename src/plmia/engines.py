@@ -1,7 +1,7 @@
 """Where training runs: in this process, in processes of this machine, or on a Ray cluster.
 
-An engine runs a function on jobs and hands back results as they come. A worker that dies costs its own job only: the job is
-run again, a few times, before the engine gives up on it.
+An engine runs a function on jobs and hands back results as they come. A worker that dies costs its own job only: the
+job is run again, a few times, before the engine gives up on it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections import deque
@@ -172,10 +173,9 @@ def one_thread() -> None:
     """Give numerical libraries one thread: jobs run side by side, and sums come out the same everywhere."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"
-    with contextlib.suppress(ImportError):
-        import torch
-
-        torch.set_num_threads(1)
+    # Torch reads the variable when it is imported, which takes a second: not here, if nobody did.
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     with contextlib.suppress(ImportError):
         from threadpoolctl import threadpool_limits
 
@@ -209,7 +209,9 @@ class Ray:
         started = not ray.is_initialized()
         if started:
             try:
-                ray.init(address=self.address, log_to_driver=False, include_dashboard=False if self.address is None else None)
+                ray.init(
+                    address=self.address, log_to_driver=False, include_dashboard=False if self.address is None else None
+                )
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise TrainingError(f"no Ray cluster answers at {self.address!r}: {error}") from error
         remote = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=MOST_TRIES - 1)(_on_cluster)

@@ -37,7 +37,19 @@ class RecipeError(PlmiaError):
 
 
 class TrainingError(PlmiaError):
-    """Training that could not go on; what was finished is kept."""
+    """Training that could not go on; what was finished is kept.
+
+    Parameters
+    ----------
+    sentence : str
+        What happened and what to do.
+    trace : str
+        The traceback of the user's own code, where that raised.
+    """
+
+    def __init__(self, sentence: str, trace: str = "") -> None:
+        super().__init__(sentence)
+        self.trace = trace
 
 
 class StoreError(PlmiaError):

@@ -161,7 +161,7 @@ def _shared_sums(
         served.setdefault(tuple(sorted(plan.references_of(target))), []).append(target)
     union = sorted(set().union(*served))
     leaf_of = {chosen: set(union) - set(chosen) for chosen in served}
-    if len(served) == 1 or any(len(leaf) != 1 for leaf in leaf_of.values()):
+    if len(served) < 2 or any(len(leaf) != 1 for leaf in leaf_of.values()):
         for chosen, group in served.items():
             yield chosen, None, group
         return

@@ -122,7 +122,7 @@ class FixedVariance:
         """Variance [1, 1]."""
         moments.require(self.least, "one fixed variance")
         pooled = np.average(moments.variance.mean(axis=1), weights=moments.n)
-        return _positive(np.array([[pooled + moments.rounding.mean()]]), moments)
+        return np.array([[pooled + moments.rounding.mean()]])
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class PublishedFixedVariance:
         weights = np.broadcast_to(moments.n[:, None], moments.mean.shape)
         centre = np.average(moments.mean, weights=weights)
         spread = np.average(moments.variance + (moments.mean - centre) ** 2, weights=weights)
-        return _positive(np.array([[spread]]), moments)
+        return np.array([[spread + moments.rounding.mean()]])
 
 
 @dataclass(frozen=True)
@@ -153,14 +153,6 @@ class PooledVariance:
         between: FloatArray = moments.mean.var(axis=1, keepdims=True)
         within: FloatArray = (moments.variance + moments.rounding).mean(axis=1, keepdims=True)
         return np.add(within, between)
-
-
-def _positive(variance: FloatArray, moments: SideMoments) -> FloatArray:
-    if not variance.min() > 0:
-        raise ReferencesError(
-            f"all {moments.side} signals are equal, so they have no variance: check that the models differ"
-        )
-    return variance
 
 
 class Centre(Protocol):

@@ -35,6 +35,7 @@ class Meter:
     def __init__(self, what: str, total: int, console: Console | None) -> None:
         self._what, self._total, self._console = what, total, console
         self._done = 0
+        self._detail = ""
         self._bar: Progress | None = None
 
     def __enter__(self) -> Meter:
@@ -47,21 +48,22 @@ class Meter:
         if self._bar:
             self._bar.stop()
 
-    def tick(self, steps: int = 1) -> None:
-        """Count ``steps`` as done."""
+    def tick(self, steps: int = 1, detail: str = "") -> None:
+        """Count ``steps`` as done; ``detail`` stands behind what is being done."""
         self._done += steps
+        self._detail = f" ({detail})" if detail else ""
         if self._console is None:
             return
         now = time.monotonic()
         if self._console.is_terminal:
             if self._bar:
-                self._bar.advance(self._bar.task_ids[0], steps)
+                self._bar.update(self._bar.task_ids[0], advance=steps, description=self._what + self._detail)
             elif now - self._started > SILENT_SECONDS:
                 self._start_bar(self._console)
         elif now - max(self._last_line, self._started) > LINE_SECONDS:
             self._last_line = now
             left = (now - self._started) * (self._total - self._done) / self._done
-            self._console.print(f"{self._what}: {100 * self._done / self._total:.0f} %, about {left:.0f} s left")
+            self._console.print(f"{self._what}{self._detail}: {100 * self._done / self._total:.0f} %, about {left:.0f} s left")
 
     def _start_bar(self, console: Console) -> None:
         columns = (
@@ -73,5 +75,5 @@ class Meter:
             TimeRemainingColumn(),
         )
         self._bar = Progress(*columns, console=console, transient=True)
-        self._bar.add_task(self._what, total=self._total, completed=self._done)
+        self._bar.add_task(self._what + self._detail, total=self._total, completed=self._done)
         self._bar.start()

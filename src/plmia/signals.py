@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,14 +9,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from plmia.data import load_npz
 from plmia.design import MembershipDesign
 from plmia.errors import SignalsError
 from plmia.numerics import logit_from_probabilities
 
 Scale = Literal["auto", "logit", "probability"]
 Array = npt.NDArray[np.generic]
-
-NPY_MAGIC = b"\x93NUMPY"
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,8 @@ def read_signals(path: Path, scale: Scale = "auto") -> Signals:
     scale : {"auto", "logit", "probability"}
         What the signals are; "auto" takes logit-scaled confidences and refuses what looks like probabilities.
     """
-    arrays = _load(path)
+    names = ("signals", "membership", "labels", "n_points")
+    arrays = load_npz(path, names, "`signals` and `membership`", SignalsError)
     for name in ("signals", "membership"):
         if name not in arrays:
             raise SignalsError(f"{path} holds no array {name!r} (it has {', '.join(arrays) or 'none'}): add it")
@@ -110,72 +108,7 @@ def read_signals(path: Path, scale: Scale = "auto") -> Signals:
     membership = _membership(arrays)
     values, n_clipped = _on_logit_scale(path, values, scale)
     labels = arrays.get("labels")
-    return Signals(values, MembershipDesign(membership), labels, n_clipped)  # type: ignore[arg-type]
-
-
-def _load(path: Path) -> dict[str, Array]:
-    """Arrays of an npz; never unpickles."""
-    try:
-        return _read_arrays(path)
-    except SignalsError:
-        raise
-    except FileNotFoundError as error:
-        raise SignalsError(
-            f"there is no file {path}: give the path of an npz with `signals` and `membership`"
-        ) from error
-    except OSError as error:
-        raise SignalsError(
-            f"{path} cannot be read ({error.strerror or error}): check its name and permissions, or write it again"
-        ) from error
-    except MemoryError as error:
-        raise SignalsError(f"{path} does not fit into memory ({error}): cut it into fewer models or points") from error
-    except ValueError as error:
-        if "allow_pickle" in str(error):
-            raise SignalsError(
-                f"{path} holds pickled objects, which could run code and are never loaded: save plain numeric arrays"
-            ) from error
-        raise SignalsError(f"{path} is damaged or not an npz file ({error}): save it with numpy.savez") from error
-    # Of a damaged file zipfile, its decompressors and NumPy's reader of headers raise whatever they stumble over.
-    except Exception as error:
-        raise SignalsError(f"{path} is damaged or truncated ({error}): write or copy it again") from error
-
-
-def _read_arrays(path: Path) -> dict[str, Array]:
-    if path.is_dir():
-        raise SignalsError(f"{path} is a folder: give an npz file with `signals` and `membership`")
-    with path.open("rb") as stream:
-        _require_zip(path, stream.read(6))
-        arrays = {}
-        with zipfile.ZipFile(stream) as archive:
-            for entry in archive.infolist():
-                name = entry.filename.removesuffix(".npy")
-                # Opening compares an entry's two names: a damaged one cannot pass for an array that was never there.
-                with archive.open(entry) as member:
-                    if name in {"signals", "membership", "labels", "n_points"}:
-                        arrays[name] = _read_array(path, name, member)
-        return arrays
-
-
-def _read_array(path: Path, name: str, member: zipfile.ZipExtFile) -> Array:
-    """Read one array to the end of its entry, where the checksum is compared; `numpy.load` stops where the array ends."""
-    if not member.peek(6).startswith(NPY_MAGIC):
-        raise SignalsError(f"{path} holds {name!r}, but not as a NumPy array: save it with numpy.savez")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of headers that Python 2 wrote
-        array: Array = np.lib.format.read_array(member, allow_pickle=False)
-    if member.read(1):
-        raise SignalsError(f"{path} is damaged ({name!r} is longer than its header says): write or copy it again")
-    return array
-
-
-def _require_zip(path: Path, start: bytes) -> None:
-    if start.startswith(b"PK"):
-        return
-    if start == NPY_MAGIC:
-        raise SignalsError(f"{path} is a single array: save `signals` and `membership` with numpy.savez")
-    raise SignalsError(
-        f"{path} is not an npz file (it starts with {start!r}): save `signals` and `membership` with numpy.savez"
-    )
+    return Signals(values, MembershipDesign(membership), labels, n_clipped)
 
 
 def _floats(path: Path, values: Array) -> npt.NDArray[np.floating]:
@@ -184,7 +117,7 @@ def _floats(path: Path, values: Array) -> npt.NDArray[np.floating]:
             f"{path} has signals of type {values.dtype}: floats are needed (float16, float32 or float64)"
         )
     native = np.dtype(np.float64) if values.dtype.itemsize > 8 else values.dtype.newbyteorder("=")
-    return values.astype(native, copy=False)  # type: ignore[return-value]
+    return values.astype(native, copy=False)
 
 
 def _membership(arrays: dict[str, Array]) -> npt.NDArray[np.bool_]:
@@ -207,8 +140,7 @@ def _membership(arrays: dict[str, Array]) -> npt.NDArray[np.bool_]:
                 "pack with numpy.packbits(membership, axis=1)"
             )
     if membership.dtype == np.bool_:
-        # In a file a True may be any byte but 0; sums count on it being 1.
-        return membership.view(np.uint8) != 0
+        return membership.astype(np.bool_, copy=False)
     if np.issubdtype(membership.dtype, np.integer) and set(np.unique(membership)) <= {0, 1}:
         return membership.astype(np.bool_)
     raise SignalsError(

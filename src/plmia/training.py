@@ -120,7 +120,7 @@ def train_missing(
         jobs = list(_jobs(store, wanted, work.recipe.stack, seed, attempt))
         for job, result in engine.run(work, jobs):
             if isinstance(result, Failed):
-                raise TrainingError(_sentence(job, result))
+                raise TrainingError(_sentence(job, result), result.trace)
             diverged += _store_stack(store, work, job, *result, report, models_folder)
         if not diverged:
             return
@@ -141,8 +141,7 @@ def _jobs(store: SignalStore, wanted: Sequence[int], stack: int, seed: int, atte
 
 def _sentence(job: Job, failed: Failed) -> str:
     models = f"model {job.models[0]}" if len(job.models) == 1 else f"models {job.models[0]} to {job.models[-1]}"
-    sentence = f"training {models} failed: {failed.sentence}; finished models are kept, the same command goes on"
-    return f"{failed.trace}\n{sentence}" if failed.trace else sentence
+    return f"training {models} failed: {failed.sentence}; finished models are kept, the same command goes on"
 
 
 def _store_stack(

@@ -62,7 +62,9 @@ class Function:
         module = load_user_file(path, RecipeError)
         for name in ("train", "query"):
             if not callable(getattr(module, name, None)):
-                raise RecipeError(f"{path} defines no function {name!r}: it needs train(X, y, seed) and query(model, X, y)")
+                raise RecipeError(
+                    f"{path} defines no function {name!r}: it needs train(X, y, seed) and query(model, X, y)"
+                )
         key = hashlib.sha256(path.read_bytes()).hexdigest()
         return cls(module.train, module.query, key, str(path.resolve()))
 

@@ -87,7 +87,8 @@ class GBDT:
         grow = self._lightgbm if self.library == "lightgbm" else self._xgboost
         pictures = [shown(data, view) for view in views]
         return [
-            self._trained(data, row, grow(data, row, seed % 2**31, pictures)) for row, seed in zip(members, seeds, strict=True)
+            self._trained(data, row, grow(data, row, seed % 2**31, pictures))
+            for row, seed in zip(members, seeds, strict=True)
         ]
 
     def _trained(self, data: LabelledData, members: BoolArray, margins: list[Margins]) -> Trained:
@@ -98,11 +99,18 @@ class GBDT:
         right = margins[0].argmax(axis=1) == data.y
         return Trained(conf.astype(np.float32), *accuracies(right, members))
 
-    def _lightgbm(self, data: LabelledData, row: BoolArray, seed: int, pictures: list[npt.NDArray[np.float32]]) -> list[Margins]:
+    def _lightgbm(
+        self, data: LabelledData, row: BoolArray, seed: int, pictures: list[npt.NDArray[np.float32]]
+    ) -> list[Margins]:
         library = self._library()
-        objective = {"objective": "binary"} if data.n_classes == 2 else {
-            "objective": "multiclass", "num_class": data.n_classes,
-        }
+        objective = (
+            {"objective": "binary"}
+            if data.n_classes == 2
+            else {
+                "objective": "multiclass",
+                "num_class": data.n_classes,
+            }
+        )
         params = objective | {
             "learning_rate": self.learning_rate,
             "bagging_fraction": self.subsample,
@@ -119,15 +127,24 @@ class GBDT:
             "num_threads": 1,
             "verbosity": -1,
         }
-        train_set = library.Dataset(data.features()[row], data.y[row], params={"feature_pre_filter": False, "verbosity": -1})
+        train_set = library.Dataset(
+            data.features()[row], data.y[row], params={"feature_pre_filter": False, "verbosity": -1}
+        )
         booster = library.train(params, train_set, num_boost_round=self.rounds)
         return [np.asarray(booster.predict(x, raw_score=True, num_threads=1)) for x in pictures]
 
-    def _xgboost(self, data: LabelledData, row: BoolArray, seed: int, pictures: list[npt.NDArray[np.float32]]) -> list[Margins]:
+    def _xgboost(
+        self, data: LabelledData, row: BoolArray, seed: int, pictures: list[npt.NDArray[np.float32]]
+    ) -> list[Margins]:
         library = self._library()
-        objective = {"objective": "binary:logistic"} if data.n_classes == 2 else {
-            "objective": "multi:softprob", "num_class": data.n_classes,
-        }
+        objective = (
+            {"objective": "binary:logistic"}
+            if data.n_classes == 2
+            else {
+                "objective": "multi:softprob",
+                "num_class": data.n_classes,
+            }
+        )
         params = objective | {
             "eta": self.learning_rate,
             "subsample": self.subsample,

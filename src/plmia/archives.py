@@ -1,0 +1,393 @@
+"""Published data sets, read from the archives of their authors or the folders these unpack to.
+
+Nothing is unpacked to disk: members of a tar are read by name, one pass through the archive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import lzma
+import os
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.errors import DataError
+
+Part = Literal["train", "valid", "test"]
+Array = npt.NDArray[Any]
+
+# The largest file of the published archives has less than half of this.
+_MOST_BYTES = 1 << 30
+_DEEPEST_FOLDER = 4
+_ROWS_AT_ONCE = 10_000
+
+CINIC_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+PURCHASE_FEATURES = 600
+
+
+class PublishedData(NamedTuple):
+    """What a published archive holds.
+
+    Parameters
+    ----------
+    X : array [points, features] or [points, height, width, channels]
+        Its points, in the archive's order (CINIC-10: by class and file name).
+    y : int array [points]
+        Labels from 0 on.
+    name : str
+        What the data set is called.
+    """
+
+    X: Array
+    y: npt.NDArray[np.integer[Any]]
+    name: str
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of an archive or a folder.
+
+    Parameters
+    ----------
+    name : str
+        Its path inside, with slashes.
+    size : int
+        Bytes.
+    open : callable
+        Opens it; for an archive only until the next member is asked for.
+    """
+
+    name: str
+    size: int
+    open: Callable[[], IO[bytes]]
+
+    def read(self, path: Path) -> bytes:
+        """All bytes; ``path`` is the archive's, for the error message."""
+        if self.size > _MOST_BYTES:
+            raise DataError(
+                f"{path} holds {self.name} of {self.size} bytes, no published file is so long: get it again"
+            )
+        with self.open() as file:
+            return file.read()
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published data set: how its files are told and read.
+
+    Parameters
+    ----------
+    name : str
+        What it is called.
+    member : str
+        Regular expression that paths of its files match, and those of no other set do.
+    read : callable
+        Takes the path and the part, gives X and y.
+    n_points : mapping of part to int
+        How many points each part has.
+    md5 : str, optional
+        MD5 of the archive, where one was published.
+    """
+
+    name: str
+    member: str
+    read: Callable[[Path, Part], tuple[Array, Array]]
+    n_points: Mapping[Part, int]
+    md5: str | None = None
+
+
+def read_archive(path: Path, part: Part = "train", verify: bool = True) -> PublishedData:
+    """Read CIFAR-10, CIFAR-100 (fine labels), CINIC-10 or Purchase-100, whichever is found at ``path``.
+
+    Parameters
+    ----------
+    path : Path
+        ``cifar-10-binary.tar.gz``, ``cifar-100-binary.tar.gz``, ``CINIC-10.tar.gz``, ``dataset_purchase.tgz``, a folder
+        that holds what one of them unpacks to, or the text ``dataset_purchase`` itself. What a file is called does not
+        matter, except inside.
+    part : {"train", "valid", "test"}
+        Which part; CIFAR has no "valid", Purchase-100 is all "train".
+    verify : bool
+        Whether to compare an archive with its published MD5, and the number of points with the published one.
+    """
+    with _damage_named(path):
+        published = _recognise(path)
+        if part not in published.n_points:
+            raise DataError(f"{published.name} has no part {part!r}: choose from {', '.join(published.n_points)}")
+        if verify and path.is_file() and published.md5 and tarfile.is_tarfile(path):
+            _compare_md5(path, published)
+        X, y = published.read(path, part)
+    if verify and len(y) != published.n_points[part]:
+        raise DataError(
+            f"{path} holds {len(y)} points of {published.name}'s part {part!r}, {published.n_points[part]} were "
+            "published: get the whole set again, or read it with verify=False"
+        )
+    return PublishedData(X, y, f"{published.name} {part}")
+
+
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path} is damaged or truncated ({error}): get it again") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error}): check it, or get it again") from error
+
+
+def _recognise(path: Path) -> Published:
+    """Tell by its files which data set lies at ``path``."""
+    found: list[Published] = []
+    pickled = False
+    for member in _members(path):
+        pickled = pickled or _is_pickled(member)
+        found += [p for p in PUBLISHED if p not in found and re.search(p.member, member.name)]
+        # A folder may hold several sets; an archive is one, and long to go through.
+        if found and not path.is_dir():
+            break
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = " and ".join(p.name for p in found)
+        raise DataError(f"{path} holds {names}: give the folder or the archive of one of them")
+    if pickled:
+        raise DataError(
+            f"{path} is CIFAR's Python version, pickled objects that could run code and are never loaded: "
+            "get the binary version (cifar-10-binary.tar.gz, cifar-100-binary.tar.gz) from the same page"
+        )
+    raise DataError(
+        f"{path} is no data set that can be read: give an npz with `X` and `y`, or the published archive or folder of "
+        f"{', '.join(p.name for p in PUBLISHED)}"
+    )
+
+
+def _is_pickled(member: Member) -> bool:
+    """Whether it is a file of CIFAR's Python version."""
+    if re.search(r"(?:^|/)(?:data_batch_[1-5]|test_batch|train|test)$", member.name) is None:
+        return False
+    with member.open() as file:
+        return file.read(1) == b"\x80"  # of every pickle of protocol 2 and later
+
+
+def _compare_md5(path: Path, published: Published) -> None:
+    with path.open("rb") as file:
+        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if md5 != published.md5:
+        raise DataError(
+            f"{path} has MD5 {md5}, the published archive of {published.name} has {published.md5}: get it again, or "
+            "read it with verify=False if it was changed on purpose"
+        )
+
+
+def _members(path: Path) -> Iterator[Member]:
+    """Files in a folder or an archive, or the one file that ``path`` is if it looks like Purchase-100."""
+    if path.is_dir():
+        yield from _files_under(path)
+    elif tarfile.is_tarfile(path):
+        with tarfile.open(path, "r:*") as tar:
+            for info in tar:
+                if info.isfile():
+                    yield Member(info.name, info.size, partial(_extracted, tar, info))
+    elif _starts_like_purchase(path):
+        yield Member("dataset_purchase", path.stat().st_size, partial(_opened, path))
+
+
+def _extracted(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    file = tar.extractfile(info)
+    assert file is not None  # noqa: S101 - only links and folders have none; this tells the type checker
+    return file
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return path.open("rb")
+
+
+def _files_under(folder: Path) -> Iterator[Member]:
+    """Files in ``folder`` and below, sorted, as deep as published archives go."""
+    for parent, folders, files in os.walk(folder):
+        inside = Path(parent).relative_to(folder)
+        folders[:] = sorted(folders) if len(inside.parts) < _DEEPEST_FOLDER else []
+        for name in sorted(files):
+            file = Path(parent) / name
+            if file.is_file():
+                yield Member((inside / name).as_posix(), file.stat().st_size, partial(_opened, file))
+
+
+def _starts_like_purchase(path: Path) -> bool:
+    with path.open("rb") as file:
+        return re.match(rb"[0-9]{1,3}(,[01]){20}", file.read(64)) is not None
+
+
+# CIFAR: a record is one or two label bytes, then 3,072 bytes of 32 x 32 pixels, one plane a colour.
+
+
+def _read_cifar10(path: Path, part: Part) -> tuple[Array, Array]:
+    names = ["test_batch.bin"] if part == "test" else [f"data_batch_{i}.bin" for i in range(1, 6)]
+    return _read_cifar(path, names, label_bytes=1, n_classes=10)
+
+
+def _read_cifar100(path: Path, part: Part) -> tuple[Array, Array]:
+    return _read_cifar(path, [f"{part}.bin"], label_bytes=2, n_classes=100)
+
+
+def _read_cifar(path: Path, names: list[str], label_bytes: int, n_classes: int) -> tuple[Array, Array]:
+    found: dict[str, Array] = {}
+    for member in _members(path):
+        name = PurePosixPath(member.name).name
+        if name in names:
+            found[name] = _cifar_records(path, member, label_bytes, n_classes)
+        if len(found) == len(names):
+            break
+    for name in names:
+        if name not in found:
+            raise DataError(f"{path} lacks {name}: get the whole archive again")
+    records = np.concatenate([found[name] for name in names])
+    planes = records[:, label_bytes:].reshape(-1, 3, 32, 32)
+    # Of CIFAR-100's two labels (coarse, fine) the last is the fine one.
+    return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), records[:, label_bytes - 1].astype(np.int64)
+
+
+def _cifar_records(path: Path, member: Member, label_bytes: int, n_classes: int) -> Array:
+    raw = member.read(path)
+    length = label_bytes + 3 * 32 * 32
+    if not raw or len(raw) % length:
+        raise DataError(
+            f"{path} is damaged: {member.name} has {len(raw)} bytes, not a multiple of {length}; get it again"
+        )
+    records = np.frombuffer(raw, dtype=np.uint8).reshape(-1, length)
+    labels = records[:, label_bytes - 1]
+    if labels.max() >= n_classes:
+        record = int(labels.argmax())
+        raise DataError(
+            f"{path} is damaged: {member.name} has label {labels[record]} at record {record}, labels are 0 to "
+            f"{n_classes - 1}; get it again"
+        )
+    return records
+
+
+# CINIC-10: one PNG an image, in folders part/class.
+
+_CINIC_MEMBER = r"(?:^|/)(train|valid|test)/([^/]+)/([^/]+\.png)$"
+
+
+def _read_cinic(path: Path, part: Part) -> tuple[Array, Array]:
+    images: dict[tuple[int, str], Array] = {}
+    for member in _members(path):
+        match = re.search(_CINIC_MEMBER, member.name)
+        if match is None or match[1] != part:
+            continue
+        if match[2] not in CINIC_CLASSES:
+            raise DataError(
+                f"{path} holds {member.name}, but CINIC-10 has no class {match[2]!r}: get the archive again"
+            )
+        images[CINIC_CLASSES.index(match[2]), match[3]] = _decoded(path, member)
+    if not images:
+        raise DataError(f"{path} holds no image of CINIC-10's part {part!r}: get the whole archive again")
+    order = sorted(images)
+    return np.stack([images[key] for key in order]), np.array([label for label, _ in order], dtype=np.int64)
+
+
+def _decoded(path: Path, member: Member) -> Array:
+    """Pixels [32, 32, 3] of a PNG; some of CINIC-10's are grey."""
+    try:
+        pillow = import_module("PIL.Image")
+    except ImportError as error:
+        raise DataError(
+            f"CINIC-10 is made of PNG images, which Pillow reads: pip install 'plmia[images]' ({error})"
+        ) from error
+    raw = member.read(path)
+    try:
+        with pillow.open(BytesIO(raw), formats=["PNG"]) as image:
+            size = image.size
+            pixels: Array = np.asarray(image.convert("RGB")) if size == (32, 32) else np.empty(0)
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise DataError(f"{path} is damaged: {member.name} is not a PNG image ({error}); get it again") from error
+    if size != (32, 32):
+        raise DataError(
+            f"{path} holds {member.name} of {size[0]} x {size[1]} pixels, CINIC-10 has 32 x 32: get it again"
+        )
+    return pixels
+
+
+# Purchase-100: a line a point, its label (1 to 100) and 600 zeros and ones, with commas.
+
+
+def _read_purchase(path: Path, part: Part) -> tuple[Array, Array]:
+    del part  # there is one
+    for member in _members(path):
+        if re.search(_PURCHASE_MEMBER, member.name):
+            return _parse_purchase(path, member)
+    raise DataError(f"{path} lacks dataset_purchase: get the whole archive again")
+
+
+def _parse_purchase(path: Path, member: Member) -> tuple[Array, Array]:
+    if member.size > _MOST_BYTES:
+        raise DataError(f"{path} holds {member.size} bytes of text, Purchase-100 has far fewer: get it again")
+    points, labels, n_lines = [], [], 0
+    with member.open() as file:
+        while lines := list(itertools.islice(file, _ROWS_AT_ONCE)):
+            X, y = _parse_lines(path, lines, n_lines)
+            points.append(X)
+            labels.append(y)
+            n_lines += len(lines)
+    if not points:
+        raise DataError(f"{path} is empty: get it again")
+    return np.concatenate(points), np.concatenate(labels)
+
+
+def _parse_lines(path: Path, lines: list[bytes], before: int) -> tuple[Array, Array]:
+    """Bool array [lines, features] and int array [lines]; ``before`` lines came earlier."""
+    pattern = re.compile(rb"([0-9]{1,3})((?:,[01]){%d})\r?\n?" % PURCHASE_FEATURES)
+    matches = [pattern.fullmatch(line) for line in lines]
+    y = np.array([int(match[1]) if match else 0 for match in matches], dtype=np.int64)
+    wrong = np.flatnonzero((y < 1) | (y > 100))
+    if len(wrong):
+        raise DataError(
+            f"{path} is damaged: line {before + wrong[0] + 1} is not a label of 1 to 100 and {PURCHASE_FEATURES} zeros "
+            "and ones with commas; get it again"
+        )
+    text = np.frombuffer(b"".join(match[2] for match in matches if match), dtype=np.uint8)
+    return text.reshape(len(lines), PURCHASE_FEATURES, 2)[:, :, 1] == ord("1"), y - 1
+
+
+_PURCHASE_MEMBER = r"(?:^|/)dataset_purchase$"
+
+PUBLISHED = (
+    # MD5 as on https://www.cs.toronto.edu/~kriz/cifar.html
+    Published(
+        "CIFAR-10",
+        r"(?:^|/)(?:data_batch_[1-5]|test_batch)\.bin$",
+        _read_cifar10,
+        {"train": 50_000, "test": 10_000},
+        "c32a1d4ab5d03f1284b67883e8d87530",
+    ),
+    Published(
+        "CIFAR-100",
+        r"(?:^|/)(?:train|test)\.bin$",
+        _read_cifar100,
+        {"train": 50_000, "test": 10_000},
+        "03b5dce01913d631647c71ecec9e9cb8",
+    ),
+    # MD5 of https://datashare.ed.ac.uk/handle/10283/3192
+    Published(
+        "CINIC-10",
+        _CINIC_MEMBER,
+        _read_cinic,
+        {"train": 90_000, "valid": 90_000, "test": 90_000},
+        "6ee4d0c996905fe93221de577967a372",
+    ),
+    Published("Purchase-100", _PURCHASE_MEMBER, _read_purchase, {"train": 197_324}),
+)

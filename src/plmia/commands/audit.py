@@ -1,0 +1,166 @@
+"""`plmia audit` and `plmia demo`: from data and a recipe to results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import cast
+
+import click
+
+from plmia.attacks import ATTACKS
+from plmia.audit import AuditPlan, default_engine, run_audit
+from plmia.commands.options import attack_option, chosen_attacks, common_options, mode_option, population_option
+from plmia.data import LabelledData, read_data
+from plmia.engines import Engine, Ray
+from plmia.errors import TrainingError
+from plmia.evaluation import Setup
+from plmia.progress import Meter
+from plmia.recipes.named import parse_recipe
+from plmia.recipes.recipe import Trained
+from plmia.recipes.views import default_views, parse_views
+from plmia.terminal import show_metrics, stderr
+from plmia.view import Mode
+
+
+@click.command()
+@click.option(
+    "--data",
+    "data_path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="npz with X and y, or a published archive (CIFAR-10, CIFAR-100, CINIC-10, Purchase-100).",
+)
+@click.option("--recipe", required=True, metavar="NAME", help="How to train; options as NAME?key=value&key=value.")
+@click.option(
+    "--references", type=click.IntRange(min=2), default=32, show_default=True, help="Reference models; an even number."
+)
+@click.option("-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder of the audit.")
+@click.option("--views", metavar="VIEWS", help="Views of each point: one, mirror2, cifar4, rmia18, or a list.")
+@attack_option
+@mode_option
+@population_option
+@click.option(
+    "--engine",
+    "engine_name",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Processes of this machine, or a Ray cluster.",
+)
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Local processes; one a core by default.")
+@click.option("--ray-address", metavar="ADDRESS", help="Address of a running Ray cluster; starts one here by default.")
+@click.option(
+    "--gpus", type=click.FloatRange(min=0), default=0.0, show_default=True, help="GPUs a Ray job; 0.25 packs four."
+)
+@click.option("--keep-models", is_flag=True, help="Save the models' weights as safetensors.")
+@common_options
+def audit(
+    data_path: Path,
+    recipe: str,
+    references: int,
+    folder: Path,
+    views: str | None,
+    names: tuple[str, ...],
+    mode: str,
+    population: int | None,
+    engine_name: str,
+    workers: int | None,
+    ray_address: str | None,
+    gpus: float,
+    keep_models: bool,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    r"""Train a target and its references, collect signals, run every attack.
+
+    Interrupted at any moment, the same command goes on where it was. Writes metrics.json, scores.npz and signals/.
+
+    \b
+    Recipes: mlp, wide-resnet, gbdt, sklearn:CLASSIFIER, function:FILE.py
+    Examples:
+      plmia audit --data adult.npz --recipe mlp --references 64 -o run
+      plmia audit --data data.npz --recipe 'sklearn:RandomForestClassifier?n_estimators=200' -o run
+      plmia audit --data data.npz --recipe gbdt?depth=5 -o run --engine ray
+      plmia audit --data cifar-10-binary.tar.gz --recipe wide-resnet --views rmia18 -o run
+    """
+    way = parse_recipe(recipe)
+    data = read_data(data_path)
+    shown = parse_views(views) if views else default_views(data)
+    setup = Setup(cast("Mode", mode), references, population, seed)
+    plan = AuditPlan(data, way, references, shown, setup, tuple(chosen_attacks(names)))
+    engine = Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers)
+    perform(plan, folder, engine, keep_models, as_json, quiet)
+
+
+@click.command()
+@click.option("-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder of the audit.")
+@click.option("--references", type=click.IntRange(min=2), default=32, show_default=True, help="Reference models.")
+@common_options
+def demo(folder: Path, references: int, seed: int, as_json: bool, quiet: bool) -> None:
+    r"""Run a whole audit on data that ships with scikit-learn: no download, no GPU, under 90 seconds.
+
+    \b
+    Example:
+      plmia demo -o demo-out
+    """
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    way = parse_recipe("sklearn:RandomForestClassifier?n_estimators=100")
+    data = LabelledData(X.astype("float32"), y, name="digits")
+    setup = Setup("online", references, None, seed)
+    plan = AuditPlan(data, way, references, default_views(data), setup, tuple(ATTACKS.values()))
+    perform(plan, folder, default_engine(way), False, as_json, quiet)
+
+
+def perform(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool, as_json: bool, quiet: bool) -> None:
+    """Run the audit, show progress, print the result."""
+    console = None if quiet else stderr()
+    copies = plan.design().split_duplicates(plan.data)
+    if copies and console:
+        console.print(
+            f"plmia: {copies:,} points are copies of others that fall on the other side of a split, which blurs who is a "
+            "member: keep copies together with groups, or leave them out",
+            markup=False,
+            soft_wrap=True,
+        )
+    with (
+        Meter("training", plan.references + 1, console) as trained,
+        Meter("scoring", len(plan.attacks) * plan.data.n_points, console) as scored,
+    ):
+        accuracies = _Accuracies(trained)
+        try:
+            result = run_audit(plan, folder, engine, accuracies.report, accuracies.skip, scored.tick, keep_models)
+        except KeyboardInterrupt:
+            raise TrainingError(
+                f"stopped after {accuracies.models} more trained models, which are kept: the same command goes on"
+            ) from None
+    if as_json:
+        click.echo(json.dumps(result.metrics, indent=1))
+    elif not quiet:
+        show_metrics(result.metrics, folder)
+
+
+class _Accuracies:
+    """Shows the models' mean accuracy so far beside the progress of training."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._sums = [0.0, 0.0]
+        self.models = 0
+
+    def skip(self, models: int) -> None:
+        """Count models that were finished before."""
+        if models:
+            self._meter.tick(models)
+
+    def report(self, model: int, trained: Trained) -> None:
+        """Count one more model."""
+        del model
+        self.models += 1
+        self._sums[0] += trained.train_accuracy
+        self._sums[1] += trained.test_accuracy
+        train, test = (100 * total / self.models for total in self._sums)
+        self._meter.tick(detail=f"accuracy {train:.1f} % train, {test:.1f} % held out")

@@ -1,0 +1,158 @@
+"""`plmia score` and `plmia attacks`: attacks on signals that exist already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import click
+from rich.table import Table
+
+from plmia import __version__
+from plmia.attacks import ATTACKS
+from plmia.commands.options import attack_option, chosen_attacks, common_options, mode_option, population_option
+from plmia.errors import PlmiaError
+from plmia.evaluation import Setup, attack_targets
+from plmia.progress import Meter
+from plmia.results import ResultFolder, Summary
+from plmia.signals import Scale, Signals, read_signals
+from plmia.terminal import show_metrics, stderr, stdout
+from plmia.view import Mode
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def attacks(as_json: bool) -> None:
+    r"""List the attacks.
+
+    \b
+    Example:
+      plmia attacks --json
+    """
+    if as_json:
+        listing = {
+            name: {"statistic": str(attack.statistic), "calibration": str(attack.calibration), "note": attack.note}
+            for name, attack in ATTACKS.items()
+        }
+        click.echo(json.dumps(listing, indent=1))
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("attack", "statistic", "calibration", ""):
+        table.add_column(column)
+    for name, attack in ATTACKS.items():
+        table.add_row(name, type(attack.statistic).__name__, type(attack.calibration).__name__, attack.note)
+    stdout().print(table)
+
+
+@click.command()
+@click.argument("signals_path", metavar="SIGNALS", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder for the results."
+)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    default=("0",),
+    show_default=True,
+    metavar="I|all",
+    help="Model to attack, by number, or all in turn; may be given several times.",
+)
+@attack_option
+@mode_option
+@click.option("--references", type=click.IntRange(min=1), metavar="N", help="References a target; all by default.")
+@population_option
+@click.option(
+    "--scale",
+    type=click.Choice(["auto", "logit", "probability"]),
+    default="auto",
+    show_default=True,
+    help="What the signals are; auto refuses what looks like probabilities.",
+)
+@common_options
+def score(
+    signals_path: Path,
+    folder: Path,
+    targets: tuple[str, ...],
+    names: tuple[str, ...],
+    mode: str,
+    references: int | None,
+    population: int | None,
+    scale: str,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    r"""Run attacks on signals that exist already; no training.
+
+    SIGNALS is the signals/ folder of an audit, or an npz with `signals` (floats [models, points] or [models, points,
+    views], logit-scaled true-label confidences), `membership` (bool [models, points], or bits packed along points
+    together with `n_points`) and optionally `labels` [points]. Writes metrics.json and scores.npz.
+
+    \b
+    Examples:
+      plmia score signals.npz -o out
+      plmia score signals.npz -o out --target all --references 64
+      plmia score signals.npz -o out --mode offline --attack pl-mia --attack rmia
+      plmia score signals.npz -o out --attack my_attack.py:MINE
+    """
+    setup = Setup(cast("Mode", mode), references, population, seed)
+    chosen = chosen_attacks(names)
+    signals, digest = _read(signals_path, cast("Scale", scale))
+    numbers = _target_numbers(targets, signals)
+    summary = Summary([attack.name for attack in chosen])
+    total = len(numbers) * len(chosen) * signals.n_points
+    with ResultFolder(folder) as results, Meter("scoring", total, None if quiet else stderr()) as meter:
+        for result in attack_targets(signals, chosen, numbers, setup, meter.tick):
+            results.add(result)
+            summary.add(result)
+        metrics = summary.to_json(_about(digest, signals, numbers, setup))
+        results.finish(metrics)
+    if as_json:
+        click.echo(json.dumps(metrics, indent=1))
+    elif not quiet:
+        show_metrics(metrics, folder)
+
+
+def _read(path: Path, scale: Scale) -> tuple[Signals, str]:
+    """Signals of a store or a file, and what tells them from others."""
+    from plmia.store import SignalStore
+
+    if (path / "store.json").is_file():
+        store = SignalStore.open(path)
+        return store.signals(), store.key
+    signals = read_signals(path, scale)
+    with path.open("rb") as stream:
+        return signals, hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _target_numbers(targets: tuple[str, ...], signals: Signals) -> list[int]:
+    if "all" in targets:
+        return list(range(signals.n_models))
+    numbers = set()
+    for target in targets:
+        try:
+            numbers.add(int(target))
+        except ValueError as error:
+            raise PlmiaError(
+                f"--target {target!r} is neither a number nor 'all': give 0 to {signals.n_models - 1}"
+            ) from error
+    return sorted(numbers)
+
+
+def _about(digest: str, signals: Signals, targets: list[int], setup: Setup) -> dict[str, Any]:
+    return {
+        "plmia": __version__,
+        "signals": {
+            "sha256": digest,
+            "models": signals.n_models,
+            "points": signals.n_points,
+            "views": signals.n_views,
+            "clipped": signals.n_clipped,
+        },
+        "mode": setup.mode,
+        "targets": targets,
+        "seed": setup.seed,
+    }

@@ -1,0 +1,208 @@
+"""What the torch recipes share: the device, its memory and its precision, CUDA graphs, and the exact confidence."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.errors import RecipeError, TrainingError
+
+if TYPE_CHECKING:
+    import torch
+
+Result = TypeVar("Result")
+
+# Share of the free memory that training may plan with: estimates are rough, and others use the device too.
+_USABLE = 0.8
+_WARM_UP_STEPS = 3
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device called ``name``; "auto" is the GPU where there is one."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise RecipeError(f"there is no device {name!r}: take auto, cpu, cuda or cuda:0") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RecipeError(f"device {name!r} was asked for, torch sees no GPU: take auto or cpu")
+    return device
+
+
+@contextlib.contextmanager
+def fast_arithmetic(device: torch.device) -> Iterator[None]:
+    """TF32 products and tuned convolutions on a GPU; what was set before is set again afterwards."""
+    import torch
+
+    if device.type != "cuda":
+        yield
+        return
+    precision, tuned = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+    try:
+        with torch.cuda.device(device):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.benchmark = tuned
+
+
+def to_device(array: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:
+    """Bring an array to the device; to a GPU without waiting for what it is busy with."""
+    import torch
+
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def usable_bytes(device: torch.device) -> float:
+    """How much memory training may plan with; infinite where that cannot be learned."""
+    import torch
+
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return _USABLE * (free + cached)
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return math.inf
+    return _USABLE * 1024 * kilobytes
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` says that memory, of the host or of the device, did not suffice."""
+    import torch
+
+    texts = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA out of memory", "CUDA error: out of memory")
+    return isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or any(text in str(error) for text in texts)
+
+
+def in_parts(n: int, size: int, work: Callable[[int, int], list[Result]]) -> list[Result]:
+    """Collect ``work(start, stop)`` over parts of 0 .. n - 1; where memory does not suffice, parts get smaller.
+
+    Parameters
+    ----------
+    n : int
+        How many models there are.
+    size : int
+        How many to train at once.
+    work : callable
+        Trains models ``start`` to ``stop - 1`` and returns one result a model.
+    """
+    results: list[Result] = []
+    size = max(1, min(size, n))
+    while len(results) < n:
+        try:
+            results += work(len(results), min(n, len(results) + size))
+            continue
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        # Not above: until the error is gone, its traceback keeps the tensors.
+        size = _halved(size, reason)
+    return results
+
+
+def _halved(size: int, reason: str) -> int:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if size == 1:
+        raise TrainingError(
+            f"the memory does not suffice to train one model ({reason}): "
+            "take a smaller batch or a smaller model, or free the device"
+        )
+    warnings.warn(
+        f"the memory does not suffice for {size} models at once ({reason}): going on with {size // 2}",
+        stacklevel=4,
+    )
+    return size // 2
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate, in place where it is a tensor, so that CUDA graphs see it."""
+    import torch
+
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def forget(optimizer: torch.optim.Optimizer) -> None:
+    """Set all of an optimizer's state to zero, in place: as good as new."""
+    import torch
+
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                value.zero_()
+
+
+def cosine(step: int, steps: int, warmup: float = 0.0) -> float:
+    """Factor of the learning rate at a step: linear warm-up over a share of all steps, then half a cosine to 0."""
+    rising = math.ceil(warmup * steps)
+    if step < rising:
+        return (step + 1) / rising
+    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+
+def captured(step: Callable[[], None], pool: Any = None) -> Callable[[], None]:
+    """Record ``step`` as a CUDA graph and return what replays it.
+
+    A replay costs one launch, whatever the number of kernels. The step must read and write tensors that stay where
+    they are. It is run a few times here, so the caller sets weights and optimizers afterwards. Graphs that leave
+    nothing for each other but such tensors may share a memory pool.
+    """
+    import torch
+
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side), warnings.catch_warnings():
+        # Optimizers that may be recorded complain when they are run before that.
+        warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
+        for _ in range(_WARM_UP_STEPS):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        step()
+    return graph.replay
+
+
+def confidence(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Logit-scaled true-label confidence: z_y - log sum over c != y of exp(z_c); exact, it never saturates.
+
+    Parameters
+    ----------
+    logits : tensor [..., classes]
+        What the model answers.
+    labels : int tensor, broadcast to [...]
+        True labels.
+
+    Returns
+    -------
+    tensor [...]
+    """
+    index = labels.expand(logits.shape[:-1]).unsqueeze(-1)
+    of_label = logits.gather(-1, index).squeeze(-1)
+    others = logits.scatter(-1, index, -math.inf)
+    return of_label - others.logsumexp(-1)

@@ -1,0 +1,464 @@
+"""Bad input ends with exit code 2 and one sentence (value, limit, remedy): no traceback, and no half of a file."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import numpy as np
+import pytest
+
+from plmia import ATTACKS, PlmiaError, read_signals
+
+Run = Callable[..., click.testing.Result]
+Write = Callable[..., Path]
+Arrays = dict[str, Any]
+
+COMMAND = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"]
+MODELS, POINTS = 16, 120
+
+
+def _snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def refused(command: Run, signals_file: Write, tmp_path: Path) -> Callable[..., str]:
+    """Run ``score`` with bad input, into a new folder and over an earlier result, and return the one sentence."""
+    earlier = tmp_path / "earlier"
+    assert command("score", signals_file(name="good.npz"), "-o", earlier, "--quiet").exit_code == 0
+
+    def run(file: object, *options: object) -> str:
+        before, here = _snapshot(earlier), _snapshot(tmp_path)
+        fresh = command("score", file, "-o", tmp_path / "new" / "er", *options)
+        again = command("score", file, "-o", earlier, *options)
+        for result in (fresh, again):
+            assert result.exit_code == 2, result.output
+            assert result.stdout == ""
+            assert "Traceback" not in result.stderr
+            assert result.stderr.count("\n") == 1
+            assert result.stderr.startswith("plmia: ")
+        assert again.stderr == fresh.stderr
+        assert _snapshot(earlier) == before
+        assert _snapshot(tmp_path) == here
+        assert not (tmp_path / "new").exists()
+        return fresh.stderr
+
+    return run
+
+
+# What is in the file -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """How good arrays are spoilt, and what the sentence must say."""
+
+    spoil: Callable[[Arrays], Arrays]
+    says: list[str]
+    options: list[object] = field(default_factory=list)
+
+
+def _cell(value: float) -> Callable[[Arrays], Arrays]:
+    def spoil(arrays: Arrays) -> Arrays:
+        signals = arrays["signals"].copy()
+        signals[3, 17, 0] = value
+        return {"signals": signals}
+
+    return spoil
+
+
+def _column(value: bool) -> Callable[[Arrays], Arrays]:
+    def spoil(arrays: Arrays) -> Arrays:
+        membership = arrays["membership"].copy()
+        membership[2:, 17] = value
+        return {"membership": membership}
+
+    return spoil
+
+
+def _row(value: bool) -> Callable[[Arrays], Arrays]:
+    def spoil(arrays: Arrays) -> Arrays:
+        membership = arrays["membership"].copy()
+        membership[0] = value
+        return {"membership": membership}
+
+    return spoil
+
+
+def _first(n: int) -> Callable[[Arrays], Arrays]:
+    return lambda a: {"signals": a["signals"][:n], "membership": a["membership"][:n]}
+
+
+WHERE = ["model 3", "point 17", "finite"]
+CASES = {
+    "nan": Case(_cell(np.nan), ["nan", *WHERE, "leave it out"]),
+    "inf": Case(_cell(np.inf), ["inf", *WHERE, "leave it out"]),
+    "minus inf": Case(_cell(-np.inf), ["-inf", *WHERE, "leave it out"]),
+    "probabilities": Case(
+        lambda a: {"signals": 1 / (1 + np.exp(-a["signals"]))},
+        ["[0, 1]", "probabilities", "--scale probability", "--scale logit"],
+    ),
+    "logits as probabilities": Case(lambda a: {}, ["in [0, 1]", "index 0, "], ["--scale", "probability"]),
+    "fewer models in membership": Case(
+        lambda a: {"membership": a["membership"][:-1]}, ["(15, 120)", "(16, 120, 1)", "same models and points"]
+    ),
+    "fewer points in membership": Case(
+        lambda a: {"membership": a["membership"][:, :-1]}, ["(16, 119)", "(16, 120, 1)", "same models and points"]
+    ),
+    "labels too short": Case(lambda a: {"labels": a["labels"][:-1]}, ["(119,)", "[120]", "one a point"]),
+    "labels not whole": Case(lambda a: {"labels": a["labels"] + 0.5}, ["float64", "integers [120]"]),
+    "signals with one axis": Case(lambda a: {"signals": a["signals"][0, :, 0]}, ["(120,)", "[models, points]"]),
+    "signals with four axes": Case(
+        lambda a: {"signals": a["signals"][..., None]}, ["(16, 120, 1, 1)", "[models, points"]
+    ),
+    "no points": Case(
+        lambda a: {"signals": a["signals"][:, :0], "membership": a["membership"][:, :0], "labels": None},
+        ["(16, 0, 1)", "none of them empty"],
+    ),
+    "no models": Case(_first(0), ["(0, 120, 1)", "none of them empty"]),
+    "whole-number signals": Case(lambda a: {"signals": a["signals"].astype(int)}, ["int64", "floats are needed"]),
+    "complex signals": Case(lambda a: {"signals": a["signals"] + 1j}, ["complex", "floats are needed"]),
+    "membership with one axis": Case(lambda a: {"membership": a["membership"][0]}, ["(120,)", "[models, points]"]),
+    "membership of floats": Case(lambda a: {"membership": a["membership"] * 0.5}, ["float64", "booleans are needed"]),
+    "membership beyond 1": Case(lambda a: {"membership": a["membership"] * 2}, ["int64", "0 and 1", "booleans"]),
+    "packed bits without n_points": Case(
+        lambda a: {"membership": np.packbits(a["membership"], axis=1)}, ["uint8", "n_points"]
+    ),
+    "packed bits of other length": Case(
+        lambda a: {"membership": np.packbits(a["membership"], axis=1), "n_points": np.int64(200)},
+        ["15 columns", "n_points = 200", "25 packed bytes", "numpy.packbits"],
+    ),
+    "no signals": Case(lambda a: {"signals": None}, ["no array 'signals'", "membership", "add it"]),
+    "no membership": Case(lambda a: {"membership": None}, ["no array 'membership'", "signals", "add it"]),
+    "a point that is always IN": Case(
+        _column(True), ["point 17", "OUT", "needed", "train more references"], ["--attack", "attack-r"]
+    ),
+    "a point that is always IN, all attacks": Case(_column(True), ["point 17", "OUT", "train more references"]),
+    "a point that is always OUT": Case(_column(False), ["point 17", "2 IN", "has 0", "train more references"]),
+    "a target that trained on all points": Case(_row(True), ["model 0", "all of the 120 points", "non-members"]),
+    "a target that trained on no point": Case(_row(False), ["model 0", "none of the 120 points", "members"]),
+    "one pair only": Case(_first(2), ["target 0", "no eligible reference", "add models"]),
+    "two pairs only": Case(_first(4), ["2 OUT references", "has 1", "train more references"]),
+    "references that are all the target's split": Case(
+        lambda a: {"membership": np.tile(a["membership"][:2], (8, 1))}, ["no eligible reference", "add models"]
+    ),
+    "signals that are all equal": Case(
+        lambda a: {"signals": np.full_like(a["signals"], 5.0)},
+        ["population points", "same statistic", "check the signals"],
+    ),
+    "signals beyond reason": Case(
+        lambda a: {"signals": a["signals"] * np.float32(1e30)},
+        ["not finite", "point 0, 1, 2, 3, 4 and 115 more", "check"],
+    ),
+    "an object array": Case(lambda a: {"labels": np.array([{}], dtype=object)}, ["pickled", "never loaded", "numeric"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_spoilt_arrays(
+    name: str, simulate: Callable[..., Arrays], signals_file: Write, refused: Callable[..., str]
+) -> None:
+    case = CASES[name]
+    arrays = simulate(0, models=MODELS, points=POINTS)
+    sentence = refused(signals_file(name="bad.npz", replace=case.spoil(arrays)), *case.options)
+    for part in case.says:
+        assert part in sentence
+
+
+# What kind of file it is ---------------------------------------------------------------------------------------------
+
+
+def _npz(simulate: Callable[..., Arrays]) -> bytes:
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **simulate(0, models=6, points=11))
+    return stream.getvalue()
+
+
+def _zip(**members: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+def _npy() -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.zeros((3, 4)))
+    return stream.getvalue()
+
+
+FILES: dict[str, tuple[Callable[[bytes], bytes], list[str]]] = {
+    "text": (lambda _: b"model,point,signal\n0,0,1.5\n", ["not an npz", "numpy.savez"]),
+    "empty": (lambda _: b"", ["not an npz", "numpy.savez"]),
+    "a single array": (lambda _: _npy(), ["single array", "numpy.savez"]),
+    "a pickle": (lambda _: pickle.dumps({"signals": 1}), ["not an npz", "numpy.savez"]),
+    "half an npz": (lambda good: good[: len(good) // 2], ["damaged", "again"]),
+    "an npz without its last byte": (lambda good: good[:-1], ["damaged", "again"]),
+    "an npz with a hole": (lambda good: good[:400] + bytes(200) + good[600:], ["damaged", "again"]),
+    "a zip without arrays": (lambda _: _zip(readme=b"hello"), ["no array 'signals'", "add it"]),
+    "a zip with other things in it": (lambda _: _zip(signals=b"1,2,3", membership=b"0"), ["'signals'", "numpy.savez"]),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_other_kinds(
+    name: str, simulate: Callable[..., Arrays], refused: Callable[..., str], tmp_path: Path
+) -> None:
+    make, says = FILES[name]
+    (tmp_path / "bad.npz").write_bytes(make(_npz(simulate)))
+    sentence = refused(tmp_path / "bad.npz")
+    for part in ["bad.npz", *says]:
+        assert part in sentence
+
+
+def test_every_truncation_and_any_flipped_bit_is_a_named_error_or_the_same_arrays(
+    simulate: Callable[..., Arrays], tmp_path: Path
+) -> None:
+    good, path = _npz(simulate), tmp_path / "signals.npz"
+    path.write_bytes(good)
+    expected = read_signals(path)
+    rng = np.random.default_rng(0)
+    spoilt = [good[:end] for end in range(0, len(good), 7)]
+    for position, bit in zip(rng.integers(len(good), size=300), rng.integers(8, size=300), strict=True):
+        changed = bytearray(good)
+        changed[position] ^= 1 << bit
+        spoilt.append(bytes(changed))
+    refusals = 0
+    for content in spoilt:
+        path.write_bytes(content)
+        try:
+            signals = read_signals(path)
+        except PlmiaError:  # anything else fails the test
+            refusals += 1
+        else:  # the bit was in a date or a flag: what counts is covered by the zip's checksums
+            assert signals.values.tobytes() == expected.values.tobytes()
+            assert signals.design.matrix.tobytes() == expected.design.matrix.tobytes()
+    assert refusals > len(spoilt) / 2
+
+
+def test_no_such_file(refused: Callable[..., str], tmp_path: Path) -> None:
+    sentence = refused(tmp_path / "none.npz")
+    assert "there is no file" in sentence
+    assert "npz" in sentence
+    (tmp_path / "folder").mkdir()
+    assert str(tmp_path / "folder") in refused(tmp_path / "folder")
+    assert "File name too long" in refused(tmp_path / ("a" * 300))
+    assert "there is no file" in refused(tmp_path / "two\nlines.npz")  # still one line
+
+
+# What is asked for ---------------------------------------------------------------------------------------------------
+
+OPTIONS: dict[str, tuple[list[object], list[str]]] = {
+    "unknown attack": (["--attack", "pl_mia"], ["'pl_mia'", "did you mean 'pl-mia'?"]),
+    "unknown attack, nearest": (["--attack", "lira", "--attack", "Rmai"], ["'Rmai'", "did you mean 'rmia'?"]),
+    "unknown attack, nothing near": (["--attack", "zzz"], ["'zzz'", "known are", *ATTACKS]),
+    "one attack twice": (["--attack", "lira", "--attack", "lira"], ["'lira'", "overwrite", "once"]),
+    "target too large": (["--target", MODELS], ["target 16", "0 to 15"]),
+    "target below 0": (["--target", -1], ["target -1", "0 to 15"]),
+    "one of many targets": (["--target", 0, "--target", 99, "--target", 2], ["target 99", "0 to 15"]),
+    "target no number": (["--target", "first"], ["'first'", "'all'", "0 to 15"]),
+    "target two minus signs": (["--target", "--5"], ["'--5'", "'all'", "0 to 15"]),
+    "target a superscript": (["--target", "²"], ["'²'", "'all'", "0 to 15"]),
+    "target a fraction": (["--target", "1.5"], ["'1.5'", "'all'", "0 to 15"]),
+    "odd references": (["--references", 5], ["5 references", "whole complementary pairs", "ask for 4 or 6"]),
+    "one reference": (["--references", 1], ["1 references", "whole complementary pairs", "ask for 2"]),
+    "too many references": (["--references", 16], ["16 references", "14 eligible", "at most 14"]),
+    "too few references for a variance": (["--references", 2], ["2 OUT references", "has 1", "train more"]),
+    "population too large": (["--population", POINTS], ["population of 120", "non-members", "take from 2 to"]),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_that_cannot_be_met(name: str, signals_file: Write, refused: Callable[..., str]) -> None:
+    options, says = OPTIONS[name]
+    sentence = refused(signals_file(), *options)
+    for part in says:
+        assert part in sentence
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["score"],
+        ["score", "FILE"],
+        ["score", "FILE", "-o", "OUT", "--references", "0"],
+        ["score", "FILE", "-o", "OUT", "--population", "1"],
+        ["score", "FILE", "-o", "OUT", "--mode", "both"],
+        ["score", "FILE", "-o", "OUT", "--seed", "-1"],
+        ["score", "FILE", "-o", "OUT", "--no-such-option"],
+        ["score", "FILE", "extra", "-o", "OUT"],
+        ["scroe", "FILE", "-o", "OUT"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_parsed(arguments: list[str], signals_file: Write, command: Run, tmp_path: Path) -> None:
+    names = {"FILE": str(signals_file()), "OUT": str(tmp_path / "out")}
+    result = command(*[names.get(argument, argument) for argument in arguments])
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# Attacks from files --------------------------------------------------------------------------------------------------
+
+HEADER = """
+from dataclasses import dataclass
+import numpy as np
+from plmia import ATTACKS, Attack, CauchyCombination, FreshPopulation, NoCalibration, VotesOfViews, WithinClass, RMIA
+
+class S:
+    def __init__(self, f): self.f = f
+    def __call__(self, view): return self.f(view)
+
+@dataclass
+class NotFrozen:
+    def __call__(self, view): return view.target
+
+def make(f, **how): return Attack("mine", S(f), NoCalibration(), **how)
+"""
+USER_FILES: dict[str, tuple[str, list[str]]] = {
+    "raises": ("raise RuntimeError('first line\\nsecond line')", ["mine.py", "does not run", "first line second line"]),
+    "exits": ("import sys; sys.exit(0)", ["mine.py", "does not run", "SystemExit"]),
+    "does not parse": ("MINE = (", ["mine.py", "does not run", "SyntaxError"]),
+    "imports what is not there": ("import no_such_module", ["does not run", "no_such_module"]),
+    "defines something else": ("MINE = 3; OTHER = RMIA", ["no Attack called 'MINE'", "OTHER"]),
+    "defines nothing": ("", ["no Attack called 'MINE'", "RMIA"]),
+    "takes a known name": ("MINE = ATTACKS['lira']", ["'lira'", "rename"]),
+    "statistic raises": ("MINE = make(lambda view: 1 / 0)", ["mine", "ZeroDivisionError", "mine.py, line 8"]),
+    "statistic is not callable": ("MINE = Attack('mine', 3, NoCalibration())", ["mine", "TypeError", "not callable"]),
+    "statistic has another shape": (
+        "MINE = make(lambda view: view.target[:-1])",
+        ["(119, 1)", "(120, 1)", "one number"],
+    ),
+    "statistic has one axis": ("MINE = make(lambda view: view.target[:, 0])", ["(120,)", "(120, 1)", "one number"]),
+    "statistic is text": ("MINE = make(lambda view: 'high')", ["mine", "ValueError", "does not run"]),
+    "statistic is NaN somewhere": (
+        "MINE = make(lambda view: np.where(np.arange(120)[:, None] == 17, np.nan, view.target))",
+        ["mine", "not finite", "point 17", "check the signals"],
+    ),
+    "statistic divides by zero": ("MINE = make(lambda view: view.target / 0)", ["not finite", "point 0, 1, 2, 3, 4"]),
+    "statistic cannot be hashed": ("MINE = Attack('mine', NotFrozen(), NoCalibration())", ["mine", "frozen dataclass"]),
+    "has a slash in its name": ("MINE = Attack('a/b', S(3), NoCalibration())", ["'a/b'", "slashes"]),
+    "votes without a population": ("MINE = make(len, views=VotesOfViews())", ["mine", "add a calibration"]),
+    "asks for too large a population": (
+        "MINE = Attack('mine', RMIA.statistic, RMIA.calibration, population=FreshPopulation(999))",
+        ["999", "from 2 to", "change the size"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", USER_FILES)
+def test_attack_files(name: str, signals_file: Write, refused: Callable[..., str], tmp_path: Path) -> None:
+    code, says = USER_FILES[name]
+    (tmp_path / "mine.py").write_text(HEADER + code)
+    sentence = refused(signals_file(), "--attack", "lira", "--attack", f"{tmp_path / 'mine.py'}:MINE")
+    for part in says:
+        assert part in sentence
+
+
+def test_attack_files_that_are_not_there(signals_file: Write, refused: Callable[..., str], tmp_path: Path) -> None:
+    file = signals_file()
+    assert "give the path of a Python file" in refused(file, "--attack", f"{tmp_path}/none.py:MINE")
+    assert "give the path of a Python file" in refused(file, "--attack", f"{tmp_path}/{'a' * 300}.py:MINE")
+    assert "FILE.py:NAME" in refused(file, "--attack", "mine.py")
+
+
+def test_within_class_needs_labels(signals_file: Write, refused: Callable[..., str], tmp_path: Path) -> None:
+    own = HEADER + "MINE = Attack('mine', RMIA.statistic, CauchyCombination(), population=WithinClass())"
+    (tmp_path / "mine.py").write_text(own)
+    options = ["--attack", f"{tmp_path / 'mine.py'}:MINE"]
+    sentence = refused(signals_file(replace={"labels": None}), *options)
+    assert "needs labels" in sentence
+    assert "store `labels`" in sentence
+    labels = np.arange(POINTS)
+    assert "3 are needed: enlarge" in refused(signals_file(replace={"labels": labels}), *options)
+
+
+# Where to write ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["a file", "under a file", "no such device", "name too long", "partial is a folder"])
+def test_an_output_folder_that_cannot_be_written(kind: str, signals_file: Write, command: Run, tmp_path: Path) -> None:
+    """Permissions are no part of it: whoever runs the tests may be allowed everything."""
+    file, taken = signals_file(), tmp_path / "taken"
+    taken.write_text("something of mine")
+    blocked = tmp_path / "blocked" / "scores.npz.partial"
+    blocked.mkdir(parents=True)
+    folder = {
+        "a file": taken,
+        "under a file": taken / "deep" / "er",
+        "no such device": Path("/proc/plmia/out"),
+        "name too long": tmp_path / "new" / ("a" * 300),
+        "partial is a folder": blocked.parent,
+    }[kind]
+    before = sorted(tmp_path.rglob("*"))
+    result = command("score", file, "-o", folder)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("plmia: cannot write to ")
+    assert result.stderr.endswith("choose another folder with -o\n")
+    assert result.stderr.count("\n") == 1
+    assert taken.read_text() == "something of mine"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="limits the size of files in the child process")
+@pytest.mark.parametrize("room", [1, 3_000, 25_000])
+def test_a_disk_that_is_full(room: int, signals_file: Write, command: Run, tmp_path: Path) -> None:
+    import resource
+
+    out, file = tmp_path / "out", signals_file(points=400)
+    assert command("score", file, "-o", out, "--quiet", "--attack", "lira").exit_code == 0
+    before = _snapshot(out)
+    for folder in (out, tmp_path / "new" / "er"):
+        done = subprocess.run(
+            [*COMMAND, "score", str(file), "-o", str(folder)],
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.startswith(f"plmia: cannot write {folder}")
+        assert done.stderr.endswith("make room or use another folder\n")
+        assert done.stderr.count("\n") == 1
+    assert _snapshot(out) == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_disk_that_is_full_when_the_metrics_are_written(
+    signals_file: Write, command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, file = tmp_path / "out", signals_file()
+    assert command("score", file, "-o", out, "--quiet", "--attack", "lira").exit_code == 0
+    before = _snapshot(out)
+    write = Path.write_text
+
+    def full(path: Path, *args: Any, **kwargs: Any) -> int:
+        if path.name.startswith("metrics.json"):
+            write(path, "{", **kwargs)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    for folder in (out, tmp_path / "new"):
+        result = command("score", file, "-o", folder)
+        assert result.exit_code == 2
+        assert "No space left on device" in result.stderr
+        assert result.stderr.count("\n") == 1
+    assert _snapshot(out) == before
+    assert not (tmp_path / "new").exists()

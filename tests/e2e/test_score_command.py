@@ -1,0 +1,433 @@
+"""`plmia score`, as a user meets it: options, what it prints, and the two files it writes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import numpy as np
+import pytest
+
+from plmia import ATTACKS, __version__, read_signals
+from plmia.cli import main
+
+Run = Callable[..., click.testing.Result]
+Write = Callable[..., Path]
+
+FPRS = ["0", "0.0001", "0.001", "0.01"]
+COMMAND = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"]
+SLICE = "examples/cifar10_cnn_slice.npz"
+
+
+def _metrics(folder: Path) -> dict[str, Any]:
+    contents: dict[str, Any] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return contents
+
+
+def _ok(result: click.testing.Result) -> click.testing.Result:
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result
+
+
+def _fractions(value: Any) -> None:
+    assert isinstance(value, int | float)
+    assert not isinstance(value, bool)
+    assert 0 <= value <= 1
+
+
+# The files -----------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_json_keeps_to_its_schema(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    _ok(command("score", signals_file(points=301), "-o", out, "--target", 1, "--target", 4, "--target", 9, "--quiet"))
+    contents = _metrics(out)
+    with np.load(out / "scores.npz") as scores:
+        sizes = {target: len(scores[f"population/{target}"]) for target in (1, 4, 9)}
+    assert contents["about"]["population"] == sorted(set(sizes.values()))
+    assert contents["schema"] == 1
+    assert list(contents["attacks"]) == list(ATTACKS)
+    for attack in contents["attacks"].values():
+        assert {"auc", "tpr", "per_target"} <= set(attack)
+        assert list(attack["tpr"]) == FPRS
+        for spread in (attack["auc"], attack["balanced_accuracy"], *attack["tpr"].values()):
+            _fractions(spread["mean"])
+            _fractions(spread["std"])
+        assert [entry["target"] for entry in attack["per_target"]] == [1, 4, 9]
+        for entry in attack["per_target"]:
+            _fractions(entry["auc"])
+            assert list(entry["tpr"]) == FPRS
+            assert entry["n_members"] + entry["n_non_members"] + sizes[entry["target"]] == 301
+            for fpr, point in entry["tpr"].items():
+                for key in ("tpr", "fpr_realised", "low", "high"):
+                    _fractions(point[key])
+                assert point["low"] <= point["tpr"] <= point["high"]
+                assert point["fpr_realised"] <= float(fpr)
+                assert point["resolved"] == (fpr == "0" or entry["n_non_members"] * float(fpr) >= 1)
+        aucs = [entry["auc"] for entry in attack["per_target"]]
+        assert attack["auc"]["mean"] == pytest.approx(np.mean(aucs), abs=1e-12)
+        assert attack["auc"]["std"] == pytest.approx(np.std(aucs, ddof=1), abs=1e-12)
+        for fpr in FPRS:
+            rates = [entry["tpr"][fpr]["tpr"] for entry in attack["per_target"]]
+            assert attack["tpr"][fpr]["mean"] == pytest.approx(np.mean(rates), abs=1e-12)
+    about = contents["about"]
+    assert about["plmia"] == __version__
+    assert about["signals"]["models"] == 16
+    assert about["signals"]["points"] == 301
+    assert about["signals"]["views"] == 1
+    assert re.fullmatch(r"[0-9a-f]{64}", about["signals"]["sha256"])
+    assert (about["mode"], about["targets"], about["seed"]) == ("online", [1, 4, 9], 0)
+    assert about["references"] == [14]
+
+
+def test_scores_npz_has_every_score_and_p_value(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    out, file = tmp_path / "out", signals_file(views=2)
+    _ok(command("score", file, "-o", out, "--target", 3, "--target", 0, "--quiet"))
+    signals = read_signals(file)
+    with np.load(out / "scores.npz", allow_pickle=False) as scores:
+        expected = {f"{name}/{t}/{key}" for name in ATTACKS for t in (0, 3) for key in ("score", "log10_p")}
+        expected |= {f"{name}/{t}/log10_p_conformal" for name in ATTACKS for t in (0, 3)}
+        expected |= {f"{key}/{t}" for key in ("population", "queries") for t in (0, 3)}
+        assert set(scores.files) == expected
+        for name in scores.files:
+            assert np.isfinite(scores[name]).all()
+            if "log10_p" in name:
+                assert (scores[name] <= 0).all()
+            if name.count("/") == 2:
+                assert scores[name].shape == (120,)
+                assert scores[name].dtype == np.float64
+        for target in (0, 3):
+            population, queries = scores[f"population/{target}"], scores[f"queries/{target}"]
+            assert sorted([*population, *queries]) == list(range(120))
+            assert not signals.design.matrix[target, population].any()
+
+
+def test_the_two_files_tell_the_same_story(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    """AUC and TPR in metrics.json are those of the scores in scores.npz, counted by hand."""
+    out, file = tmp_path / "out", signals_file()
+    _ok(command("score", file, "-o", out, "--quiet"))
+    members = read_signals(file).design.matrix[0]
+    with np.load(out / "scores.npz") as scores:
+        queries = scores["queries/0"]
+        for name, attack in _metrics(out)["attacks"].items():
+            values, truth = scores[f"{name}/0/score"][queries], members[queries]
+            difference = values[truth][:, None] - values[~truth]
+            assert attack["auc"]["mean"] == pytest.approx((np.sign(difference).mean() + 1) / 2, abs=1e-12)
+            above = (values[truth] > values[~truth].max()).mean()
+            assert attack["tpr"]["0"]["mean"] == pytest.approx(above, abs=1e-12)
+
+
+def test_nothing_else_is_written_and_an_earlier_result_is_replaced(
+    signals_file: Write, command: Run, tmp_path: Path
+) -> None:
+    out, file = tmp_path / "deep" / "er" / "out", signals_file()
+    _ok(command("score", file, "-o", out, "--quiet", "--attack", "lira"))
+    assert sorted(p.name for p in out.iterdir()) == ["metrics.json", "scores.npz"]
+    (out / "note.txt").write_text("mine")
+    _ok(command("score", file, "-o", out, "--quiet", "--attack", "rmia"))
+    assert sorted(p.name for p in out.iterdir()) == ["metrics.json", "note.txt", "scores.npz"]
+    assert list(_metrics(out)["attacks"]) == ["rmia"]
+    assert (out / "note.txt").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["deep", "signals.npz"]
+
+
+# Options -------------------------------------------------------------------------------------------------------------
+
+
+def test_target_0_is_the_default(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    file = signals_file()
+    _ok(command("score", file, "-o", tmp_path / "a", "--quiet"))
+    _ok(command("score", file, "-o", tmp_path / "b", "--quiet", "--target", "0"))
+    assert _metrics(tmp_path / "a")["about"]["targets"] == [0]
+    for name in ("metrics.json", "scores.npz"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_target_all_takes_every_model_in_turn(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    file = signals_file(models=10)
+    _ok(command("score", file, "-o", tmp_path / "all", "--quiet", "--target", "all", "--attack", "lira"))
+    contents = _metrics(tmp_path / "all")
+    assert contents["about"]["targets"] == list(range(10))
+    assert [entry["target"] for entry in contents["attacks"]["lira"]["per_target"]] == list(range(10))
+    _ok(command("score", file, "-o", tmp_path / "one", "--quiet", "--target", 7, "--attack", "lira"))
+    with np.load(tmp_path / "all" / "scores.npz") as many, np.load(tmp_path / "one" / "scores.npz") as one:
+        assert many["population/7"].tolist() == one["population/7"].tolist()
+        np.testing.assert_allclose(many["lira/7/score"], one["lira/7/score"], rtol=1e-4, atol=1e-4)
+
+
+def test_the_order_and_number_of_target_options_does_not_matter(
+    signals_file: Write, command: Run, tmp_path: Path
+) -> None:
+    file = signals_file()
+    for folder, order in (("a", (5, 2)), ("b", (2, 5, 2))):
+        targets = [part for target in order for part in ("--target", target)]
+        _ok(command("score", file, "-o", tmp_path / folder, "--quiet", *targets))
+    for name in ("metrics.json", "scores.npz"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_attacks_are_run_as_named(signals_file: Write, command: Run, tmp_path: Path, repository: Path) -> None:
+    mine = f"{repository / 'tests' / 'contract' / 'difficulty_attack.py'}:DIFFICULTY"
+    _ok(command("score", signals_file(), "-o", tmp_path, "--attack", "rmia", "--attack", mine, "--attack", "lira"))
+    assert list(_metrics(tmp_path)["attacks"]) == ["rmia", "difficulty", "lira"]
+    assert _metrics(tmp_path)["attacks"]["difficulty"]["auc"]["mean"] > 0.6
+
+
+def test_offline_is_another_mode(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    file = signals_file()
+    _ok(command("score", file, "-o", tmp_path / "on", "--quiet"))
+    _ok(command("score", file, "-o", tmp_path / "off", "--quiet", "--mode", "offline"))
+    assert _metrics(tmp_path / "off")["about"]["mode"] == "offline"
+    with np.load(tmp_path / "on" / "scores.npz") as on, np.load(tmp_path / "off" / "scores.npz") as off:
+        assert on["population/0"].tolist() == off["population/0"].tolist()
+        changed = {name for name in ATTACKS if not np.allclose(on[f"{name}/0/score"], off[f"{name}/0/score"])}
+    assert changed == set(ATTACKS) - {"attack-p", "attack-r"}  # these two never used IN references
+
+
+def test_references_limits_them_to_whole_pairs(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    file = signals_file()
+    _ok(command("score", file, "-o", tmp_path / "6", "--quiet", "--references", 6, "--target", "all"))
+    _ok(command("score", file, "-o", tmp_path / "14", "--quiet", "--references", 14))
+    _ok(command("score", file, "-o", tmp_path / "all", "--quiet"))
+    assert _metrics(tmp_path / "6")["about"]["references"] == [6]
+    assert (tmp_path / "14" / "scores.npz").read_bytes() == (tmp_path / "all" / "scores.npz").read_bytes()
+    with np.load(tmp_path / "6" / "scores.npz") as few, np.load(tmp_path / "all" / "scores.npz") as many:
+        assert not np.allclose(few["lira/0/score"], many["lira/0/score"])
+        assert np.array_equal(few["attack-p/0/score"], many["attack-p/0/score"])
+
+
+def test_single_models_make_odd_numbers_of_references(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    file = signals_file(replace={"membership": rng.random((16, 120)) < 0.5})  # no pairs at all
+    _ok(command("score", file, "-o", tmp_path, "--quiet", "--references", 13))
+    assert _metrics(tmp_path)["about"]["references"] == [13]
+
+
+@pytest.mark.parametrize(("points", "size"), [(120, None), (800, None), (120, 7)])
+def test_population_has_the_size_asked_for(
+    points: int, size: int | None, signals_file: Write, command: Run, tmp_path: Path
+) -> None:
+    file = signals_file(points=points)
+    _ok(command("score", file, "-o", tmp_path, "--quiet", *(["--population", size] if size else [])))
+    outsiders = int((~read_signals(file).design.matrix[0]).sum())
+    wanted = size or min(max(outsiders // 4, 100), outsiders // 2)
+    assert _metrics(tmp_path)["about"]["population"] == [wanted]
+    with np.load(tmp_path / "scores.npz") as scores:
+        assert scores["population/0"].shape == (wanted,)
+
+
+def test_probabilities_are_scaled_when_told_to(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    logits = read_signals(signals_file()).values.astype(np.float64)
+    logits = logits.copy()
+    logits[3, 5] = 60.0  # a probability of 1 to the last digit
+    file = signals_file(name="p.npz", replace={"signals": 1 / (1 + np.exp(-logits))})
+    _ok(command("score", file, "-o", tmp_path / "p", "--quiet", "--scale", "probability"))
+    same = signals_file(name="l.npz", replace={"signals": np.minimum(logits, 36.7368005696771)})
+    _ok(command("score", same, "-o", tmp_path / "l", "--quiet"))
+    assert _metrics(tmp_path / "p")["about"]["signals"]["clipped"] == 1
+    with np.load(tmp_path / "p" / "scores.npz") as p, np.load(tmp_path / "l" / "scores.npz") as straight:
+        np.testing.assert_allclose(p["lira/0/score"], straight["lira/0/score"], rtol=1e-6, atol=1e-6)
+    _ok(command("score", file, "-o", tmp_path / "as-is", "--quiet", "--scale", "logit"))
+    assert _metrics(tmp_path / "as-is")["about"]["signals"]["clipped"] == 0
+
+
+def test_packed_bits_and_zeros_and_ones_are_membership(
+    signals_file: Write, simulate: Callable[..., dict[str, Any]], command: Run, tmp_path: Path
+) -> None:
+    membership = simulate(0, points=121)["membership"]
+    packed = {"membership": np.packbits(membership, axis=1), "n_points": np.int64(121)}
+    results = []
+    for i, replace in enumerate([{}, packed, {"membership": membership.astype(np.int64)}, {"labels": None}]):
+        file = signals_file(name=f"{i}.npz", points=121, replace=replace)
+        _ok(command("score", file, "-o", tmp_path / str(i), "--quiet"))
+        results.append((tmp_path / str(i) / "scores.npz").read_bytes())
+    assert results == [results[0]] * 4
+
+
+# What is printed -----------------------------------------------------------------------------------------------------
+
+
+def test_json_prints_exactly_metrics_json(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    result = _ok(command("score", signals_file(), "-o", tmp_path, "--json"))
+    assert result.stdout == (tmp_path / "metrics.json").read_text(encoding="utf-8")
+
+
+def test_quiet_prints_nothing(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    assert _ok(command("score", signals_file(), "-o", tmp_path, "--quiet")).output == ""
+
+
+def test_the_table_shows_percent_and_the_notes(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    file = signals_file(points=600)
+    lines = _ok(command("score", file, "-o", tmp_path, "--target", 0, "--target", 1)).stdout.splitlines()
+    for part in ("2 target", "600 points", "online", "14 references", "population "):
+        assert part in lines[0]
+    assert lines[1].split() == ["attack", "AUC", "TPR@1%", "TPR@0.1%", "TPR@0.01%", "TPR@0%"]
+    rows = {line.split()[0]: line.split()[1:] for line in lines[2 : 2 + len(ATTACKS)]}
+    assert list(rows) == list(ATTACKS)
+    auc = _metrics(tmp_path)["attacks"]["pl-mia"]["auc"]
+    assert rows["pl-mia"][:3] == [f"{100 * auc['mean']:.2f}", "±", f"{100 * auc['std']:.2f}"]
+    notes = _metrics(tmp_path)["notes"]
+    assert notes
+    assert [line[2:] for line in lines if line.startswith("- ")] == notes
+    assert any("Model 1 is no reference of target 0" in note for note in notes)
+    assert lines[-1].endswith("scores.npz")
+
+
+def test_rows_of_the_table_do_not_break_where_there_is_no_terminal(
+    signals_file: Write, command: Run, tmp_path: Path
+) -> None:
+    """With 10,000 non-members and two targets every column is filled, and a row is longer than 80 characters."""
+    file = signals_file(points=30_000, models=8)
+    lines = _ok(command("score", file, "-o", tmp_path, "--target", 0, "--target", 2)).stdout.splitlines()
+    rows = [line for line in lines if line.startswith(tuple(f"{name} " for name in ATTACKS))]
+    assert [row.split()[0] for row in rows] == list(ATTACKS)
+    assert max(map(len, rows)) > 80
+    assert all("–" not in row for row in rows)
+
+
+def test_a_p_value_that_does_not_hold_is_named(repository: Path, command: Run, tmp_path: Path) -> None:
+    """On real signals the combined p-value flags nearly all known non-members; the command says so, and what to do."""
+    out = _ok(command("score", repository / SLICE, "-o", tmp_path)).stdout
+    contents = _metrics(tmp_path)
+    assert contents["attacks"]["pl-mia"]["own_p_value_on_population"]["flagged"] > 0.5
+    assert contents["attacks"]["lira"]["own_p_value_on_population"]["flagged"] <= 0.02
+    (note,) = (note for note in contents["notes"] if "nominal only" in note)
+    assert note.startswith("The combined p-value of pl-mia, pl-mia-pooled is nominal only")
+    assert "log10_p_conformal" in note
+    assert note in out
+
+
+# Same input and seed, same bytes -------------------------------------------------------------------------------------
+
+
+def _subprocess(*arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=cwd,
+        env=os.environ | environment,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_the_same_input_and_seed_give_the_same_bytes_anywhere(repository: Path, tmp_path: Path) -> None:
+    """Two processes, two working folders, two output folders, other hash seeds and threads: the same two files."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "copy.npz").write_bytes((repository / SLICE).read_bytes())
+    first = _subprocess(
+        "score", SLICE, "-o", tmp_path / "a", "--target", 0, "--target", 5, cwd=repository, PYTHONHASHSEED="1"
+    )
+    second = _subprocess(
+        *("score", "copy.npz", "-o", "b", "--target", "5", "--target", "0"),
+        cwd=tmp_path / "elsewhere",
+        PYTHONHASHSEED="2",
+        OMP_NUM_THREADS="1",
+        OPENBLAS_NUM_THREADS="1",
+        TZ="Asia/Tokyo",
+    )
+    assert (first.returncode, first.stderr) == (0, "")
+    assert (second.returncode, second.stderr) == (0, "")
+    for name in ("metrics.json", "scores.npz"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "elsewhere" / "b" / name).read_bytes()
+
+
+def test_another_seed_draws_another_population_and_other_references(
+    signals_file: Write, command: Run, tmp_path: Path
+) -> None:
+    file = signals_file()
+    for seed in (0, 1):
+        _ok(command("score", file, "-o", tmp_path / f"{seed}", "--quiet", "--references", 6, "--seed", seed))
+    with np.load(tmp_path / "0" / "scores.npz") as zero, np.load(tmp_path / "1" / "scores.npz") as one:
+        assert zero["population/0"].tolist() != one["population/0"].tolist()
+        assert not np.allclose(zero["lira/0/score"], one["lira/0/score"])  # does not see the population
+    assert _metrics(tmp_path / "1")["about"]["seed"] == 1
+
+
+def test_scores_npz_has_no_date_in_it(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    _ok(command("score", signals_file(), "-o", tmp_path, "--quiet"))
+    with zipfile.ZipFile(tmp_path / "scores.npz") as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert archive.testzip() is None
+
+
+# The command itself --------------------------------------------------------------------------------------------------
+
+
+def test_version(command: Run) -> None:
+    assert _ok(command("--version")).stdout.strip().endswith(__version__)
+
+
+def test_attacks_lists_every_attack(command: Run) -> None:
+    lines = _ok(command("attacks")).stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(ATTACKS)
+    listing = json.loads(_ok(command("attacks", "--json")).stdout)
+    assert list(listing) == list(ATTACKS)
+    assert all({"statistic", "calibration", "note"} == set(entry) for entry in listing.values())
+
+
+@pytest.mark.parametrize("name", ["", *main.commands])
+def test_every_help_has_an_example(name: str, command: Run) -> None:
+    text = _ok(command(*name.split(), "--help")).stdout
+    assert re.search(r"^ *Examples?:$", text, flags=re.MULTILINE)
+    assert re.search(rf"^ +plmia {name or '[a-z]+'}", text, flags=re.MULTILINE)
+    assert _ok(command(*name.split(), "-h")).stdout == text
+
+
+def test_the_installed_command_runs(repository: Path, tmp_path: Path) -> None:
+    script = Path(sys.executable).parent / "plmia"
+    if not script.exists():
+        pytest.skip("the command is not installed beside this interpreter")
+    done = subprocess.run(
+        [script, "score", SLICE, "-o", tmp_path / "out", "--json"],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=repository,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (tmp_path / "out" / "metrics.json").read_text(encoding="utf-8")
+    assert json.loads(done.stdout)["attacks"]["pl-mia"]["auc"]["mean"] > 0.7
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_terminal_can_show_the_table(encoding: str, signals_file: Write, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "score", str(signals_file()), "-o", str(tmp_path / "out"), "--target", "0", "--target", "1"],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "pl-mia-pooled" in done.stdout.decode(encoding)
+
+
+def test_a_folder_name_is_shown_as_it_is(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out:key:[red]"
+    assert f"{out}/metrics.json" in _ok(command("score", signals_file(), "-o", out)).stdout
+
+
+def test_metrics_json_is_plain_json(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    _ok(command("score", signals_file(), "-o", tmp_path, "--quiet"))
+
+    def refuse(constant: str) -> float:
+        raise AssertionError(f"{constant} is no JSON")
+
+    text = (tmp_path / "metrics.json").read_text(encoding="utf-8")
+    assert text.endswith("}\n")
+    assert math.isfinite(json.loads(text, parse_constant=refuse)["attacks"]["lira"]["auc"]["mean"])

@@ -1,0 +1,171 @@
+"""Which models give each other away, and which of the others serve as references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from plmia.design import MembershipDesign, ReferencePlan
+from plmia.errors import ReferencesError, SignalsError
+
+
+def design_of(sizes, n_points=13, seed=0):
+    """Return a design with splits of the given sizes, its models shuffled: rows equal or complement each other."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for size in sizes:
+        row = rng.random(n_points) < 0.5
+        rows += [row if rng.random() < 0.5 else ~row for _ in range(size - 1)] + [~row if size == 2 else row]
+    return MembershipDesign(np.array(rows)[rng.permutation(len(rows))])
+
+
+def naive_splits(matrix):
+    """Return groups of models whose rows are equal or complementary, by comparing every two."""
+    groups = []
+    for model, row in enumerate(matrix):
+        for group in groups:
+            if np.array_equal(matrix[group[0]], row) or np.array_equal(matrix[group[0]], ~row):
+                group.append(model)
+                break
+        else:
+            groups.append([model])
+    return groups
+
+
+SIZES = {
+    "pairs": [2] * 6,
+    "single models": [1] * 9,
+    "pairs and single models": [2, 2, 2, 1, 1, 1],
+    "triples, pairs and a single model": [3, 2, 2, 3, 1],
+    "fours": [4, 4, 4, 4],
+}
+DESIGNS = pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+
+
+@DESIGNS
+@pytest.mark.parametrize("n_points", [13, 16, 64])
+def test_splits_match_a_comparison_of_all_rows(sizes, n_points):
+    design = design_of(sizes, n_points)
+    found = [split.tolist() for split in design.splits()]
+    assert found == naive_splits(design.matrix)
+    assert sorted(len(split) for split in found) == sorted(sizes)
+
+
+def test_rows_that_differ_in_the_last_point_only_are_different_splits():
+    matrix = np.zeros((4, 9), bool)
+    matrix[1, 8] = True
+    matrix[2] = True
+    matrix[3, :8] = True
+    assert [split.tolist() for split in MembershipDesign(matrix).splits()] == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    "matrix", [np.zeros((2, 3)), np.zeros(3, bool), np.zeros((2, 3, 1), bool), np.zeros((2, 3), int)]
+)
+def test_only_a_bool_matrix_is_a_design(matrix):
+    with pytest.raises(SignalsError, match=r"membership has shape \(.*\) and type .*one row a model"):
+        MembershipDesign(matrix)
+
+
+def models_of(plan, target):
+    return [int(model) for i in plan.references_of(target) for model in plan.order[i]]
+
+
+@DESIGNS
+def test_all_but_the_own_split_are_references_by_default(sizes):
+    design = design_of(sizes)
+    plan = ReferencePlan.draw(design, None, np.random.default_rng(1))
+    for split in design.splits():
+        for target in split:
+            assert sorted(models_of(plan, target)) == sorted(set(range(len(design.matrix))) - set(split.tolist()))
+
+
+@DESIGNS
+def test_neither_the_target_nor_its_complement_is_ever_a_reference(sizes):
+    design = design_of(sizes)
+    for wanted in range(1, len(design.matrix)):
+        plan = ReferencePlan.draw(design, wanted, np.random.default_rng(1))
+        for target, row in enumerate(design.matrix):
+            try:
+                models = models_of(plan, target)
+            except ReferencesError:
+                continue
+            assert len(models) == len(set(models)) == wanted
+            for model in models:
+                assert not np.array_equal(design.matrix[model], row)
+                assert not np.array_equal(design.matrix[model], ~row)
+
+
+@pytest.mark.parametrize(("sizes", "step"), [([2] * 6, 2), ([1] * 9, 1)])
+def test_a_smaller_budget_is_part_of_a_larger_one(sizes, step):
+    design = design_of(sizes)
+    eligible = len(design.matrix) - step
+    for target in range(len(design.matrix)):
+        before = set()
+        for wanted in range(step, eligible + 1, step):
+            plan = ReferencePlan.draw(design, wanted, np.random.default_rng(1))
+            now = set(models_of(plan, target))
+            assert before < now
+            before = now
+
+
+def test_references_of_two_targets_differ_by_one_split_at_most():
+    plan = ReferencePlan.draw(design_of([2] * 8), 8, np.random.default_rng(1))
+    chosen = [set(plan.references_of(target)) for target in range(16)]
+    assert max(len(a - b) for a in chosen for b in chosen) == 1
+
+
+@DESIGNS
+def test_references_are_whole_splits(sizes):
+    design = design_of(sizes)
+    splits = [set(split.tolist()) for split in design.splits()]
+    plan = ReferencePlan.draw(design, 4, np.random.default_rng(1))
+    for target in range(len(design.matrix)):
+        models = set(models_of(plan, target))
+        assert all(split <= models or not split & models for split in splits)
+
+
+def test_the_order_is_random_but_repeatable():
+    design = design_of([2] * 10)
+    orders = [
+        [split.tolist() for split in ReferencePlan.draw(design, 4, np.random.default_rng(seed)).order]
+        for seed in (1, 1, 2)
+    ]
+    assert orders[0] == orders[1] != orders[2]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted", "message"),
+    [
+        ([2] * 6, 5, "5 references cannot be made of whole complementary pairs: ask for 4 or 6$"),
+        ([2] * 6, 1, "1 references cannot be made of whole complementary pairs: ask for 2$"),
+        ([4] * 4, 6, "6 references cannot be made of whole complementary pairs: ask for 4 or 8$"),
+        ([3] * 4, 7, "7 references cannot be made of whole complementary pairs: ask for 6 or 9$"),
+        ([2] * 6, 11, "11 references were asked for, target 0 has 10 eligible ones .*: ask for at most 10$"),
+        ([1] * 6, 6, "6 references were asked for, target 0 has 5 eligible ones .*: ask for at most 5$"),
+        ([2] * 6, 0, "0 references were asked for, 1 is the least: ask for more"),
+        ([2] * 6, -2, "-2 references were asked for, 1 is the least: ask for more"),
+        ([2], None, "target 0 has no eligible reference: .*add models trained on other splits"),
+    ],
+)
+def test_a_budget_that_cannot_be_met_is_refused_with_a_remedy(sizes, wanted, message):
+    with pytest.raises(ReferencesError, match=message):
+        ReferencePlan.draw(design_of(sizes), wanted, np.random.default_rng(0)).references_of(0)
+
+
+def test_a_remedy_works():
+    for sizes, wanted in (([2] * 6, (4, 6, 2)), ([4] * 4, (4, 8))):
+        for n in wanted:
+            assert len(models_of(ReferencePlan.draw(design_of(sizes), n, np.random.default_rng(0)), 0)) == n
+
+
+def test_large_splits_do_not_stand_in_the_way():
+    plan = ReferencePlan.draw(design_of([3, 3, 2, 2, 2]), 4, np.random.default_rng(0))
+    for target in range(12):
+        assert [len(plan.order[i]) for i in plan.references_of(target)] == [2, 2]
+
+
+def test_single_models_fill_up_what_pairs_leave():
+    plan = ReferencePlan.draw(design_of([2, 2, 2, 1, 1]), 5, np.random.default_rng(0))
+    sizes = [len(plan.order[i]) for i in plan.references_of(int(plan.order[0][0]))]
+    assert sizes == [2, 2, 1]

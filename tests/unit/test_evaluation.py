@@ -1,0 +1,213 @@
+"""Many targets in turn: who serves whom, what is evaluated, and that sharing work changes no result."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from plmia import view as view_module
+from plmia.attacks import ATTACKS, LIRA, PL_MIA, RMIA, Attack
+from plmia.calibration import CauchyCombination
+from plmia.design import MembershipDesign
+from plmia.errors import PopulationError, ReferencesError, SignalsError
+from plmia.evaluation import Setup, attack_targets
+from plmia.metrics import evaluate
+from plmia.moments import References
+from plmia.pointwise import BayesLR, GaussianLR
+from plmia.population import FreshPopulation
+from plmia.scoring import score_all
+from plmia.signals import Signals
+from plmia.view import AttackView
+
+FRESH = Attack("fresh", GaussianLR(), CauchyCombination(), population=FreshPopulation(6))
+TRIMMED = Attack("trimmed", BayesLR(trim=0.2), CauchyCombination())
+ALL = [*ATTACKS.values(), FRESH, TRIMMED]
+N_POINTS = 61
+
+
+def membership_of(kind, rng):
+    half = rng.random((8, N_POINTS)) < 0.5
+    # Five single models that leave no point without IN and OUT references, whoever of them is the target.
+    five = (np.arange(5)[:, None] + rng.integers(0, 5, N_POINTS)) % 5 < 2
+    pairs = np.stack([half, ~half], axis=1).reshape(-1, N_POINTS)
+    return {
+        "pairs": pairs,
+        "pairs, halves apart": np.concatenate([half, ~half]),
+        "pairs apart, and one more pair": np.concatenate([half[:4], ~half[:4], half[4:5], ~half[4:5]]),
+        "single models": np.concatenate([half, ~half[:, rng.permutation(N_POINTS)], five]),
+        "pairs and single models": np.concatenate([pairs[:10], five[:3], pairs[10:14]]),
+        "pairs, one trained three times": np.concatenate([pairs, pairs[3:5]]),
+    }[kind]
+
+
+KINDS = [
+    "pairs",
+    "pairs, halves apart",
+    "pairs apart, and one more pair",
+    "single models",
+    "pairs and single models",
+    "pairs, one trained three times",
+]
+
+
+def signals_of(kind="pairs", dtype=np.float32, n_views=2, seed=0):
+    rng = np.random.default_rng(seed)
+    membership = membership_of(kind, rng)
+    values = rng.normal(1, 2, (1, N_POINTS, n_views)) + rng.normal(size=(*membership.shape, n_views))
+    values += 1.5 * membership[:, :, None]
+    return Signals(values.astype(dtype), MembershipDesign(membership), rng.integers(0, 2, N_POINTS))
+
+
+def run(signals, attacks, targets, setup):
+    return {
+        (result.target, result.scores.attack): result for result in attack_targets(signals, attacks, targets, setup)
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["online", "offline"])
+@pytest.mark.parametrize("budget", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 5e-5)])
+def test_all_targets_at_once_equal_one_at_a_time(kind, mode, budget, dtype, tolerance):
+    signals = signals_of(kind, dtype)
+    wanted = (14 if kind == "single models" else 8) if budget else None
+    setup = Setup(mode, wanted, 15, seed=3)
+    together = run(signals, ALL, range(signals.n_models), setup)
+    assert len(together) == len(ALL) * signals.n_models
+    for target in range(0, signals.n_models, 4):
+        for key, alone in run(signals, ALL, [target], setup).items():
+            result = together[key]
+            assert np.array_equal(result.references, alone.references)
+            assert np.array_equal(result.population, alone.population)
+            scale = np.abs(alone.scores.score).max()
+            assert result.scores.score == pytest.approx(alone.scores.score, rel=0, abs=tolerance * scale), key
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_is_that_of_a_view_made_by_hand(kind):
+    signals = signals_of(kind, np.float64)
+    for result in attack_targets(signals, [PL_MIA], range(signals.n_models), Setup(population=15)):
+        rows = np.sort(result.references)
+        view = AttackView(
+            signals.values[result.target],
+            References(signals.values, rows, signals.design.matrix[rows]),
+            result.population,
+            signals.labels,
+        )
+        by_hand = next(score_all([PL_MIA], view))
+        assert result.scores.score == pytest.approx(by_hand.score, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("references", [None, 8])
+def test_no_reference_gives_the_answer_away(kind, references):
+    signals = signals_of(kind)
+    rows = signals.design.matrix
+    for (target, _), result in run(signals, [RMIA], range(len(rows)), Setup(references=references)).items():
+        twins = [m for m in range(len(rows)) if (rows[m] == rows[target]).all() or (rows[m] != rows[target]).all()]
+        assert result.left_out.tolist() == [model for model in twins if model != target]
+        assert not set(twins) & set(result.references.tolist())
+        assert len(set(result.references.tolist())) == len(result.references)
+        assert len(result.references) == (references or len(rows) - len(twins))
+
+
+@pytest.mark.parametrize("population", [None, 2, 15, 20])
+def test_the_population_holds_known_non_members_that_are_not_evaluated(population):
+    signals = signals_of()
+    drawn = set()
+    for (target, _), result in run(signals, [RMIA], range(16), Setup(population=population)).items():
+        members = signals.design.matrix[target]
+        z, queries = result.population, result.truth.queries
+        assert not members[z].any()
+        assert not set(z) & set(queries)
+        assert sorted([*z, *queries]) == list(range(N_POINTS))
+        assert np.array_equal(result.truth.members, members)
+        assert len(z) == (population or (~members).sum() // 2)
+        drawn.add(z.tobytes())
+    assert len(drawn) > 8
+
+
+def test_a_quarter_of_many_non_members_is_the_population():
+    rng = np.random.default_rng(0)
+    half = np.arange(2000) % 2 == 0
+    rows = np.array([half, ~half, rng.permutation(half), rng.permutation(half)])
+    signals = Signals(rng.normal(size=(4, 2000, 1)), MembershipDesign(rows))
+    (result,) = attack_targets(signals, [ATTACKS["attack-p"]], [0], Setup())
+    assert len(result.population) == 250
+
+
+def test_the_seed_settles_everything():
+    signals = signals_of()
+    first, again, other = (run(signals, [FRESH, LIRA], [0, 5], Setup("online", 8, 15, seed)) for seed in (1, 1, 2))
+    for key, result in first.items():
+        assert result.scores.score.tobytes() == again[key].scores.score.tobytes()
+        assert not np.array_equal(result.population, other[key].population)
+        assert not np.array_equal(result.references, other[key].references)
+
+
+def test_sums_are_updated_and_not_computed_anew(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("summed over all references")
+
+    signals = signals_of()
+    monkeypatch.setattr(view_module, "sum_over", refuse)
+    assert len(run(signals, [RMIA, PL_MIA], range(16), Setup(references=8))) == 32
+    with pytest.raises(AssertionError, match="summed"):
+        run(signals, [RMIA], [0], Setup())
+
+
+@pytest.mark.parametrize("targets", [[0], range(16), [3, 2], [5, 5], []])
+def test_progress_adds_up(targets):
+    steps = []
+    results = list(attack_targets(signals_of(), [LIRA, FRESH], targets, Setup(population=15), steps.append))
+    assert sum(steps) == len(targets) * 2 * N_POINTS
+    assert sorted(result.target for result in results) == sorted([*targets, *targets])
+
+
+def test_metrics_are_those_of_the_queries():
+    signals = signals_of()
+    (result,) = attack_targets(signals, [LIRA], [2], Setup(population=15))
+    queries = result.truth.queries
+    exact = evaluate(result.scores.score[queries], signals.design.matrix[2][queries], target=2)
+    assert result.metrics() == exact
+    p = 10 ** result.scores.log10_p[result.population]
+    assert result.flagged_population(0.2) == pytest.approx(sum(x <= 0.2 + 1e-12 for x in p) / 15)
+
+
+@pytest.mark.parametrize("target", [-1, 16, 100])
+def test_a_target_that_does_not_exist_is_refused(target):
+    with pytest.raises(SignalsError, match=rf"target {target} does not exist: models are numbered from 0 to 15"):
+        list(attack_targets(signals_of(), [LIRA], [0, target], Setup()))
+
+
+@pytest.mark.parametrize(("value", "word"), [(True, "all"), (False, "none")])
+def test_a_target_without_members_or_non_members_is_refused(value, word):
+    signals = signals_of()
+    signals.design.matrix[4] = value
+    with pytest.raises(SignalsError, match=f"model 4 trained on {word} of the 61 points: a target needs members and"):
+        list(attack_targets(signals, [LIRA], [4], Setup()))
+
+
+@pytest.mark.parametrize("size", [0, 1, 30, 1000, -5])
+def test_a_population_that_cannot_be_drawn_is_refused(size):
+    signals = signals_of()
+    outsiders = int((~signals.design.matrix[0]).sum())
+    size = outsiders if size == 30 else size
+    message = (
+        rf"population of {size} was asked for, target 0 has {outsiders} non-members: take from 2 to {outsiders - 1}"
+    )
+    with pytest.raises(PopulationError, match=message):
+        list(attack_targets(signals, [LIRA], [0], Setup(population=size)))
+
+
+@pytest.mark.parametrize("wanted", [0, -3, 7, 15])
+def test_a_number_of_references_that_cannot_be_had_is_refused(wanted):
+    with pytest.raises(ReferencesError, match="ask for"):
+        list(attack_targets(signals_of(), [LIRA], [0, 1, 2], Setup(references=wanted)))
+
+
+def test_a_point_without_out_references_is_named_and_not_spread_as_nan():
+    signals = signals_of("single models")
+    signals.design.matrix[1:, 7] = True
+    with pytest.raises(ReferencesError, match="OUT references a point, point 7 has 0: train more references"):
+        list(attack_targets(signals, [LIRA], [0], Setup(population=15)))

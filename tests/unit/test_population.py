@@ -1,0 +1,100 @@
+"""Population policies: every point is scored once, never against itself, and draws are fair and repeatable."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from plmia import population as module
+from plmia.errors import PopulationError
+from plmia.population import Comparison, FreshPopulation, SharedPopulation, WithinClass
+
+POOL = [1, 3, 4, 8, 9, 12, 13, 17, 20, 22]
+LABELS = np.arange(23) % 2
+
+
+def compared_with(policy, view, seed=0):
+    """Return the points that each query is compared with, as sets, after checking that each is scored once."""
+    found = {}
+    for comparison in policy.comparisons(view, np.random.default_rng(seed)):
+        size = comparison.size()
+        assert comparison.shared == (comparison.population.ndim == 1)
+        for i, query in enumerate(comparison.queries):
+            assert int(query) not in found
+            own = comparison.population if comparison.shared else comparison.population[i]
+            assert len(set(own.tolist())) == len(own)
+            # A query in a shared population is passed over when its turn comes; in one of its own it must not be.
+            assert comparison.shared or query not in own
+            found[int(query)] = set(own.tolist()) - {int(query)}
+            assert size[i] == len(found[int(query)])
+    assert sorted(found) == list(range(view.n_points))
+    return found
+
+
+def test_shared_population_is_everyone_else(bare_view):
+    found = compared_with(SharedPopulation(), bare_view(23, 1, POOL))
+    assert all(others == set(POOL) - {query} for query, others in found.items())
+
+
+def test_within_class_is_everyone_else_of_the_class(bare_view):
+    found = compared_with(WithinClass(), bare_view(23, 1, POOL, LABELS))
+    for query, others in found.items():
+        assert others == {z for z in POOL if z != query and LABELS[z] == LABELS[query]}
+
+
+@pytest.mark.parametrize("size", [2, 5, 9])
+@pytest.mark.parametrize("per_draw", [1, 5, 1024])
+def test_fresh_populations_are_draws_without_replacement(bare_view, monkeypatch, size, per_draw):
+    view = bare_view(23, 1, POOL)
+    whole = compared_with(FreshPopulation(size), view)
+    monkeypatch.setattr(module, "QUERIES_PER_DRAW", per_draw)
+    found = compared_with(FreshPopulation(size), view)
+    assert found == whole
+    assert all(len(others) == size and others <= set(POOL) for others in found.values())
+    assert found == compared_with(FreshPopulation(size), view)
+    assert size == 9 or found != compared_with(FreshPopulation(size), view, seed=1)
+
+
+def test_fresh_draws_are_uniform(bare_view):
+    n, size = 6000, 5
+    found = compared_with(FreshPopulation(size), bare_view(n, 1, POOL))
+    outside = [others for query, others in found.items() if query not in POOL]
+    counts = np.array([sum(z in others for others in outside) for z in POOL])
+    share = size / len(POOL)
+    # Ten binomial counts, five standard deviations: a fair draw fails with probability below 1e-5.
+    assert np.abs(counts - share * len(outside)).max() < 5 * np.sqrt(len(outside) * share * (1 - share))
+
+
+def test_a_query_of_the_pool_draws_uniformly_from_the_others(bare_view):
+    policy, view, draws = FreshPopulation(3), bare_view(23, 1, POOL), 2000
+    counts = dict.fromkeys(POOL, 0)
+    for seed in range(draws):
+        comparison = next(policy.comparisons(view, np.random.default_rng(seed)))
+        for z in comparison.population[8]:
+            counts[int(z)] += 1
+    assert counts.pop(8) == 0
+    share = 3 / 9
+    deviation = np.abs(np.array(list(counts.values())) - share * draws)
+    assert deviation.max() < 5 * np.sqrt(draws * share * (1 - share))
+
+
+@pytest.mark.parametrize(
+    ("policy", "pool", "labels", "message"),
+    [
+        (SharedPopulation(), [], None, r"has 0 point\(s\), 2 are needed"),
+        (SharedPopulation(), [4], None, r"has 1 point\(s\), 2 are needed"),
+        (WithinClass(), POOL, None, "needs labels: store `labels`"),
+        (WithinClass(), [0, 2, 4, 6, 1, 3], LABELS, r"class 1 has 2 population point\(s\), 3 are needed: enlarge"),
+        (FreshPopulation(1), POOL, None, "1 population points a query were asked for, from 2 to 9 can be drawn"),
+        (FreshPopulation(10), POOL, None, "10 population points a query were asked for, from 2 to 9 can be drawn"),
+        (FreshPopulation(2), [4], None, r"has 1 point\(s\), 2 are needed"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(bare_view, policy, pool, labels, message):
+    with pytest.raises(PopulationError, match=message):
+        list(policy.comparisons(bare_view(23, 1, pool, labels), np.random.default_rng(0)))
+
+
+def test_a_query_alone_with_itself_is_refused():
+    with pytest.raises(PopulationError, match="left without any population point: give more"):
+        Comparison(np.array([3, 4]), np.array([4])).size()

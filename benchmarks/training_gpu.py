@@ -35,7 +35,7 @@ from plmia.recipes.mlp import MLP
 from plmia.recipes.recipe import Trained
 from plmia.recipes.torch_device import fast_arithmetic
 from plmia.recipes.views import VIEW_SETS, View
-from plmia.recipes.wide_resnet import Images, Program, WideResNet
+from plmia.recipes.wide_resnet import Images, Program, WideResNet, _Net
 
 Rows = list[dict[str, Any]]
 PAPER = MLP(stack=256, device="cuda")
@@ -169,8 +169,8 @@ def random_images() -> Images:
 
 def plain_loop(recipe: WideResNet, images: Images, steps: int, mode: str | None = None) -> float:
     """Images a second of a loop as in PyTorch's tutorials; the first steps are not counted."""
-    program = Program(replace(recipe, device="cpu"), (2, 32, 32, 3), torch.uint8, 10, torch.device("cpu"), False)
-    net = program.net.to(device="cuda", memory_format=torch.channels_last)
+    net = _Net(recipe.depth, recipe.width, 3, images.n_classes)
+    net.to(device="cuda", memory_format=torch.channels_last)
     forward: Any = torch.compile(net, mode=mode) if mode else net
     optimizer = torch.optim.SGD(net.parameters(), recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay)
     order = torch.randint(N_POINTS, (steps, recipe.batch), device="cuda")

@@ -15,10 +15,17 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "archives": "read_archive",
     "attacks": "ATTACKS ATTACK_P ATTACK_R LIRA LIRA_FIXED PL_MIA PL_MIA_PLUS PL_MIA_POOLED RMIA Attack find_attack",
+    "auditing": "Audit AuditPlan GivenTarget audit run_audit",
     "calibration": "BinaryVote CauchyCombination MeanOfViews MedianOfViews NoCalibration VotesOfViews",
-    "design": "MembershipDesign ReferencePlan",
-    "errors": "AttackError OutputError PlmiaError PopulationError ReferencesError SignalsError",
+    "data": "LabelledData read_data",
+    "design": "MembershipDesign ReferencePlan audit_design complementary_pairs exact_k_per_point independent_halves",
+    "engines": "Inline LocalProcesses Ray",
+    "errors": (
+        "AttackError DataError OutputError PlmiaError PopulationError RecipeError ReferencesError SignalsError "
+        "StoreError TrainingError"
+    ),
     "evaluation": "AttackResult Setup attack_targets",
     "gaussian": "FixedVariance MeanCentre MedianCentre PerPointVariance PooledVariance PublishedFixedVariance",
     "metrics": "AttackMetrics Operating Roc TargetMetrics clopper_pearson evaluate roc_curve summarise",
@@ -26,8 +33,11 @@ _PUBLIC = {
     "numerics": "log_sigmoid logit_from_logits logit_from_probabilities",
     "pointwise": "BayesLR GaussianLR Loss OneSided ReferenceRank ShiftedOut",
     "population": "FreshPopulation SharedPopulation WithinClass",
+    "recipes.named": "parse_recipe",
+    "recipes.views": "View parse_views",
     "scoring": "Scores score score_all",
     "signals": "Signals read_signals",
+    "store": "SignalStore write_stack",
     "view": "AttackView Truth",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}

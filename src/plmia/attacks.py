@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import math
-import os
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +20,7 @@ from plmia.errors import AttackError
 from plmia.gaussian import FixedVariance, PooledVariance
 from plmia.pointwise import BayesLR, GaussianLR, Loss, OneSided, ReferenceRank, Statistic
 from plmia.population import Policy, SharedPopulation
+from plmia.user_code import load_user_file
 
 
 @dataclass(frozen=True)
@@ -106,16 +104,7 @@ def find_attack(name: str) -> Attack:
 
 def _load(path: Path, variable: str) -> Attack:
     """Run the user's own file and take one variable from it."""
-    spec = importlib.util.spec_from_file_location(f"plmia_user_{path.stem}", path)
-    if spec is None or spec.loader is None or not os.path.isfile(path):  # noqa: PTH113 - Path's raises on a long name
-        raise AttackError(f"there is no file {path}: give the path of a Python file that defines {variable}")
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by its name, when annotations are strings.
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise AttackError(f"{path} does not run: {type(error).__name__}: {error}") from error
+    module = load_user_file(path, AttackError)
     attack = getattr(module, variable, None)
     if not isinstance(attack, Attack):
         found = [key for key, value in vars(module).items() if isinstance(value, Attack)]

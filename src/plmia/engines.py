@@ -84,7 +84,7 @@ class LocalProcesses:
     def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any | Failed]]:
         """Run the jobs, ``workers`` at a time."""
         queue = deque((job, 1) for job in jobs)
-        busy: dict[Connection, _Worker[Any]] = {}
+        busy: dict[Any, _Worker[Any]] = {}
         idle: list[_Worker[Any]] = []
         try:
             while queue or busy:
@@ -93,7 +93,7 @@ class LocalProcesses:
                     worker.give(*queue.popleft())
                     busy[worker.pipe] = worker
                 for pipe in wait(list(busy)):
-                    worker = busy.pop(pipe)  # type: ignore[arg-type]
+                    worker = busy.pop(pipe)
                     result = worker.take()
                     if isinstance(result, _Died) and worker.tries < MOST_TRIES:
                         queue.appendleft((worker.job, worker.tries + 1))
@@ -215,7 +215,8 @@ class Ray:
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise TrainingError(f"no Ray cluster answers at {self.address!r}: {error}") from error
         remote = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=MOST_TRIES - 1)(_on_cluster)
-        shared, waiting, running = ray.put(work), deque(jobs), {}
+        shared, waiting = ray.put(work), deque(jobs)
+        running: dict[Any, Any] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self.in_flight:

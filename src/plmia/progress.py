@@ -63,7 +63,9 @@ class Meter:
         elif now - max(self._last_line, self._started) > LINE_SECONDS:
             self._last_line = now
             left = (now - self._started) * (self._total - self._done) / self._done
-            self._console.print(f"{self._what}{self._detail}: {100 * self._done / self._total:.0f} %, about {left:.0f} s left")
+            self._console.print(
+                f"{self._what}{self._detail}: {100 * self._done / self._total:.0f} %, about {left:.0f} s left"
+            )
 
     def _start_bar(self, console: Console) -> None:
         columns = (

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -121,7 +120,8 @@ def train_missing(
         for job, result in engine.run(work, jobs):
             if isinstance(result, Failed):
                 raise TrainingError(_sentence(job, result), result.trace)
-            diverged += _store_stack(store, work, job, *result, report, models_folder)
+            trained, seconds = result
+            diverged += _store_stack(store, work, job, trained, seconds, report, models_folder)
         if not diverged:
             return
         wanted = sorted(diverged)
@@ -132,7 +132,7 @@ def train_missing(
 
 
 def _jobs(store: SignalStore, wanted: Sequence[int], stack: int, seed: int, attempt: int) -> Iterator[Job]:
-    """Stacks of wanted models. Which models share a stack depends on their numbers alone, so resuming changes nothing."""
+    """Stacks of wanted models. Which models share one depends on their numbers alone, so resuming changes nothing."""
     for block in sorted({model // stack for model in wanted}):
         models = tuple(model for model in wanted if model // stack == block)
         members = np.packbits(store.design.matrix[list(models)], axis=1)

@@ -287,7 +287,7 @@ def test_rows_of_the_table_do_not_break_where_there_is_no_terminal(
     signals_file: Write, command: Run, tmp_path: Path
 ) -> None:
     """With 10,000 non-members and two targets every column is filled, and a row is longer than 80 characters."""
-    file = signals_file(points=30_000, models=8)
+    file = signals_file(points=30_000, models=24, shift=4.0)
     lines = _ok(command("score", file, "-o", tmp_path, "--target", 0, "--target", 2)).stdout.splitlines()
     rows = [line for line in lines if line.startswith(tuple(f"{name} " for name in ATTACKS))]
     assert [row.split()[0] for row in rows] == list(ATTACKS)

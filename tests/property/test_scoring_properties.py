@@ -120,6 +120,16 @@ def test_scores_stay_finite_and_strictly_ordered_up_to_a_thousand_sigma(size: in
     assert result.log10_p[-1] < -100_000  # about 1000^2 / 2 / log(10)
 
 
+@given(seed=seeds, centre=st.floats(-900, 900), size=st.sampled_from([3, 50, 4000]))
+def test_neighbours_that_rounding_would_tie_or_swap_stay_in_order(seed: int, centre: float, size: int) -> None:
+    """Queries some thirty roundings apart, whose sums over the population are rounded by more than their distance."""
+    rng = np.random.default_rng(seed)
+    population = rng.normal(size=size)
+    queries = centre + np.arange(1000) * 32 * np.spacing(max(abs(centre), 1.0))
+    view = view_of(np.concatenate([population, queries]), range(size))
+    assert (np.diff(scored(view, CauchyCombination()).score[size:]) > 0).all()
+
+
 @pytest.mark.parametrize("mode", ["online", "offline"])
 @given(seed=seeds, views=st.integers(1, 3), pairs=st.integers(3, 10), points=st.integers(20, 90))
 def test_pl_mia_pl_mia_plus_and_lira_of_one_variance_rank_alike(

@@ -9,7 +9,7 @@ from typing import cast
 import click
 
 from plmia.attacks import ATTACKS
-from plmia.audit import AuditPlan, default_engine, run_audit
+from plmia.auditing import AuditPlan, default_engine, score_run, train_run
 from plmia.commands.options import attack_option, chosen_attacks, common_options, mode_option, population_option
 from plmia.data import LabelledData, read_data
 from plmia.engines import Engine, Ray
@@ -121,26 +121,27 @@ def perform(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool, as
     copies = plan.design().split_duplicates(plan.data)
     if copies and console:
         console.print(
-            f"plmia: {copies:,} points are copies of others that fall on the other side of a split, which blurs who is a "
+            f"plmia: {copies:,} points are copies of others on the other side of a split, which blurs who is a "
             "member: keep copies together with groups, or leave them out",
             markup=False,
             soft_wrap=True,
         )
-    with (
-        Meter("training", plan.references + 1, console) as trained,
-        Meter("scoring", len(plan.attacks) * plan.data.n_points, console) as scored,
-    ):
-        accuracies = _Accuracies(trained)
+    with Meter("training", plan.references + 1, console) as meter:
+        accuracies = _Accuracies(meter)
         try:
-            result = run_audit(plan, folder, engine, accuracies.report, accuracies.skip, scored.tick, keep_models)
+            store = train_run(plan, folder, engine, accuracies.report, accuracies.skip, keep_models)
         except KeyboardInterrupt:
             raise TrainingError(
                 f"stopped after {accuracies.models} more trained models, which are kept: the same command goes on"
             ) from None
+    for problem in store.problems() if console else []:
+        console.print(f"plmia: {problem}", markup=False, soft_wrap=True)
+    with Meter("scoring", len(plan.attacks) * plan.data.n_points, console) as meter:
+        metrics = score_run(plan, store, folder, meter.tick)
     if as_json:
-        click.echo(json.dumps(result.metrics, indent=1))
+        click.echo(json.dumps(metrics, indent=1))
     elif not quiet:
-        show_metrics(result.metrics, folder)
+        show_metrics(metrics, folder)
 
 
 class _Accuracies:

@@ -49,7 +49,7 @@ class GBDT:
             raise RecipeError(f"there is no library {self.library!r} for gbdt: take lightgbm or xgboost")
         if not (self.rounds >= 1 and self.depth >= 1 and 0 < self.subsample <= 1 and self.learning_rate > 0):
             raise RecipeError(
-                f"gbdt needs rounds and depth of at least 1, subsample in (0, 1] and a positive learning rate, not {self}"
+                f"gbdt needs rounds and depth of at least 1, subsample in (0, 1] and a positive learning rate: {self}"
             )
 
     def to_json(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,12 +17,13 @@ from torch.nn import functional
 
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
-from plmia.recipes.recipe import BoolArray, FloatArray32, Trained, accuracies
+from plmia.recipes.recipe import BoolArray, Trained, accuracies
 from plmia.recipes.torch_device import (
     captured,
     confidence,
     cosine,
     fast_arithmetic,
+    for_each,
     forget,
     in_parts,
     pick_device,
@@ -226,8 +228,7 @@ class _Stack:
         self.batch = min(recipe.batch, points.n)
         self.steps = -(-self.sizes // self.batch)  # of an epoch, by model, falling
 
-        initial = _initial_parameters(points.layers(recipe.widths), rngs)
-        self.parameters = [to_device(values, self.device) for values in initial]
+        self.parameters = _initial_parameters(points.layers(recipe.widths), rngs, self.device)
         firsts = [0, *(np.flatnonzero(np.diff(self.steps)) + 1).tolist(), len(members)]
         self.cohorts = [
             _Cohort(recipe, self.parameters, start, stop, int(self.steps[start])) for start, stop in pairwise(firsts)
@@ -237,21 +238,22 @@ class _Stack:
         self.count = torch.ones((len(members), 1), device=self.device)
         self.position = torch.arange(self.batch, device=self.device)
         self.loss = torch.zeros(len(members), device=self.device)
-        self.run = {cohort.stop: self._program(cohort.stop) for cohort in self.cohorts}
+        self.graphs: dict[int, Callable[[], None]] = {}
         if self.device.type == "cuda":
-            self._restart(initial)
+            self._record()
 
-    def _program(self, active: int) -> Callable[[], None]:
-        if self.device.type != "cuda":
-            return lambda: self.step(active)
-        if not hasattr(self, "pool"):
-            self.pool = torch.cuda.graph_pool_handle()
-        return captured(lambda: self.step(active), self.pool)
+    def _record(self) -> None:
+        """Make a CUDA graph of each kind of step."""
+        initial = [parameter.clone() for parameter in self.parameters]
+        pool = torch.cuda.graph_pool_handle()
+        for cohort in self.cohorts:
+            self.graphs[cohort.stop] = captured(functools.partial(self.step, cohort.stop), pool)
+        self.restart(initial)
 
-    def _restart(self, initial: list[FloatArray32]) -> None:
-        """Undo what recording the graphs did."""
+    def restart(self, initial: list[Tensor]) -> None:
+        """Undo all steps so far."""
         for parameter, values in zip(self.parameters, initial, strict=True):
-            parameter.copy_(torch.from_numpy(values))
+            parameter.copy_(values)
         for cohort in self.cohorts:
             forget(cohort.optimizer)
         self.loss.zero_()
@@ -280,24 +282,30 @@ class _Stack:
         sizes = to_device(self.sizes.astype(np.float32), self.device)
         history = []
         for epoch in range(self.recipe.epochs):
+            # On a GPU this is done while it is busy with the last epoch.
             order = to_device(self._order(steps), self.device)
             for step in range(steps):
                 for cohort in self.cohorts:
                     cohort.set_rate(epoch * cohort.steps + step)
                 self.index.copy_(order[step])
                 self.count.copy_(counts[step])
-                self.run[active[step]]()
+                self.graphs.get(active[step], functools.partial(self.step, active[step]))()
             history.append(self.loss / sizes)
             self.loss.zero_()
         return torch.stack(history, dim=1).cpu().numpy()
 
     def _order(self, steps: int) -> npt.NDArray[np.int64]:
         """Rows of each step of an epoch, [steps, models, batch]; beyond a model's last row, its first member."""
-        order = np.empty((len(self.members), steps * self.batch), np.int64)
-        for row, own, rng in zip(order, self.members, self.rngs, strict=True):
-            row[: len(own)] = rng.permutation(own)
-            row[len(own) :] = own[0]
-        return np.ascontiguousarray(order.reshape(len(order), steps, self.batch).swapaxes(0, 1))
+        order = np.empty((steps, len(self.members), self.batch), np.int64)
+
+        def draw(model: int) -> None:
+            own = self.members[model]
+            rows = np.full(steps * self.batch, own[0])
+            rows[: len(own)] = self.rngs[model].permutation(own)
+            order[:, model] = rows.reshape(steps, self.batch)
+
+        for_each(draw, len(self.members), self.device)
+        return order
 
     @torch.no_grad()
     def query(self) -> tuple[npt.NDArray[np.float32], BoolArray]:
@@ -368,11 +376,20 @@ def _forward(parameters: Sequence[Tensor], x: Tensor) -> Tensor:
     return x
 
 
-def _initial_parameters(layers: list[tuple[int, int]], rngs: Sequence[np.random.Generator]) -> list[FloatArray32]:
+def _initial_parameters(
+    layers: list[tuple[int, int]], rngs: Sequence[np.random.Generator], device: torch.device
+) -> list[Tensor]:
     """Weights and biases layer by layer, uniform within 1 / sqrt(inputs), each model's from its own generator."""
-    found: list[FloatArray32] = []
-    for fan_in, fan_out in layers:
-        both = np.stack([rng.random((fan_in + 1, fan_out), np.float32) for rng in rngs])
-        both = (2 * both - 1) * np.float32(1 / math.sqrt(fan_in))
-        found += [np.ascontiguousarray(both[:, :-1]), np.ascontiguousarray(both[:, -1:])]
-    return found
+    drawn = [np.empty((len(rngs), fan_in + 1, fan_out), np.float32) for fan_in, fan_out in layers]
+
+    def draw(model: int) -> None:
+        for both in drawn:
+            own = both[model]
+            rngs[model].random(out=own, dtype=np.float32)
+            own *= 2
+            own -= 1
+            own *= np.float32(1 / math.sqrt(len(own) - 1))
+
+    for_each(draw, len(rngs), device)
+    parts = [part for both in drawn for part in (both[:, :-1], both[:, -1:])]
+    return [to_device(np.ascontiguousarray(part), device) for part in parts]

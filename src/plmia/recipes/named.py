@@ -1,4 +1,4 @@
-"""Recipes by name: ``mlp``, ``gbdt?depth=5``, ``sklearn:RandomForestClassifier?n_estimators=200``, ``function:mine.py``."""
+"""Recipes by name: ``mlp``, ``gbdt?depth=5``, ``sklearn:LogisticRegression?C=10``, ``function:mine.py``."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ IntArray = npt.NDArray[np.integer]
 def conf_from_probabilities(probabilities: npt.ArrayLike, labels: IntArray) -> tuple[FloatArray, int]:
     """Confidences [points] from class probabilities [points, classes], and how many had to be clipped.
 
-    The probability of "not the true label" is summed over the other classes, not taken from one, so it keeps its digits
-    where the true label is all but certain. What is exactly 0 still has no logit. Voting ensembles answer in steps of one
-    over the number of voters, so the step that this model showed is the resolution to respect: 0 becomes half of the
-    smallest positive probability seen.
+    The probability of "not the true label" is summed over the other classes, not taken from one, so it keeps its
+    digits where the true label is all but certain. What is exactly 0 still has no logit. Voting ensembles answer in
+    steps of one over the number of voters, so the step that this model showed is the resolution to respect: 0 becomes
+    half of the smallest positive probability seen.
     """
     p = np.asarray(probabilities, dtype=np.float64)
     if p.ndim != 2 or len(p) != len(labels) or labels.max(initial=0) >= p.shape[1]:
@@ -42,12 +42,12 @@ def conf_from_probabilities(probabilities: npt.ArrayLike, labels: IntArray) -> t
 
 
 def conf_from_answers(answers: npt.ArrayLike, labels: IntArray) -> tuple[FloatArray, int]:
-    """Confidences [points] from logits or probabilities [points, classes]; rows in [0, 1] that add up to 1 are the latter."""
+    """Confidences [points] from logits, or from probabilities (rows in [0, 1] that add up to 1) [points, classes]."""
     a = np.asarray(answers, dtype=np.float64)
     if a.ndim == 2 and a.size and a.min() >= 0 and a.max() <= 1 and np.allclose(a.sum(axis=1), 1, atol=1e-4):
         return conf_from_probabilities(a, labels)
     if a.ndim != 2 or len(a) != len(labels):
         raise RecipeError(
-            f"query returned shape {a.shape}, [{len(labels)}, classes] is needed: one row of logits or probabilities a point"
+            f"query returned shape {a.shape}, [{len(labels)}, classes] is needed: logits or probabilities a point"
         )
     return logit_from_logits(a, labels), 0

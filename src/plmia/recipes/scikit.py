@@ -97,7 +97,7 @@ class Sklearn:
 
         fresh = clone(self.template)
         states = [key for key in fresh.get_params(deep=True) if key == "random_state" or key.endswith("__random_state")]
-        return fresh.set_params(**{key: seed % 2**32 for key in states})
+        return fresh.set_params(**dict.fromkeys(states, seed % 2**32))
 
     @staticmethod
     def query(fitted: Any, data: LabelledData, members: BoolArray, views: Sequence[View]) -> Trained:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +24,7 @@ Result = TypeVar("Result")
 # Share of the free memory that training may plan with: estimates are rough, and others use the device too.
 _USABLE = 0.8
 _WARM_UP_STEPS = 3
+_THREADS = 8
 
 
 def pick_device(name: str) -> torch.device:
@@ -30,13 +33,14 @@ def pick_device(name: str) -> torch.device:
 
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise RecipeError(f"there is no device {name!r}: take auto, cpu, cuda or cuda:0") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise RecipeError(f"device {name!r} was asked for, torch sees no GPU: take auto or cpu")
-    return device
+    kind, _, number = name.partition(":")
+    if name != "cpu" and (kind != "cuda" or (number and not number.isdecimal())):
+        raise RecipeError(f"there is no device {name!r}: take auto, cpu, cuda or cuda:0")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise RecipeError(
+            f"device {name!r} was asked for, torch sees {torch.cuda.device_count()} GPUs: take auto or cpu"
+        )
+    return torch.device(name)
 
 
 @contextlib.contextmanager
@@ -66,6 +70,16 @@ def to_device(array: npt.NDArray[np.generic], device: torch.device) -> torch.Ten
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def for_each(work: Callable[[int], None], n: int, device: torch.device) -> None:
+    """Do some work of the host for 0 .. n - 1; in threads where a GPU computes, else they would be in the way."""
+    if device.type == "cpu":
+        for i in range(n):
+            work(i)
+        return
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(work, range(n)))
 
 
 def usable_bytes(device: torch.device) -> float:
@@ -174,7 +188,7 @@ def captured(step: Callable[[], None], pool: Any = None) -> Callable[[], None]:
     """
     import torch
 
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side = _side_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), warnings.catch_warnings():
         # Optimizers that may be recorded complain when they are run before that.
@@ -183,9 +197,17 @@ def captured(step: Callable[[], None], pool: Any = None) -> Callable[[], None]:
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with torch.cuda.graph(graph, pool=pool, stream=side):
         step()
     return graph.replay
+
+
+@functools.cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """The stream on which a device's graphs are recorded; one, as graphs of several cannot share memory."""
+    import torch
+
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def confidence(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

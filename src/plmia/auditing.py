@@ -149,15 +149,7 @@ class Audit:
         return float(self.metrics["attacks"][attack]["tpr"][f"{fpr:g}"]["mean"])
 
 
-def run_audit(
-    plan: AuditPlan,
-    folder: Path,
-    engine: Engine,
-    report: Callable[[int, Trained], None] = lambda _model, _trained: None,
-    skip: Callable[[int], None] = lambda _: None,
-    tick: Callable[[int], None] = lambda _: None,
-    keep_models: bool = False,
-) -> Audit:
+def run_audit(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool = False) -> Audit:
     """Train what is missing, score, and write the results; run again, it goes on where it was.
 
     Parameters
@@ -168,18 +160,33 @@ def run_audit(
         Where to keep signals and results.
     engine : Engine
         Where to train.
-    report : callable
-        Told of every model that was trained.
-    skip : callable
-        Told how many models were trained before.
-    tick : callable
-        Told how many points were scored.
     keep_models : bool
         Whether to save the models' weights.
     """
-    store = SignalStore.create(
-        folder / "signals", plan.about(), plan.design(), [str(view) for view in plan.views], plan.data.y
-    )
+    return Audit(folder, score_run(plan, train_run(plan, folder, engine, keep_models=keep_models), folder))
+
+
+def train_run(
+    plan: AuditPlan,
+    folder: Path,
+    engine: Engine,
+    report: Callable[[int, Trained], None] = lambda _model, _trained: None,
+    skip: Callable[[int], None] = lambda _: None,
+    keep_models: bool = False,
+) -> SignalStore:
+    """Train the models that the folder's store lacks.
+
+    Parameters
+    ----------
+    plan, folder, engine, keep_models
+        As in `run_audit`.
+    report : callable
+        Told of every model that was trained.
+    skip : callable
+        Told how many models were there already.
+    """
+    design, views = plan.design(), [str(view) for view in plan.views]
+    store = SignalStore.create(folder / "signals", plan.about(), design, views, plan.data.y)
     if plan.target is not None and 0 in store.missing():
         store.append([0], plan.target.signals(plan.data, plan.views)[None], [{"given": True, "versions": versions()}])
     skip(len(store.finished()))
@@ -187,10 +194,12 @@ def run_audit(
         with _shared_data(plan.data, folder, engine) as data:
             work = Work(data, plan.recipe, plan.views, keep_models)
             train_missing(store, work, engine, plan.setup.seed, report, folder / "models" if keep_models else None)
-    return Audit(folder, score_run(plan, store, folder, tick))
+    return store
 
 
-def score_run(plan: AuditPlan, store: SignalStore, folder: Path, tick: Callable[[int], None]) -> dict[str, Any]:
+def score_run(
+    plan: AuditPlan, store: SignalStore, folder: Path, tick: Callable[[int], None] = lambda _: None
+) -> dict[str, Any]:
     """Attack model 0 of the store and write metrics.json and scores.npz."""
     signals = store.signals()
     summary = Summary([attack.name for attack in plan.attacks])
@@ -198,16 +207,15 @@ def score_run(plan: AuditPlan, store: SignalStore, folder: Path, tick: Callable[
         for result in attack_targets(signals, plan.attacks, [0], replace(plan.setup, references=plan.references), tick):
             results.add(result)
             summary.add(result)
-        accuracy = [store.record(model).get("train_accuracy") for model in range(signals.n_models)]
-        held_out = [store.record(model).get("test_accuracy") for model in range(signals.n_models)]
+        records = store.finished().values()
         about = {
             "audit": plan.about(),
             "signals": {"models": signals.n_models, "points": signals.n_points, "views": signals.n_views},
             "mode": plan.setup.mode,
             "targets": [0],
             "seed": plan.setup.seed,
-            "train_accuracy": _mean(accuracy),
-            "test_accuracy": _mean(held_out),
+            "train_accuracy": _mean([record.get("train_accuracy") for record in records]),
+            "test_accuracy": _mean([record.get("test_accuracy") for record in records]),
         }
         metrics = summary.to_json(about)
         results.finish(metrics)

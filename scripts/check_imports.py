@@ -18,7 +18,7 @@ DATA_FLOW = """
     archives data design signals store_files store_layout store_records stacks store
     recipes engines training interop
     moments view gaussian empirical_bayes pointwise population calibration attacks scoring
-    decisions metrics theory diagnostics evaluation results report auditing
+    decisions metrics theory diagnostics evaluation results report auditing elsewhere
     terminal __init__ commands cli __main__
 """.split()  # noqa: SIM905
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import hashlib
 import os
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from plmia.attacks import ATTACKS, Attack
 from plmia.data import LabelledData
 from plmia.design import MembershipDesign, audit_design
 from plmia.engines import Engine, Inline, LocalProcesses
-from plmia.errors import DataError, RecipeError
+from plmia.errors import DataError, PopulationError, RecipeError
 from plmia.evaluation import Setup, attack_targets
+from plmia.recipes.named import parse_recipe
 from plmia.recipes.recipe import Recipe, Trained
 from plmia.recipes.views import View, check_views, default_views
 from plmia.results import ResultFolder, Summary
 from plmia.store import SignalStore
-from plmia.training import Work, train_missing, versions
+from plmia.training import Work, audit_about, shared_data, train_missing, versions
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class GivenTarget:
     conf: npt.NDArray[np.floating] | None = None
     model: Any = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "members", np.asarray(self.members))
+        if (self.conf is None) == (self.model is None):
+            raise DataError("a target that is given needs its signals (conf) or its model, one of the two")
+
     def signals(self, data: LabelledData, views: Sequence[View]) -> npt.NDArray[np.float32]:
         """Return confidences [points, views]."""
         if self.members.shape != (data.n_points,) or self.members.dtype != np.bool_:
@@ -57,11 +63,16 @@ class GivenTarget:
             from plmia.recipes.scikit import Sklearn
 
             return Sklearn.query(self.model, data, self.members, views).conf
-        conf = np.asarray(self.conf, dtype=np.float32).reshape(data.n_points, -1)
-        if conf.shape[1] != len(views):
+        conf = np.asarray(self.conf, dtype=np.float32)
+        conf = conf[:, None] if conf.ndim == 1 else conf
+        if conf.shape != (data.n_points, len(views)):
             raise DataError(
-                f"the target's signals have {conf.shape[1]} views, the references {len(views)}: query both alike"
+                f"the target's signals have shape {conf.shape}, [{data.n_points}, {len(views)}] is needed, points and "
+                "views of the references: query both alike"
             )
+        if not np.isfinite(conf).all():
+            point = int(np.argmin(np.isfinite(conf).all(axis=1)))
+            raise DataError(f"the target's signal at point {point} is {conf[point].tolist()}: it must be finite")
         return conf
 
 
@@ -99,20 +110,19 @@ class AuditPlan:
         self.recipe.check(self.data)
         check_views(self.views, self.data)
 
+    @functools.cached_property
+    def _given(self) -> npt.NDArray[np.float32] | None:
+        """Signals of a given target [points, views]."""
+        return None if self.target is None else self.target.signals(self.data, self.views)
+
     def about(self) -> dict[str, Any]:
         """Everything that decides what is trained; a store made for other values is never reused."""
         target = "trained"
-        if self.target is not None:
+        if self.target is not None and self._given is not None:
             digest = hashlib.sha256(np.packbits(self.target.members).tobytes())
-            digest.update(self.target.signals(self.data, self.views).tobytes())
+            digest.update(self._given.tobytes())
             target = digest.hexdigest()
-        return {
-            "data": self.data.digest,
-            "recipe": self.recipe.to_json(),
-            "views": [str(view) for view in self.views],
-            "seed": self.setup.seed,
-            "target": target,
-        }
+        return audit_about(self.data, self.recipe, self.views, self.setup.seed, target)
 
     def design(self) -> MembershipDesign:
         """Model 0 is the target, then complementary pairs of references."""
@@ -122,7 +132,26 @@ class AuditPlan:
         if self.target is not None:
             design = MembershipDesign(np.concatenate([self.target.members[None], design.matrix[1:]]))
         design.require_classes(self.data.y)
+        self._require_population(int((~design.matrix[0]).sum()))
         return design
+
+    def _require_population(self, outsiders: int) -> None:
+        """Find out before training what scoring would refuse afterwards."""
+        size = self.setup.population
+        if size is not None and not 2 <= size < outsiders:
+            raise PopulationError(
+                f"a population of {size} was asked for, the target has {outsiders} non-members: "
+                f"take from 2 to {outsiders - 1}, so that some are left to be evaluated"
+            )
+
+    def warnings(self) -> list[str]:
+        """What an auditor must know before training, in plain words."""
+        copies = self.design().split_duplicates(self.data)
+        blurred = (
+            f"{copies:,} points are copies of others on the other side of a split, which blurs who is a member: keep "
+            "copies together with groups, or leave them out"
+        )
+        return [blurred] if copies else []
 
 
 @dataclass(frozen=True)
@@ -166,6 +195,12 @@ def run_audit(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool =
     return Audit(folder, score_run(plan, train_run(plan, folder, engine, keep_models=keep_models), folder))
 
 
+def open_store(plan: AuditPlan, folder: Path) -> SignalStore:
+    """Open the store of an audit, or make it."""
+    views = [str(view) for view in plan.views]
+    return SignalStore.create(folder / "signals", plan.about(), plan.design(), views, plan.data.y)
+
+
 def train_run(
     plan: AuditPlan,
     folder: Path,
@@ -185,13 +220,12 @@ def train_run(
     skip : callable
         Told how many models were there already.
     """
-    design, views = plan.design(), [str(view) for view in plan.views]
-    store = SignalStore.create(folder / "signals", plan.about(), design, views, plan.data.y)
-    if plan.target is not None and 0 in store.missing():
-        store.append([0], plan.target.signals(plan.data, plan.views)[None], [{"given": True, "versions": versions()}])
+    store = open_store(plan, folder)
+    if plan._given is not None and 0 in store.missing():
+        store.append([0], plan._given[None], [{"given": True, "versions": versions()}])
     skip(len(store.finished()))
     if store.missing():
-        with _shared_data(plan.data, folder, engine) as data:
+        with shared_data(plan.data, folder, engine) as data:
             work = Work(data, plan.recipe, plan.views, keep_models)
             train_missing(store, work, engine, plan.setup.seed, report, folder / "models" if keep_models else None)
     return store
@@ -227,30 +261,20 @@ def _mean(values: list[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-@contextlib.contextmanager
-def _shared_data(data: LabelledData, folder: Path, engine: Engine) -> Iterator[LabelledData | Path]:
-    """Data as workers get them: in a folder that processes of this machine map, or as they are."""
-    if not isinstance(engine, LocalProcesses):
-        yield data
-        return
-    for leftover in folder.glob(".data-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=".data-", dir=folder) as shared:
-        data.save(Path(shared))
-        yield Path(shared)
-
-
 def default_engine(recipe: Recipe, workers: int | None = None) -> Engine:
-    """Processes, one a core; this process alone where a recipe cannot travel to others."""
+    """Processes, one a core; this process alone where a recipe cannot travel to others.
+
+    What the user's script defines stays here, too: other processes would have to run the script to get it.
+    """
     from multiprocessing.reduction import ForkingPickler
 
     try:
-        ForkingPickler.dumps(recipe)
+        if b"__main__" in bytes(ForkingPickler.dumps(recipe)):
+            return Inline()
     except Exception:  # whatever it raises, the recipe stays here
         return Inline()
-    return LocalProcesses(
-        workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return LocalProcesses(workers or cores)
 
 
 def audit(
@@ -271,8 +295,9 @@ def audit(
 
     Parameters
     ----------
-    model : scikit-learn classifier or Recipe
-        How to train; clones of a classifier are trained, never the object itself.
+    model : scikit-learn classifier, Recipe or str
+        How to train, or the name of a recipe ("mlp", "gbdt?depth=5"). Clones of a classifier are trained, never the
+        object itself.
     X : array [points, ...]
         Features or images.
     y : int array [points]
@@ -308,14 +333,17 @@ def audit(
     plan = AuditPlan(
         data, recipe, references, tuple(views or default_views(data)), setup or Setup(), tuple(attacks), target
     )
+    for warning in plan.warnings():
+        warnings.warn(warning, stacklevel=2)
     where = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="plmia-"))
-    where.mkdir(parents=True, exist_ok=True)
     return run_audit(plan, where, engine or default_engine(recipe))
 
 
 def _as_recipe(model: Any) -> Recipe:
     from plmia.recipes.scikit import Sklearn
 
+    if isinstance(model, str):
+        return parse_recipe(model)
     if isinstance(model, type):
         raise RecipeError(f"{model.__name__} is a class: give an object, {model.__name__}()")
     return Sklearn(model)

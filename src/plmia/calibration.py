@@ -15,6 +15,7 @@ import numpy as np
 from plmia.cauchy_sum import SignedLog, cauchy_mean, cauchy_mean_exact
 from plmia.errors import AttackError, PopulationError
 from plmia.moments import FloatArray, IntArray
+from plmia.numerics import count_below
 
 PAIRS_PER_BLOCK = 1 << 20
 # How many partners each population point gets when the null spread must be estimated from pairs.
@@ -43,7 +44,7 @@ class MeanOfViews:
 
     def points(self, phi: FloatArray) -> FloatArray:
         """Mean over views [n]."""
-        mean: FloatArray = phi.mean(axis=1)
+        mean: FloatArray = phi.mean(axis=1) if phi.shape[1] > 1 else phi[:, 0]
         return mean
 
     def pairs(self, differences: FloatArray) -> FloatArray:
@@ -146,7 +147,7 @@ class BinaryVote:
 
     def shared(self, query: FloatArray, population: FloatArray, size: IntArray) -> FloatArray:
         """Share of wins [n], by sorting."""
-        return np.searchsorted(np.sort(population), query - self.gamma, side="left") / size
+        return count_below(population, query - self.gamma) / size
 
     def pairwise(self, differences: FloatArray, size: IntArray, null_std: FloatArray) -> FloatArray:
         """Share of wins [n]."""

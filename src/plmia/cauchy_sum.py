@@ -20,6 +20,7 @@ exponential trend of a cell is divided out, what is left is as tame far out as i
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -51,9 +52,11 @@ _MAX_SIZE = 5e149
 _CANCELLATION = 1e-2
 _FEW_NEAR_ZERO = 32
 _NODES_NEAR_ZERO = 8
-# Entries of one temporary (1 MiB of float64).
-_BLOCK = 1 << 17
+# Entries of one temporary (a quarter of a MiB of float64: several of them fit the cache).
+_BLOCK = 1 << 15
 _EXACT_PAIRS = 2_000_000
+# Queries that are worked on at a time, so that temporaries stay small beside the queries themselves.
+_QUERIES = 1 << 14
 
 
 def cauchy_mean_exact(differences: npt.ArrayLike, count: npt.ArrayLike | None = None) -> SignedLog:
@@ -129,9 +132,10 @@ def cauchy_mean(queries: npt.ArrayLike, population: npt.ArrayLike, *, exact_belo
     _require_usable(q, "queries")
     _require_usable(z, "the population")
     unique, inverse = np.unique(q, return_inverse=True)
+    if q.size == 0:
+        return SignedLog(np.empty(0), np.empty(0))
     mean = _mean_direct if unique.size * z.size < exact_below else _mean_interpolated
-    sign, log_abs = strictly_increasing(mean(unique, np.sort(z)))
-    return SignedLog(sign[inverse], log_abs[inverse])
+    return strictly_increasing(mean(unique, np.sort(z)), inverse)
 
 
 def _require_usable(values: FloatArray, name: str) -> None:
@@ -175,17 +179,24 @@ def _mean_direct(queries: FloatArray, population: FloatArray) -> SignedLog:
 
 
 def _mean_interpolated(queries: FloatArray, population: FloatArray) -> SignedLog:
-    """Mean of T at sorted queries, from the interpolated P and N."""
+    """Mean of T at sorted queries, from the interpolated P and N, some queries at a time."""
     low, high = population[0], population[-1]
-    log_p = _log_sums(queries - low, population - low)
-    log_n = _log_sums((high - queries)[::-1], (high - population)[::-1])[::-1]
-    gap = log_p - log_n
-    larger = np.maximum(log_p, log_n) - math.log(population.size)
-    sign, log_abs = _signed_log(np.copysign(np.expm1(-np.abs(gap)), gap), larger)
+    p = _LogSums.of(population - low, queries[0] - low, queries[-1] - low)
+    n = _LogSums.of((high - population)[::-1], high - queries[-1], high - queries[0])
+    sign, log_abs = np.empty_like(queries), np.empty_like(queries)
+    first, last = queries.size, 0
+    for start in range(0, queries.size, _QUERIES):
+        part = slice(start, start + _QUERIES)
+        log_p, log_n = p.at(queries[part] - low), n.at((high - queries[part])[::-1])[::-1]
+        gap = log_p - log_n
+        larger = np.maximum(log_p, log_n) - math.log(population.size)
+        sign[part], log_abs[part] = _signed_log(np.copysign(np.expm1(-np.abs(gap)), gap), larger)
+        near = np.flatnonzero(np.abs(gap) < _CANCELLATION)
+        if near.size:
+            first, last = min(first, start + int(near[0])), start + int(near[-1]) + 1
     # log P - log N grows with a slope of at least 2.5: the queries at which P and N cancel are one short stretch.
-    near = np.flatnonzero(np.abs(gap) < _CANCELLATION)
-    if near.size:
-        stretch = slice(near[0], near[-1] + 1)
+    if first < last:
+        stretch = slice(first, last)
         sign[stretch], log_abs[stretch] = _mean_near_zero(queries[stretch], population)
     return SignedLog(sign, log_abs)
 
@@ -229,25 +240,52 @@ def _zero_of_mean(first: float, last: float, population: FloatArray) -> float:
     return float(x1)
 
 
-def _log_sums(y: FloatArray, d: FloatArray) -> FloatArray:
-    """Return log P at the sorted y = phi - min z, given the sorted d = z - min z."""
-    if y.size == 0:
-        return np.empty(0)
-    reach = math.log(d.size) + _NEGLIGIBLE
-    sources, weights = _compress(d, y, reach)
-    cell = np.floor(y / (2.0 * _HALF_WIDTH))
-    starts = np.flatnonzero(np.diff(cell, prepend=np.nan) != 0.0)
-    counts = np.diff(starts, append=y.size)
-    dense = (counts > _NODES) & (np.abs(y[starts]) < _FAR)
-    inside = np.repeat(dense, counts)
-    out = np.empty_like(y)
-    out[~inside] = _log_weighted_sums(y[~inside], sources, weights, reach)
-    centres = (cell[starts[dense]] + 0.5) * (2.0 * _HALF_WIDTH)
-    nodes = (centres[:, None] + _HALF_WIDTH * _chebyshev(_NODES)[0]).ravel()
-    node_logs = _log_weighted_sums(nodes, sources, weights, reach).reshape(-1, _NODES)
-    which = np.repeat(np.arange(centres.size), counts[dense])
-    out[inside] = _interpolate_logs(node_logs, which, (y[inside] - centres[which]) / _HALF_WIDTH)
-    return out
+@dataclass(frozen=True)
+class _LogSums:
+    """log P as a function of y = phi - min z: weighted sources that stand for the population."""
+
+    sources: FloatArray
+    weights: FloatArray
+    reach: float
+
+    @classmethod
+    def of(cls, d: FloatArray, first: float, last: float) -> _LogSums:
+        """Prepare for first <= y <= last, given the sorted d = z - min z."""
+        reach = math.log(d.size) + _NEGLIGIBLE
+        # The window is widest at y = sqrt(reach), and shrinks from there on both sides.
+        ends = np.array([first, last, min(max(math.sqrt(reach), first), last)])
+        edges = _source_edges(float(_window(ends, reach).max()), float(np.abs(ends).max()), reach)
+        return cls(*_compress(d, edges), reach)
+
+    def at(self, y: FloatArray) -> FloatArray:
+        """Return log P at sorted y: interpolated in cells that hold more of them than nodes, summed elsewhere."""
+        cell = np.floor(y / (2.0 * _HALF_WIDTH))
+        starts = np.flatnonzero(np.diff(cell, prepend=np.nan) != 0.0)
+        counts = np.diff(starts, append=y.size)
+        dense = (counts > _NODES) & (np.abs(y[starts]) < _FAR)
+        inside = np.repeat(dense, counts)
+        out = np.empty_like(y)
+        out[~inside] = self._summed(y[~inside])
+        centres = (cell[starts[dense]] + 0.5) * (2.0 * _HALF_WIDTH)
+        nodes = (centres[:, None] + _HALF_WIDTH * _chebyshev(_NODES)[0]).ravel()
+        node_logs = self._summed(nodes).reshape(-1, _NODES)
+        which = np.repeat(np.arange(centres.size), counts[dense])
+        out[inside] = _interpolate_logs(node_logs, which, (y[inside] - centres[which]) / _HALF_WIDTH)
+        return out
+
+    def _summed(self, y: FloatArray) -> FloatArray:
+        """Log of the sum of weights * A(y - sources) at sorted y, over the sources that matter."""
+        out = np.empty_like(y)
+        windows = _window(y, self.reach)
+        rows = max(1, _BLOCK // self.sources.size)
+        for start in range(0, y.size, rows):
+            part = slice(start, start + rows)
+            used = max(1, int(np.searchsorted(self.sources, windows[part].max(), side="right")))
+            logs = log_cauchy_kernel(y[part, None] - self.sources[:used])
+            top = logs[:, 0]  # the largest: A increases, and the sources are sorted
+            # einsum and not a matrix product: its result does not depend on the number of threads.
+            out[part] = np.log(np.einsum("ij,j->i", np.exp(logs - top[:, None]), self.weights[:used])) + top
+        return out
 
 
 def _interpolate_logs(node_logs: FloatArray, cell: npt.NDArray[np.intp], t: FloatArray) -> FloatArray:
@@ -258,17 +296,11 @@ def _interpolate_logs(node_logs: FloatArray, cell: npt.NDArray[np.intp], t: Floa
     level = node_logs - slope[:, None] * nodes
     top = level.max(axis=1)
     coefficients = np.einsum("kj,cj->kc", transform, np.exp(level - top[:, None]))
-    out = np.empty_like(t)
-    for start in range(0, t.size, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        where, at = cell[part], t[part]
-        out[part] = np.log(_clenshaw(coefficients, where, at)) + slope[where] * at + top[where]
-    return out
+    return np.asarray(np.log(_clenshaw(coefficients, cell, t)) + slope[cell] * t + top[cell])
 
 
-def _compress(d: FloatArray, y: FloatArray, reach: float) -> tuple[FloatArray, FloatArray]:
+def _compress(d: FloatArray, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Replace the points d by sorted, weighted sources: nodes in cells that hold more points than nodes."""
-    edges = _source_edges(float(_window(y, reach).max()), float(np.abs(y[[0, -1]]).max()), reach)
     bounds = np.searchsorted(d, edges)
     counts = np.diff(bounds)
     dense = counts > _NODES
@@ -307,21 +339,6 @@ def _window(y: FloatArray, reach: float) -> FloatArray:
     root = np.sqrt(np.abs(y * size - 2.0 * reach))
     short = (y < 0.0) | (y * size > 2.0 * reach)
     return np.where(short, 2.0 * reach / (size + root), y + root)
-
-
-def _log_weighted_sums(y: FloatArray, sources: FloatArray, weights: FloatArray, reach: float) -> FloatArray:
-    """Log of the sum of weights * A(y - sources) at sorted y, over the sources that matter."""
-    out = np.empty_like(y)
-    windows = _window(y, reach)
-    rows = max(1, _BLOCK // sources.size)
-    for start in range(0, y.size, rows):
-        part = slice(start, start + rows)
-        used = max(1, int(np.searchsorted(sources, windows[part].max(), side="right")))
-        logs = log_cauchy_kernel(y[part, None] - sources[:used])
-        top = logs[:, 0]  # the largest: A increases, and the sources are sorted
-        # einsum and not a matrix product: its result does not depend on the number of threads.
-        out[part] = np.log(np.einsum("ij,j->i", np.exp(logs - top[:, None]), weights[:used])) + top
-    return out
 
 
 def _chebyshev(nodes: int) -> tuple[FloatArray, FloatArray]:

@@ -54,11 +54,11 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="plmia")
 def main() -> None:
-    r"""Audit machine-learning models for membership leakage, with error rates that hold.
+    """Audit machine-learning models for membership leakage, with error rates that hold.
 
     \b
     Examples:
       plmia demo -o demo-out              a whole audit, in a minute
       plmia score signals.npz -o out      every attack on signals that exist already
       plmia attacks                       what can be run
-    """
+    """  # noqa: D301 - click wants the control character itself

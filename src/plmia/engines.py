@@ -7,6 +7,7 @@ job is run again, a few times, before the engine gives up on it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -14,11 +15,14 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, Protocol, TypeVar
+from multiprocessing.reduction import ForkingPickler
+from types import ModuleType
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from plmia.errors import PlmiaError, TrainingError
 
@@ -26,6 +30,9 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 MOST_TRIES = 3
+
+# What libraries say, under errors of many kinds, when memory does not suffice.
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "unable to allocate")
 
 
 @dataclass(frozen=True)
@@ -36,14 +43,21 @@ class Failed:
     trace: str = ""
 
 
+Results = Generator[tuple[Any, Any | Failed], None, None]
+
+
 class Engine(Protocol):
     """A place to run jobs."""
 
-    def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any | Failed]]:
+    @property
+    def at_once(self) -> int:
+        """Into how many jobs work is cut where it can be cut."""
+
+    def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Results:
         """Run ``work`` on each job; yield jobs with their results, as they come.
 
         ``work`` and the jobs must be picklable unless the engine runs them in this process. A result is handed over
-        before another job is taken, so results never pile up.
+        before another job is taken, so results never pile up. Closing the generator ends all that still runs.
         """
 
 
@@ -53,9 +67,9 @@ def attempt(work: Callable[[Job], Result], job: Job) -> Result | Failed:
         return work(job)
     except PlmiaError as error:
         return Failed(str(error))
-    except MemoryError as error:
-        return Failed(f"out of memory ({error}): use fewer workers, or a smaller stack")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY):
+            return Failed(f"out of memory ({error}): use fewer workers, or a smaller stack")
         return Failed(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
@@ -63,7 +77,9 @@ def attempt(work: Callable[[Job], Result], job: Job) -> Result | Failed:
 class Inline:
     """One job after another in this process; needed for functions that no other process can import."""
 
-    def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any | Failed]]:
+    at_once: ClassVar[int] = 1
+
+    def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Results:
         """Run the jobs in order."""
         for job in jobs:
             yield job, attempt(work, job)
@@ -81,31 +97,45 @@ class LocalProcesses:
 
     workers: int
 
-    def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any | Failed]]:
+    @property
+    def at_once(self) -> int:
+        """One job a worker."""
+        return self.workers
+
+    def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Results:
         """Run the jobs, ``workers`` at a time."""
+        pickled = _pickled(work)
         queue = deque((job, 1) for job in jobs)
         busy: dict[Any, _Worker[Any]] = {}
         idle: list[_Worker[Any]] = []
         try:
             while queue or busy:
                 while queue and len(busy) < self.workers:
-                    worker = idle.pop() if idle else _Worker(work)
-                    worker.give(*queue.popleft())
+                    worker = idle.pop() if idle else _Worker(pickled)
                     busy[worker.pipe] = worker
+                    worker.give(*queue.popleft())
                 for pipe in wait(list(busy)):
+                    result = busy[pipe].take()
                     worker = busy.pop(pipe)
-                    result = worker.take()
-                    if isinstance(result, _Died) and worker.tries < MOST_TRIES:
+                    if not isinstance(result, _Died):
+                        idle.append(worker)
+                        yield worker.job, result
+                    elif worker.tries < MOST_TRIES:
                         queue.appendleft((worker.job, worker.tries + 1))
-                        continue
-                    if isinstance(result, _Died):
+                    else:
                         yield worker.job, result.failed(worker.tries)
-                        continue
-                    idle.append(worker)
-                    yield worker.job, result
         finally:
             for worker in [*idle, *busy.values()]:
                 worker.stop()
+
+
+def _pickled(work: Callable[[Any], Any]) -> bytes:
+    try:
+        return bytes(ForkingPickler.dumps(work))
+    except Exception as error:  # whatever it raises, the work stays here
+        raise TrainingError(
+            f"this recipe cannot be sent to other processes ({type(error).__name__}: {error}): use engine=Inline()"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -115,20 +145,30 @@ class _Died:
     def failed(self, tries: int) -> Failed:
         how = f"exit code {self.exit_code}"
         if self.exit_code is not None and self.exit_code < 0:
-            how = signal.Signals(-self.exit_code).name + (", often for lack of memory" if self.exit_code == -9 else "")
+            with contextlib.suppress(ValueError):  # not every signal has a name
+                how = signal.Signals(-self.exit_code).name
+        if self.exit_code == -9:
+            how += ", often for lack of memory"
         return Failed(f"a worker process died {tries} times over it ({how}): use fewer workers, or a smaller stack")
 
 
 class _Worker(Generic[Job]):
     """A process and the pipe to it."""
 
-    def __init__(self, work: Callable[[Job], Any]) -> None:
+    def __init__(self, work: bytes) -> None:
         # Not fork: threads of numerical libraries do not survive it.
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_serve, args=(theirs, work), daemon=True)
-        self._process.start()
-        theirs.close()
+        self._process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
+        try:
+            with _interrupts_held(), contextlib.nullcontext() if b"__main__" in work else _script_hidden():
+                self._process.start()
+        except OSError as error:
+            raise TrainingError(f"no worker process could be started ({error}): use fewer workers") from error
+        finally:
+            theirs.close()
+        with contextlib.suppress(OSError):
+            self.pipe.send_bytes(work)
 
     def give(self, job: Job, tries: int) -> None:
         """Send a job."""
@@ -146,20 +186,62 @@ class _Worker(Generic[Job]):
             return _Died(self._process.exitcode)
 
     def stop(self) -> None:
-        """End the process."""
+        """End the process, whatever its code does with milder signals."""
         self.pipe.close()
-        self._process.terminate()
+        self._process.kill()
         self._process.join()
 
 
-def _serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
-    """Answer jobs until the other side is gone."""
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C wait: a process that starts inside ignores it from its first moment, not only once it serves."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # The first process starts this one, too, which lets interrupts through again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _script_hidden() -> Iterator[None]:
+    """Keep spawned processes from running the user's script again, which would start its audit again."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+def _serve(pipe: Connection) -> None:
+    """Receive the work, then answer jobs until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Training may start processes of its own, which daemons may not.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    # Standard output is the command's; what training prints must not get between its lines.
+    with contextlib.suppress(OSError):
+        os.dup2(2, 1)
     one_thread()
     threading.Thread(target=_die_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
+        work: Callable[[Any], Any] | Failed = attempt(lambda p: p.recv(), pipe)
         while True:
-            pipe.send(attempt(work, pipe.recv()))
+            job = pipe.recv()
+            _answer(pipe, work if isinstance(work, Failed) else attempt(work, job))
+
+
+def _answer(pipe: Connection, result: Any) -> None:
+    try:
+        pipe.send(result)
+    except OSError:
+        raise
+    except Exception as error:  # what it raises when a result cannot be pickled depends on the result
+        pipe.send(Failed(f"the result cannot be sent back ({type(error).__name__}: {error})", traceback.format_exc()))
 
 
 def _die_with_parent() -> None:
@@ -203,37 +285,56 @@ class Ray:
     cpus: float = 1.0
     in_flight: int = 16
 
-    def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any | Failed]]:
+    @property
+    def at_once(self) -> int:
+        """As many jobs as are handed to the cluster; where each has a GPU, stacks are better large than many."""
+        return 1 if self.gpus else self.in_flight
+
+    def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Results:
         """Run the jobs on the cluster."""
         ray = _import_ray()
-        started = not ray.is_initialized()
-        if started:
-            try:
-                ray.init(
-                    address=self.address, log_to_driver=False, include_dashboard=False if self.address is None else None
-                )
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise TrainingError(f"no Ray cluster answers at {self.address!r}: {error}") from error
-        remote = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=MOST_TRIES - 1)(_on_cluster)
-        shared, waiting = ray.put(work), deque(jobs)
+        started = self._start(ray)
         running: dict[Any, Any] = {}
         try:
+            remote = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=MOST_TRIES - 1)(_on_cluster)
+            shared, waiting = ray.put(work), deque(jobs)
             while waiting or running:
                 while waiting and len(running) < self.in_flight:
                     job = waiting.popleft()
                     running[remote.remote(shared, job)] = job
                 for done in ray.wait(list(running), num_returns=1)[0]:
-                    job = running.pop(done)
-                    try:
-                        result = ray.get(done)
-                    except ray.exceptions.RayError as error:
-                        result = Failed(f"a Ray worker died {MOST_TRIES} times over it: {str(error).splitlines()[0]}")
-                    yield job, result
+                    result = _fetch(ray, done)
+                    yield running.pop(done), result
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
             if started:
                 ray.shutdown()
+
+    def _start(self, ray: Any) -> bool:
+        """Connect to the cluster, or start one, unless that is done already."""
+        if ray.is_initialized():
+            return False
+        own = {"include_dashboard": False} if self.address is None else {}
+        try:
+            ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise TrainingError(
+                f"no Ray cluster answers at {self.address!r} ({error}): check --ray-address, or leave it out"
+            ) from error
+        return True
+
+
+def _fetch(ray: Any, done: Any) -> Any | Failed:
+    try:
+        return ray.get(done)
+    except ray.exceptions.RayTaskError as error:
+        return Failed(f"a Ray worker could not take it: {error.cause!r}", str(error))
+    except ray.exceptions.RayError as error:
+        return Failed(
+            f"a Ray worker died {MOST_TRIES} times over it, often for lack of memory "
+            f"({str(error).splitlines()[0]}): use machines with more memory, or a smaller stack"
+        )
 
 
 def _on_cluster(work: Callable[[Job], Result], job: Job) -> Result | Failed:

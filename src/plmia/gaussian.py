@@ -54,7 +54,7 @@ class SideMoments:
     """
 
     side: str
-    n: IntArray
+    n: npt.NDArray[np.integer]
     mean: FloatArray
     variance: FloatArray
     rounding: FloatArray

@@ -22,6 +22,8 @@ IntArray = npt.NDArray[np.intp]
 # the second-level cache. (Even, so that pairs stay together; at most 127, so that counts fit a byte.)
 ROWS_PER_FLUSH = 32
 CELLS_PER_BLOCK = 1 << 12
+# What is not cheap enough for that works on blocks of this many signals (1 MiB of float64).
+CELLS_IN_MEMORY = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,14 @@ class References:
             return self.signals[rows[0] : rows[-1] + 1, points]
         return self.signals[rows, points]
 
-    def blocks(self, cells: int = 1 << 20) -> Iterator[tuple[slice, FloatArray, npt.NDArray[np.bool_]]]:
+    def pieces(self) -> Iterator[tuple[slice, slice]]:
+        """A few references and some points at a time, small enough for the cache."""
+        width = max(1, CELLS_PER_BLOCK // self.n_views)
+        for start in range(0, self.n_points, width):
+            for first in range(0, len(self), ROWS_PER_FLUSH):
+                yield slice(first, first + ROWS_PER_FLUSH), slice(start, min(start + width, self.n_points))
+
+    def blocks(self, cells: int = CELLS_IN_MEMORY) -> Iterator[tuple[slice, FloatArray, npt.NDArray[np.bool_]]]:
         """All references for some points at a time, in bounded memory.
 
         Parameters
@@ -91,7 +100,7 @@ class References:
             yield points, self.conf(slice(None), points).astype(np.float64), self.in_mask[:, points]
 
     def at(
-        self, points: IntArray, cells: int = 1 << 20
+        self, points: IntArray, cells: int = CELLS_IN_MEMORY
     ) -> Iterator[tuple[IntArray, FloatArray, npt.NDArray[np.bool_]]]:
         """The same for the given points only: some of them at a time."""
         width = max(1, cells // max(1, len(self) * self.n_views))
@@ -158,8 +167,8 @@ class Sums:
         The sums.
     """
 
-    n_in: IntArray
-    n_out: IntArray
+    n_in: npt.NDArray[np.int32]
+    n_out: npt.NDArray[np.int32]
     inside: FloatArray
     outside: FloatArray
 
@@ -167,7 +176,7 @@ class Sums:
     def zeros(cls, n_points: int, n_views: int) -> Sums:
         """Sums over no model."""
         shape = (2, n_points, n_views)
-        return cls(np.zeros(n_points, np.intp), np.zeros(n_points, np.intp), np.zeros(shape), np.zeros(shape))
+        return cls(np.zeros(n_points, np.int32), np.zeros(n_points, np.int32), np.zeros(shape), np.zeros(shape))
 
     def copy(self) -> Sums:
         """Return sums that can be added to without touching these."""
@@ -175,18 +184,9 @@ class Sums:
 
     def add(self, references: References, feature: Feature) -> None:
         """Add ``references`` in place, some points and a few models at a time."""
-        width = max(1, CELLS_PER_BLOCK // references.n_views)
-        for start in range(0, references.n_points, width):
-            points = slice(start, min(start + width, references.n_points))
-            for first in range(0, len(references), ROWS_PER_FLUSH):
-                few = slice(first, first + ROWS_PER_FLUSH)
-                self._add_block(
-                    references.conf(few, points),
-                    references.in_mask[few, points],
-                    points,
-                    feature,
-                    references.paired,
-                )
+        for few, points in references.pieces():
+            conf, in_mask = references.conf(few, points), references.in_mask[few, points]
+            self._add_block(conf, in_mask, points, feature, references.paired)
 
     def _add_block(
         self,
@@ -202,9 +202,15 @@ class Sums:
         for k, (total_in, total_out) in enumerate(zip(feature.sums(inside), feature.sums(outside), strict=True)):
             self.inside[k, points] += total_in
             self.outside[k, points] += total_out
-        n_in = np.add.reduce(in_mask.view(np.int8), axis=0, dtype=np.int8) if not paired else len(conf) // 2
+        n_in = count(in_mask) if not paired else len(conf) // 2
         self.n_in[points] += n_in
         self.n_out[points] += len(conf) - n_in
+
+
+def count(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+    """Count True over the first axis, of at most 127."""
+    total: npt.NDArray[np.int8] = np.add.reduce(flags.view(np.int8), axis=0, dtype=np.int8)
+    return total
 
 
 def _part_by_membership(

@@ -24,7 +24,7 @@ from plmia.gaussian import (
     side_moments,
     sort_masked,
 )
-from plmia.moments import FloatArray
+from plmia.moments import FloatArray, count
 from plmia.numerics import log_sigmoid
 from plmia.view import AttackView
 
@@ -58,14 +58,19 @@ class ReferenceRank:
 
     def __call__(self, view: AttackView) -> FloatArray:
         """Statistic [points, views]."""
-        less, n_out = np.zeros(view.target.shape), np.zeros(view.n_points)
-        for row, member in zip(view.references.rows, view.references.in_mask, strict=True):
-            conf, out = view.references.signals[row], ~member[:, None]
-            less += (conf < view.target) & out
-            less += 0.5 * ((conf == view.target) & out)
-            n_out += ~member
+        twice, n_out = np.zeros(view.target.shape), np.zeros(view.n_points)
+        # Compared as they are stored, if that loses nothing of the target: twice as fast as after a conversion.
+        stored = view.target.astype(view.references.signals.dtype)
+        target = stored if np.array_equal(stored, view.target) else view.target
+        for few, points in view.references.pieces():
+            conf, out = view.references.conf(few, points), ~view.references.in_mask[few, points]
+            below = (conf < target[points]) & out[:, :, None]
+            not_above = (conf <= target[points]) & out[:, :, None]
+            twice[points] += count(below)
+            twice[points] += count(not_above)
+            n_out[points] += count(out)
         _require_out(n_out)
-        return less / n_out[:, None]
+        return twice / (2 * n_out[:, None])
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Meter:
 
     def __init__(self, what: str, total: int, console: Console | None) -> None:
         self._what, self._total, self._console = what, total, console
-        self._done = 0
+        self._done = self._skipped = 0
         self._detail = ""
         self._bar: Progress | None = None
 
@@ -47,6 +47,11 @@ class Meter:
     ) -> None:
         if self._bar:
             self._bar.stop()
+
+    def skip(self, steps: int) -> None:
+        """Count ``steps`` that took no time, because they were done before."""
+        self._done += steps
+        self._skipped += steps
 
     def tick(self, steps: int = 1, detail: str = "") -> None:
         """Count ``steps`` as done; ``detail`` stands behind what is being done."""
@@ -62,7 +67,7 @@ class Meter:
                 self._start_bar(self._console)
         elif now - max(self._last_line, self._started) > LINE_SECONDS:
             self._last_line = now
-            left = (now - self._started) * (self._total - self._done) / self._done
+            left = (now - self._started) * (self._total - self._done) / (self._done - self._skipped)
             self._console.print(
                 f"{self._what}{self._detail}: {100 * self._done / self._total:.0f} %, about {left:.0f} s left"
             )

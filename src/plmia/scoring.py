@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from plmia.attacks import Attack
-from plmia.calibration import NoCalibration, pairwise_scores
+from plmia.calibration import NoCalibration, Views, pairwise_scores
 from plmia.cauchy_sum import SignedLog
 from plmia.errors import AttackError, PlmiaError, some
 from plmia.moments import FloatArray, IntArray
+from plmia.numerics import count_below
 from plmia.pointwise import Statistic
-from plmia.population import Comparison
+from plmia.population import Comparison, Policy
 from plmia.view import AttackView
 
 Tick = Callable[[int], None]
@@ -71,13 +72,33 @@ def score_all(
     at a time, so that all of them need never be in memory together.
     """
     statistics: dict[Statistic, FloatArray] = {}
+    conformal: dict[tuple[Statistic, Views, Policy], FloatArray] = {}
     for i, attack in enumerate(attacks):
         if attack.statistic not in statistics:
-            statistics[attack.statistic] = evaluate_statistic(attack, view)
+            _evaluate_alike(attack, attacks[i:], view, statistics)
         later = {other.statistic for other in attacks[i + 1 :]}
-        phi = statistics[attack.statistic] if attack.statistic in later else statistics.pop(attack.statistic)
+        phi = statistics[attack.statistic]
+        same = (attack.statistic, attack.views, attack.population)
         rng = np.random.default_rng([seed, zlib.crc32(attack.name.encode())])
-        yield _calibrate(attack, phi, view, rng, tick)
+        scores = _calibrate(attack, phi, view, rng, tick, conformal.get(same))
+        conformal[same] = scores.log10_p_conformal
+        if attack.statistic not in later:
+            del statistics[attack.statistic]
+            conformal = {key: value for key, value in conformal.items() if key[0] in later}
+        yield scores
+        del phi, scores
+
+
+def _evaluate_alike(
+    attack: Attack, attacks: Sequence[Attack], view: AttackView, statistics: dict[Statistic, FloatArray]
+) -> None:
+    """Evaluate the attack's statistic and all those that read the same sums, then free the sums: they are larger."""
+    statistics[attack.statistic] = evaluate_statistic(attack, view)
+    uses: frozenset[str] = getattr(attack.statistic, "uses", frozenset())
+    for other in attacks:
+        if uses and getattr(other.statistic, "uses", None) == uses and other.statistic not in statistics:
+            statistics[other.statistic] = evaluate_statistic(other, view)
+    view.forget(uses)
 
 
 def evaluate_statistic(attack: Attack, view: AttackView) -> FloatArray:
@@ -105,20 +126,30 @@ def evaluate_statistic(attack: Attack, view: AttackView) -> FloatArray:
     return phi
 
 
-def _calibrate(attack: Attack, phi: FloatArray, view: AttackView, rng: np.random.Generator, tick: Tick) -> Scores:
-    summary = attack.views.points(phi)
-    result, log10_p = np.empty(view.n_points), np.empty(view.n_points)
-    conformal = np.empty(view.n_points)
+def _calibrate(
+    attack: Attack,
+    phi: FloatArray,
+    view: AttackView,
+    rng: np.random.Generator,
+    tick: Tick,
+    conformal: FloatArray | None = None,
+) -> Scores:
+    summary, known = attack.views.points(phi), conformal is not None
+    result = np.empty(view.n_points)
+    conformal = conformal if conformal is not None else np.empty(view.n_points)
+    combined: FloatArray | None = None
     for comparison in attack.population.comparisons(view, rng):
-        queries, population = comparison.queries, comparison.population
-        size = comparison.size()
-        conformal[queries] = conformal_log10_p(summary, queries, population if comparison.shared else view.population)
-        raw = _raw_scores(attack, phi, summary, comparison, size, tick)
+        queries = comparison.queries
+        if not known:
+            rivals = comparison.population if comparison.shared else view.population
+            conformal[queries] = conformal_log10_p(summary, queries, rivals)
+        raw = _raw_scores(attack, phi, summary, comparison, comparison.size(), tick)
         if isinstance(raw, SignedLog):
-            result[queries], log10_p[queries] = raw.asinh(), raw.log10_p()
+            combined = np.empty(view.n_points) if combined is None else combined
+            result[queries], combined[queries] = raw.asinh(), raw.log10_p()
         else:
-            result[queries], log10_p[queries] = raw, conformal[queries]
-    return Scores(attack.name, result, log10_p, conformal)
+            result[queries] = raw
+    return Scores(attack.name, result, conformal if combined is None else combined, conformal)
 
 
 def _raw_scores(
@@ -146,8 +177,7 @@ def conformal_log10_p(phi: FloatArray, queries: IntArray, population: IntArray) 
     population : int array [population]
         Known non-members.
     """
-    ordered = np.sort(phi[population])
-    at_least = len(ordered) - np.searchsorted(ordered, phi[queries], side="left")
+    at_least = len(population) - count_below(phi[population], phi[queries])
     own = np.isin(queries, population)
-    log10_p: FloatArray = np.log10((1 + at_least - own) / (len(ordered) + 1 - own))
+    log10_p: FloatArray = np.log10((1 + at_least - own) / (len(population) + 1 - own))
     return log10_p

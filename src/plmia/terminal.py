@@ -17,7 +17,8 @@ def stdout() -> Console:
     """Return standard output; what its encoding cannot write appears as a question mark."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    return Console(highlight=False, emoji=False)
+    # A file or a pipe has no width at which rows of a table should break.
+    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
 
 
 def stderr() -> Console:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import platform
+import shutil
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from plmia.data import LabelledData
-from plmia.engines import Engine, Failed
-from plmia.errors import TrainingError
+from plmia.engines import Engine, Failed, LocalProcesses
+from plmia.errors import OutputError, TrainingError
 from plmia.recipes.recipe import Recipe, Trained
 from plmia.recipes.views import View
 from plmia.store import SignalStore
 
 # A model that diverges is tried with this many seeds in all.
 MOST_SEEDS = 3
+# Another audit of the same folder may be running: what it shares with its workers is locked as long as it lives.
+_LOCK = "lock"
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,52 @@ def _load(folder: Path) -> LabelledData:
     return LabelledData.load(folder)
 
 
+@contextlib.contextmanager
+def shared_data(data: LabelledData, folder: Path, engine: Engine) -> Iterator[LabelledData | Path]:
+    """Data as workers get them: in a folder that processes of this machine map, or as they are."""
+    if not isinstance(engine, LocalProcesses):
+        yield data
+        return
+    for leftover in folder.glob(".data-*"):
+        if not _in_use(leftover):
+            shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        shared = Path(tempfile.mkdtemp(prefix=".data-", dir=folder))
+        lock = (shared / _LOCK).open("xb")
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to {folder} ({error.strerror or error}): make room, or use another folder"
+        ) from error
+    try:
+        with lock:
+            _locked_at_once(lock)
+            data.save(shared)
+            yield shared
+    finally:
+        shutil.rmtree(shared, ignore_errors=True)
+
+
+def _in_use(shared: Path) -> bool:
+    try:
+        with (shared / _LOCK).open("r+b") as lock:
+            return not _locked_at_once(lock)
+    except OSError:
+        return False
+
+
+def _locked_at_once(lock: IO[bytes]) -> bool:
+    """Lock a file until it is closed, unless another process has it locked; where there are no locks, let it be."""
+    try:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True
+
+
 def seed_of(seed: int, model: int, attempt: int) -> int:
     """Seed of a model's training; another for each attempt."""
     return int(np.random.SeedSequence([seed, model, attempt]).generate_state(1, np.uint64)[0] >> 1)
@@ -113,15 +166,15 @@ def train_missing(
     models_folder : Path, optional
         Where to keep weights, if they are wanted.
     """
-    wanted = store.missing()
+    wanted, stack = store.missing(), _stack_size(work.recipe.stack, store.shape[0], engine)
     for attempt in range(MOST_SEEDS):
         diverged: list[int] = []
-        jobs = list(_jobs(store, wanted, work.recipe.stack, seed, attempt))
-        for job, result in engine.run(work, jobs):
-            if isinstance(result, Failed):
-                raise TrainingError(_sentence(job, result), result.trace)
-            trained, seconds = result
-            diverged += _store_stack(store, work, job, trained, seconds, report, models_folder)
+        with contextlib.closing(engine.run(work, list(_jobs(store, wanted, stack, seed, attempt)))) as results:
+            for job, result in results:
+                if isinstance(result, Failed):
+                    raise TrainingError(_sentence(job, result), result.trace)
+                trained, seconds = result
+                diverged += _store_stack(store, work, job, trained, seconds, report, models_folder)
         if not diverged:
             return
         wanted = sorted(diverged)
@@ -129,6 +182,14 @@ def train_missing(
         f"model {', '.join(map(str, wanted))} diverged with {MOST_SEEDS} seeds (its loss is not a finite number): "
         "lower the learning rate; the other models are kept"
     )
+
+
+def _stack_size(most: int, n_models: int, engine: Engine) -> int:
+    """How many models to train together: on a CPU no more than keeps everyone busy, so that they are stored sooner."""
+    torch = sys.modules.get("torch")  # a recipe that needs it has imported it, to find its device
+    if torch is not None and torch.cuda.is_available():
+        return most
+    return min(most, -(-n_models // engine.at_once))
 
 
 def _jobs(store: SignalStore, wanted: Sequence[int], stack: int, seed: int, attempt: int) -> Iterator[Job]:
@@ -157,25 +218,34 @@ def _store_stack(
     good = [i for i, outcome in enumerate(trained) if not outcome.diverged]
     if models_folder is not None:
         for i in good:
-            _save_weights(models_folder / f"{job.models[i]:06d}.safetensors", trained[i])
+            _save_weights(weights_file(models_folder, job.models[i]), trained[i])
     if good:
-        about = {"recipe": work.recipe.to_json(), "attempt": job.attempt, "versions": versions()}
-        provenance = [
-            about
-            | {
-                "seed": job.seeds[i],
-                "seconds": seconds / len(trained),
-                "train_accuracy": trained[i].train_accuracy,
-                "test_accuracy": trained[i].test_accuracy,
-                "n_clipped": trained[i].n_clipped,
-                "losses": list(trained[i].losses),
-            }
-            for i in good
-        ]
+        share = seconds / len(trained)
+        provenance = [provenance_of(work.recipe, job.seeds[i], job.attempt, share, trained[i]) for i in good]
         store.append([job.models[i] for i in good], np.stack([trained[i].conf for i in good]), provenance)
     for i in good:
         report(job.models[i], trained[i])
     return [model for i, model in enumerate(job.models) if i not in good]
+
+
+def provenance_of(recipe: Recipe, seed: int, attempt: int, seconds: float, trained: Trained) -> dict[str, Any]:
+    """How a model came about, for its record in the store."""
+    return {
+        "recipe": recipe.to_json(),
+        "seed": seed,
+        "attempt": attempt,
+        "versions": versions(),
+        "seconds": seconds,
+        "train_accuracy": trained.train_accuracy,
+        "test_accuracy": trained.test_accuracy,
+        "n_clipped": trained.n_clipped,
+        "losses": list(trained.losses),
+    }
+
+
+def weights_file(folder: Path, model: int) -> Path:
+    """File of a model's weights."""
+    return folder / f"{model:06d}.safetensors"
 
 
 def _save_weights(path: Path, trained: Trained) -> None:
@@ -183,10 +253,19 @@ def _save_weights(path: Path, trained: Trained) -> None:
         from safetensors.numpy import save_file
     except ImportError as error:
         raise TrainingError("keeping models needs safetensors: pip install 'plmia[torch]'") from error
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if trained.weights is None:
+        raise TrainingError("this recipe returns no weights to keep: leave out --keep-models")
     partial = path.with_suffix(".partial")
-    save_file(trained.weights or {}, partial)
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(trained.weights, partial)
+        partial.replace(path)
+    except Exception as error:  # of a full disk safetensors says so in an error of its own
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise OutputError(
+            f"{path} cannot be written ({error}): free some space, or leave out --keep-models; finished models are kept"
+        ) from error
 
 
 @functools.cache
@@ -199,3 +278,22 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def audit_about(data: LabelledData, recipe: Recipe, views: Sequence[View], seed: int, target: str) -> dict[str, Any]:
+    """Everything that decides what an audit trains; a store made for other values is never reused.
+
+    Parameters
+    ----------
+    data, recipe, views, seed
+        What is trained, how, how it is queried, and the seed of it all.
+    target : str
+        "trained", or the digest of a target that was given.
+    """
+    return {
+        "data": data.digest,
+        "recipe": recipe.to_json(),
+        "views": [str(view) for view in views],
+        "seed": seed,
+        "target": target,
+    }

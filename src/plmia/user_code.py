@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from plmia.errors import PlmiaError
 
@@ -21,14 +21,58 @@ def load_user_file(path: Path, kind: type[PlmiaError]) -> ModuleType:
     kind : type of PlmiaError
         What to raise when it is not there or does not run.
     """
-    spec = importlib.util.spec_from_file_location(f"plmia_user_{path.stem}", path)
-    if spec is None or spec.loader is None or not os.path.isfile(path):  # noqa: PTH113 - Path's raises on a long name
-        raise kind(f"there is no Python file {path}: check the path")
+    return run_user_text(read_user_file(path, kind), path, kind)
+
+
+def read_user_file(path: Path, kind: type[PlmiaError]) -> bytes:
+    """Text of a Python file that the user named; raises ``kind`` when there is none."""
+    try:
+        if path.suffix == ".py":
+            return path.read_bytes()
+    except (FileNotFoundError, ValueError):  # the latter of names that no file can have
+        pass
+    except OSError as error:
+        raise kind(f"there is no Python file {path} to read ({error.strerror or error}): check the path") from error
+    raise kind(f"there is no Python file {path}: check the path")
+
+
+def run_user_text(text: bytes, path: Path, kind: type[PlmiaError]) -> ModuleType:
+    """Run the text of a user's file, here or where the file itself is not, and return its module.
+
+    Parameters
+    ----------
+    text : bytes
+        What stands in the file.
+    path : Path
+        Where it stood; tracebacks name it.
+    kind : type of PlmiaError
+        What to raise when it does not run.
+    """
+    loader = _Text(f"plmia_user_{path.stem}", str(path), text)
+    spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
+    assert spec is not None  # noqa: S101 - it is given its loader; this tells the type checker
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their module up by its name, when annotations are strings.
-    sys.modules[spec.name] = module
+    sys.modules[loader.name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise kind(f"{path} does not run: {type(error).__name__}: {error}") from error
     return module
+
+
+class _Text(SourceFileLoader):
+    """Runs exactly this text: no compiled file beside it that is as old and as long, but of other text."""
+
+    def __init__(self, name: str, path: str, text: bytes) -> None:
+        super().__init__(name, path)
+        self._text = text
+
+    def get_data(self, path: str) -> bytes:
+        """Return the text, whatever is in the file by now."""
+        del path
+        return self._text
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the text."""
+        return self.source_to_code(self._text, self.get_filename(fullname))

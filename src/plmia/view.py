@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -131,6 +132,11 @@ class AttackView:
         if self.known and self.known.probability:
             return self.known.probability
         return sum_over(self.references, Probabilities())
+
+    def forget(self, sums: Collection[str]) -> None:
+        """Free the sums that are named ("confidence", "probability"); asked for again, they are computed again."""
+        for name in sums:
+            self.__dict__.pop(f"{name}_sums", None)
 
 
 @dataclass(frozen=True)

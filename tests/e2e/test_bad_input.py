@@ -371,8 +371,8 @@ def test_attack_files(name: str, signals_file: Write, refused: Callable[..., str
 
 def test_attack_files_that_are_not_there(signals_file: Write, refused: Callable[..., str], tmp_path: Path) -> None:
     file = signals_file()
-    assert "give the path of a Python file" in refused(file, "--attack", f"{tmp_path}/none.py:MINE")
-    assert "give the path of a Python file" in refused(file, "--attack", f"{tmp_path}/{'a' * 300}.py:MINE")
+    assert "there is no Python file" in refused(file, "--attack", f"{tmp_path}/none.py:MINE")
+    assert "there is no Python file" in refused(file, "--attack", f"{tmp_path}/{'a' * 300}.py:MINE")
     assert "FILE.py:NAME" in refused(file, "--attack", "mine.py")
 
 

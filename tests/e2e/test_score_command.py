@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import click.testing
 import numpy as np
 import pytest
@@ -378,7 +379,7 @@ def test_attacks_lists_every_attack(command: Run) -> None:
     assert all({"statistic", "calibration", "note"} == set(entry) for entry in listing.values())
 
 
-@pytest.mark.parametrize("name", ["", *main.commands])
+@pytest.mark.parametrize("name", ["", *main.list_commands(click.Context(main))])
 def test_every_help_has_an_example(name: str, command: Run) -> None:
     text = _ok(command(*name.split(), "--help")).stdout
     assert re.search(r"^ *Examples?:$", text, flags=re.MULTILINE)

@@ -17,9 +17,7 @@ from plmia.metrics import Roc, clopper_pearson, evaluate, roc_curve
 Queries = tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]
 
 steady = settings(derandomize=True, deadline=None, max_examples=150)
-rates = st.one_of(
-    st.sampled_from([0.0, 1e-4, 1e-3, 0.01, 0.07, 0.29, 0.3, 1 / 3, 0.57, 1.0]), st.floats(0, 1)
-)
+rates = st.one_of(st.sampled_from([0.0, 1e-4, 1e-3, 0.01, 0.07, 0.29, 0.3, 1 / 3, 0.57, 1.0]), st.floats(0, 1))
 
 
 @st.composite

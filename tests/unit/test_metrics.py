@@ -81,9 +81,7 @@ def row_by_row_auc(scores: Floats, members: Bools) -> float:
 def test_roc_matches_a_loop_over_thresholds(seed: int, levels: int) -> None:
     scores, members = tied_queries(seed, levels=levels)
     roc = roc_curve(scores, members)
-    points = list(
-        zip(roc.thresholds.tolist(), roc.true_positives.tolist(), roc.false_positives.tolist(), strict=True)
-    )
+    points = list(zip(roc.thresholds.tolist(), roc.true_positives.tolist(), roc.false_positives.tolist(), strict=True))
     assert points == naive_points(scores, members)
     assert (roc.n_members, roc.n_non_members) == (members.sum(), (~members).sum())
     np.testing.assert_array_equal(roc.tpr, roc.true_positives / members.sum())
@@ -256,9 +254,7 @@ def test_one_in_a_thousand_of_a_thousand_is_one() -> None:
         (0.0, 1, True, 1),
     ],
 )
-def test_rates_the_non_members_cannot_resolve_are_marked(
-    fpr: float, n: int, resolved: bool, needed: int
-) -> None:
+def test_rates_the_non_members_cannot_resolve_are_marked(fpr: float, n: int, resolved: bool, needed: int) -> None:
     roc = spaced(n)
     point = roc.tpr_at(fpr)
     assert (point.resolved, point.needed) == (resolved, needed)
@@ -501,9 +497,7 @@ def test_results_travel_between_processes() -> None:
         ([0.5, 0.7], [1, 0], "members are int[0-9]+: pass one boolean a query"),
     ],
 )
-def test_queries_that_have_no_roc_are_refused(
-    scores: npt.ArrayLike, members: npt.ArrayLike, message: str
-) -> None:
+def test_queries_that_have_no_roc_are_refused(scores: npt.ArrayLike, members: npt.ArrayLike, message: str) -> None:
     with pytest.raises(PlmiaError, match=message):
         roc_curve(scores, members)
     with pytest.raises(PlmiaError, match=message):

@@ -275,7 +275,7 @@ def assert_strictly_increasing(values):
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_equal_numbers_become_strictly_increasing(level, sign):
     # Steps of the grid that follow one another: the hardest case for the rounding of asinh.
-    values = strictly_increasing(SignedLog(np.full(3000, sign), np.full(3000, level)))
+    values = strictly_increasing(SignedLog(np.full(3000, sign), np.full(3000, level)), np.arange(3000))
     assert_strictly_increasing(values)
     np.testing.assert_allclose(values.log_abs, level, rtol=1e-11, atol=1e-10)
 
@@ -283,7 +283,7 @@ def test_equal_numbers_become_strictly_increasing(level, sign):
 def test_order_is_restored_through_zero():
     sign = np.array([-1.0, -1.0, -1.0, 0.0, 0.0, 1.0, 1.0, 1.0])
     log_abs = np.array([2.0, 1.0, 1.0 + 1e-13, -np.inf, -np.inf, -3.0, -3.0 - 1e-13, 4.0])
-    values = strictly_increasing(SignedLog(sign, log_abs))
+    values = strictly_increasing(SignedLog(sign, log_abs), np.arange(len(sign)))
     assert_strictly_increasing(values)
     assert values.sign.tolist() == [-1.0, -1.0, -1.0, 0.0, 1.0, 1.0, 1.0, 1.0]
     np.testing.assert_allclose(values.log_abs[[0, 1, 2, 5, 6, 7]], log_abs[[0, 1, 2, 5, 6, 7]], rtol=1e-12)
@@ -292,7 +292,7 @@ def test_order_is_restored_through_zero():
 
 def test_strictness_moves_no_number_by_more_than_a_billionth():
     n = 200_000
-    values = strictly_increasing(SignedLog(np.ones(n), np.full(n, 0.7)))
+    values = strictly_increasing(SignedLog(np.ones(n), np.full(n, 0.7)), np.arange(n))
     assert (np.diff(values.log_abs) >= 0.0).all()
     assert np.abs(values.log_abs - 0.7).max() <= 1e-9
     assert (np.diff(values.log_abs[:16_000]) > 0.0).all()

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
 import click
+from rich.console import Console
 
 from plmia.attacks import ATTACKS
-from plmia.auditing import AuditPlan, default_engine, score_run, train_run
+from plmia.auditing import AuditPlan, default_engine, open_store, score_run, train_run
 from plmia.commands.options import attack_option, chosen_attacks, common_options, mode_option, population_option
 from plmia.data import LabelledData, read_data
 from plmia.engines import Engine, Ray
-from plmia.errors import TrainingError
+from plmia.errors import TrainingError, some
 from plmia.evaluation import Setup
 from plmia.progress import Meter
 from plmia.recipes.named import parse_recipe
 from plmia.recipes.recipe import Trained
 from plmia.recipes.views import default_views, parse_views
 from plmia.terminal import show_metrics, stderr
+from plmia.training import weights_file
 from plmia.view import Mode
 
 
@@ -53,6 +56,13 @@ from plmia.view import Mode
 @click.option(
     "--gpus", type=click.FloatRange(min=0), default=0.0, show_default=True, help="GPUs a Ray job; 0.25 packs four."
 )
+@click.option(
+    "--merge",
+    "stacks",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Take in models that python -m plmia.elsewhere trained on another machine.",
+)
 @click.option("--keep-models", is_flag=True, help="Save the models' weights as safetensors.")
 @common_options
 def audit(
@@ -68,12 +78,13 @@ def audit(
     workers: int | None,
     ray_address: str | None,
     gpus: float,
+    stacks: Path | None,
     keep_models: bool,
     seed: int,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    r"""Train a target and its references, collect signals, run every attack.
+    """Train a target and its references, collect signals, run every attack.
 
     Interrupted at any moment, the same command goes on where it was. Writes metrics.json, scores.npz and signals/.
 
@@ -84,13 +95,16 @@ def audit(
       plmia audit --data data.npz --recipe 'sklearn:RandomForestClassifier?n_estimators=200' -o run
       plmia audit --data data.npz --recipe gbdt?depth=5 -o run --engine ray
       plmia audit --data cifar-10-binary.tar.gz --recipe wide-resnet --views rmia18 -o run
-    """
+    """  # noqa: D301 - click wants the control character itself
     way = parse_recipe(recipe)
     data = read_data(data_path)
     shown = parse_views(views) if views else default_views(data)
     setup = Setup(cast("Mode", mode), references, population, seed)
     plan = AuditPlan(data, way, references, shown, setup, tuple(chosen_attacks(names)))
     engine = Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers)
+    if stacks is not None:
+        merged = open_store(plan, folder).import_npy(stacks)
+        _say(None if quiet else stderr(), [f"took in {len(merged)} models from {stacks}"])
     perform(plan, folder, engine, keep_models, as_json, quiet)
 
 
@@ -99,12 +113,12 @@ def audit(
 @click.option("--references", type=click.IntRange(min=2), default=32, show_default=True, help="Reference models.")
 @common_options
 def demo(folder: Path, references: int, seed: int, as_json: bool, quiet: bool) -> None:
-    r"""Run a whole audit on data that ships with scikit-learn: no download, no GPU, under 90 seconds.
+    """Run a whole audit on data that ships with scikit-learn: no download, no GPU, under 90 seconds.
 
     \b
     Example:
       plmia demo -o demo-out
-    """
+    """  # noqa: D301 - click wants the control character itself
     from sklearn.datasets import load_digits
 
     X, y = load_digits(return_X_y=True)
@@ -118,14 +132,8 @@ def demo(folder: Path, references: int, seed: int, as_json: bool, quiet: bool) -
 def perform(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool, as_json: bool, quiet: bool) -> None:
     """Run the audit, show progress, print the result."""
     console = None if quiet else stderr()
-    copies = plan.design().split_duplicates(plan.data)
-    if copies and console:
-        console.print(
-            f"plmia: {copies:,} points are copies of others on the other side of a split, which blurs who is a "
-            "member: keep copies together with groups, or leave them out",
-            markup=False,
-            soft_wrap=True,
-        )
+    _say(console, plan.warnings())
+    _say(console, open_store(plan, folder).problems())
     with Meter("training", plan.references + 1, console) as meter:
         accuracies = _Accuracies(meter)
         try:
@@ -134,14 +142,21 @@ def perform(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool, as
             raise TrainingError(
                 f"stopped after {accuracies.models} more trained models, which are kept: the same command goes on"
             ) from None
-    for problem in store.problems() if console else []:
-        console.print(f"plmia: {problem}", markup=False, soft_wrap=True)
+    if keep_models:
+        gone = [model for model in store.finished() if not weights_file(folder / "models", model).exists()]
+        _say(console, [f"weights of model {some(gone)} were not kept when it was trained"] if gone else [])
     with Meter("scoring", len(plan.attacks) * plan.data.n_points, console) as meter:
         metrics = score_run(plan, store, folder, meter.tick)
     if as_json:
         click.echo(json.dumps(metrics, indent=1))
     elif not quiet:
         show_metrics(metrics, folder)
+
+
+def _say(console: Console | None, sentences: Iterable[str]) -> None:
+    if console is not None:
+        for sentence in sentences:
+            console.print(f"plmia: {sentence}", markup=False, soft_wrap=True)
 
 
 class _Accuracies:
@@ -154,8 +169,7 @@ class _Accuracies:
 
     def skip(self, models: int) -> None:
         """Count models that were finished before."""
-        if models:
-            self._meter.tick(models)
+        self._meter.skip(models)
 
     def report(self, model: int, trained: Trained) -> None:
         """Count one more model."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,9 +15,9 @@ import numpy as np
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
 from plmia.recipes.probabilities import conf_from_answers
-from plmia.recipes.recipe import BoolArray, Trained, accuracies
+from plmia.recipes.recipe import BoolArray, Trained, accuracies, stable_text
 from plmia.recipes.views import View
-from plmia.user_code import load_user_file
+from plmia.user_code import read_user_file, run_user_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,45 +34,47 @@ class Function:
         What tells this pair from others when finished models are looked up.
     file : str, optional
         The file both come from.
+    text : bytes, optional
+        What stood in it.
     """
 
     fit: Callable[..., Any]
     ask: Callable[..., Any]
     key: str
     file: str | None = None
+    text: bytes | None = field(default=None, repr=False)
     name: ClassVar[str] = "function"
     stack: ClassVar[int] = 1
 
     @classmethod
     def of(cls, train: Callable[..., Any], query: Callable[..., Any], key: str | None = None) -> Function:
-        """Take two functions, known by their source unless ``key`` is given."""
+        """Take two functions, known by their source and what it refers to unless ``key`` is given."""
         if key is None:
-            try:
-                source = inspect.getsource(train) + inspect.getsource(query)
-            except (OSError, TypeError) as error:
-                raise RecipeError(
-                    "the source of train or query cannot be read, so finished models could not be told from others: "
-                    "give a key of your own"
-                ) from error
-            key = hashlib.sha256(source.encode()).hexdigest()
+            sources: dict[str, str] = {}
+            for function in (train, query):
+                _add_sources(function, sources)
+            key = hashlib.sha256("\n".join(sources.values()).encode()).hexdigest()
         return cls(train, query, key)
 
     @classmethod
     def from_file(cls, path: Path) -> Function:
         """Take `train` and `query` from a Python file, known by the whole file's text."""
-        module = load_user_file(path, RecipeError)
+        return cls._from_text(read_user_file(path, RecipeError), path.resolve())
+
+    @classmethod
+    def _from_text(cls, text: bytes, path: Path) -> Function:
+        module = run_user_text(text, path, RecipeError)
         for name in ("train", "query"):
             if not callable(getattr(module, name, None)):
                 raise RecipeError(
                     f"{path} defines no function {name!r}: it needs train(X, y, seed) and query(model, X, y)"
                 )
-        key = hashlib.sha256(path.read_bytes()).hexdigest()
-        return cls(module.train, module.query, key, str(path.resolve()))
+        return cls(module.train, module.query, hashlib.sha256(text).hexdigest(), str(path), text)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process cannot import a user's file by name; it runs the file again.
-        if self.file is not None:
-            return (Function.from_file, (Path(self.file),))
+        # Another process cannot import a user's file by name, nor may it run what the file says by then.
+        if self.file is not None and self.text is not None:
+            return (Function._from_text, (self.text, Path(self.file)))
         return (Function, (self.fit, self.ask, self.key))
 
     def __eq__(self, other: object) -> bool:
@@ -102,9 +105,39 @@ class Function:
         results = []
         for row, seed in zip(members, seeds, strict=True):
             model = self.fit(data.X[row], data.y[row], seed)
-            answers = [np.asarray(self.ask(model, view.apply(data.X), data.y)) for view in views]
+            # Copies: functions that change what they are given must not change it for the next model.
+            answers = [np.asarray(self.ask(model, np.array(view.apply(data.X)), data.y.copy())) for view in views]
             columns = [conf_from_answers(answer, data.y) for answer in answers]
             conf = np.stack([column for column, _ in columns], axis=1).astype(np.float32)
             right = answers[0].argmax(axis=1) == data.y
             results.append(Trained(conf, *accuracies(right, row), sum(clipped for _, clipped in columns)))
         return results
+
+
+def _add_sources(function: Callable[..., Any], sources: dict[str, str]) -> None:
+    """Collect the text of a function and of what it refers to in its module, by name."""
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+    if name in sources:
+        return
+    try:
+        sources[name] = inspect.getsource(function)
+    except (OSError, TypeError) as error:
+        raise RecipeError(
+            "the source of train or query cannot be read, so finished models could not be told from others: "
+            "give a key of your own"
+        ) from error
+    for title, value in _references(function):
+        if callable(value) and getattr(value, "__module__", "") == getattr(function, "__module__", None):
+            _add_sources(value, sources)
+        elif not callable(value) and not isinstance(value, ModuleType):
+            sources[f"{name}.{title}"] = f"{title} = {stable_text(title, value, 'give a key of your own')}"
+
+
+def _references(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Values that decide what a function does beside its source: defaults, closure, globals."""
+    if not isinstance(function, FunctionType):
+        return
+    yield "defaults", (function.__defaults__, function.__kwdefaults__)
+    variables = inspect.getclosurevars(function)
+    yield from sorted(variables.nonlocals.items())
+    yield from sorted(variables.globals.items())

@@ -11,9 +11,12 @@ import numpy.typing as npt
 
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
-from plmia.numerics import logit_from_logits
+from plmia.recipes.probabilities import conf_from_logits
 from plmia.recipes.recipe import BoolArray, Trained, accuracies, shown
 from plmia.recipes.views import View
+
+# LightGBM takes no more.
+_MOST_LEAVES = 131072
 
 Margins = npt.NDArray[np.float64]
 
@@ -95,7 +98,7 @@ class GBDT:
         if data.n_classes == 2:
             # One margin for class 1: the logit itself, up to its sign.
             margins = [np.stack([np.zeros(len(m)), m.reshape(len(m))], axis=1) for m in margins]
-        conf = np.stack([logit_from_logits(m, data.y) for m in margins], axis=1)
+        conf = np.stack([conf_from_logits(m, data.y) for m in margins], axis=1)
         right = margins[0].argmax(axis=1) == data.y
         return Trained(conf.astype(np.float32), *accuracies(right, members))
 
@@ -116,7 +119,7 @@ class GBDT:
             "bagging_fraction": self.subsample,
             "bagging_freq": 1,
             "max_depth": self.depth,
-            "num_leaves": 2**self.depth,
+            "num_leaves": min(2**self.depth, _MOST_LEAVES),
             # Small leaves, as in the classic algorithm; without the penalty deep trees blow up on them.
             "min_data_in_leaf": 1,
             "lambda_l2": 1.0,

@@ -32,6 +32,8 @@ def parse_recipe(text: str) -> Recipe:
     head, _, options = text.partition("?")
     kind, colon, detail = head.partition(":")
     if kind == "function" and colon:
+        if options:
+            raise RecipeError(f"recipe {text!r} has options, a file takes none: write them into the file")
         from plmia.recipes.function import Function
 
         return Function.from_file(Path(detail))
@@ -59,7 +61,19 @@ def _build(name: str, params: dict[str, Any]) -> Recipe:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
             raise RecipeError(f"recipe {name!r} has no option {key!r}: {hint}")
-    return cast("Recipe", recipe(**params))
+    given = {f.name: _fitting(name, f.name, f.default, params[f.name]) for f in fields(recipe) if f.name in params}
+    return cast("Recipe", recipe(**given))
+
+
+def _fitting(recipe: str, key: str, default: Any, value: Any) -> Any:
+    """Return a value of the type of the default, for one that can stand for it."""
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if isinstance(default, tuple) and type(value) is int:
+        return (value,)
+    if type(value) is not type(default):
+        raise RecipeError(f"option {key!r} of recipe {recipe!r} cannot be {value!r}: write it like {key}={default}")
+    return value
 
 
 def _options(text: str, options: str) -> dict[str, Any]:
@@ -68,6 +82,8 @@ def _options(text: str, options: str) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not (key.isidentifier() and equals):
             raise RecipeError(f"{pair!r} in recipe {text!r} is not key=value: write NAME?key=value&key=value")
+        if key in params:
+            raise RecipeError(f"option {key!r} stands twice in recipe {text!r}: give it once")
         params[key] = _value(value)
     return params
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.data import LabelledData
+from plmia.errors import RecipeError
 from plmia.recipes.views import View
 
 FloatArray32 = npt.NDArray[np.float32]
@@ -88,6 +90,30 @@ class Recipe(Protocol):
         keep_weights : bool
             Whether to return the weights.
         """
+
+
+def stable_text(name: str, value: Any, remedy: str) -> str:
+    """Text that tells a value from others in every process; raises `RecipeError` where there is none.
+
+    Parameters
+    ----------
+    name : str
+        What to call the value.
+    value : object
+        A number, text, array or whatever else has a telling ``repr``.
+    remedy : str
+        What to do about a value without one.
+    """
+    if isinstance(value, np.ndarray) and value.dtype != object:  # its text leaves out the middle
+        digest = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
+        return f"array {value.dtype.str} {value.shape} {digest}"
+    text = repr(value)
+    if " at 0x" in text:
+        raise RecipeError(
+            f"{name!r} has no stable text ({' '.join(text.split())[:60]}), so finished models could not be told from "
+            f"others: {remedy}"
+        )
+    return text
 
 
 def shown(data: LabelledData, view: View) -> FloatArray32:

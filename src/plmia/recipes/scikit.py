@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import inspect
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +16,7 @@ import numpy as np
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
 from plmia.recipes.probabilities import conf_from_probabilities
-from plmia.recipes.recipe import BoolArray, Trained, accuracies, shown
+from plmia.recipes.recipe import BoolArray, Trained, accuracies, shown, stable_text
 from plmia.recipes.views import View
 
 
@@ -47,8 +51,15 @@ class Sklearn:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "see scikit-learn's list of classifiers"
             raise RecipeError(f"scikit-learn has no classifier {name!r}: {hint}")
+        kind = known[name]
+        options = list(kind._get_param_names())
+        for key in params:
+            if key not in options:
+                near = difflib.get_close_matches(key, options, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(options)}"
+                raise RecipeError(f"{name} has no option {key!r}: {hint}")
         try:
-            return cls(known[name](**params))
+            return cls(kind(**params))
         except TypeError as error:
             raise RecipeError(f"{name} cannot be made with {params}: {error}") from error
 
@@ -60,15 +71,17 @@ class Sklearn:
 
     def to_json(self) -> dict[str, Any]:
         """Class and parameters."""
-        kind = type(self.template)
-        params = {key: repr(value) for key, value in sorted(self.template.get_params(deep=True).items())}
-        vague = [key for key, text in params.items() if " at 0x" in text]
-        if vague:
-            raise RecipeError(
-                f"parameter {vague[0]!r} of {kind.__name__} has no stable text, so finished models could not be told "
-                "from others: use the recipe `function`, which is known by its source"
-            )
-        return {"recipe": self.name, "class": f"{kind.__module__}.{kind.__qualname__}", "params": params}
+        params = self.template.get_params(deep=True)
+        remedy = "use the recipe `function`, which is known by its source"
+        texts = {
+            key: stable_text(f"{type(self.template).__name__}.{key}", value, remedy)
+            for key, value in sorted(params.items())
+            if not _is_state(key)  # each model gets its own
+        }
+        kinds = {type(value) for value in [self.template, *params.values()] if hasattr(value, "get_params")}
+        sources = {_name(kind): _source_digest(kind, remedy) for kind in kinds if _is_own(kind)}
+        about = {"recipe": self.name, "class": _name(type(self.template)), "params": texts}
+        return about | ({"sources": sources} if sources else {})
 
     def check(self, data: LabelledData) -> None:
         """Any numeric data will do."""
@@ -96,17 +109,28 @@ class Sklearn:
         from sklearn.base import clone
 
         fresh = clone(self.template)
-        states = [key for key in fresh.get_params(deep=True) if key == "random_state" or key.endswith("__random_state")]
+        states = [key for key in fresh.get_params(deep=True) if _is_state(key)]
         return fresh.set_params(**dict.fromkeys(states, seed % 2**32))
 
     @staticmethod
     def query(fitted: Any, data: LabelledData, members: BoolArray, views: Sequence[View]) -> Trained:
         """Confidences of a fitted classifier on all points and views."""
-        missing = np.setdiff1d(np.arange(data.n_classes), fitted.classes_)
+        if not (hasattr(fitted, "predict_proba") and hasattr(fitted, "classes_")):
+            raise RecipeError(
+                f"{type(fitted).__name__} answers no probabilities, or was not fitted: give a fitted classifier with "
+                "predict_proba, or its signals"
+            )
+        classes = np.asarray(fitted.classes_)
+        missing = np.setdiff1d(np.arange(data.n_classes), classes)
         if len(missing):
             raise RecipeError(
                 f"the model never saw class {missing[0]}, so it has no probability for it: "
                 "give more points of that class, or leave it out"
+            )
+        if not np.array_equal(classes, np.arange(len(classes))):
+            raise RecipeError(
+                f"the model knows classes {classes[0]} to {classes[-1]}, the data 0 to {data.n_classes - 1}: "
+                "number them alike"
             )
         conf, n_clipped, right = [], 0, np.zeros(data.n_points, np.bool_)
         for i, view in enumerate(views):
@@ -117,3 +141,29 @@ class Sklearn:
             conf.append(column)
             n_clipped += clipped
         return Trained(np.stack(conf, axis=1).astype(np.float32), *accuracies(right, members), n_clipped)
+
+
+def _is_state(key: str) -> bool:
+    return key == "random_state" or key.endswith("__random_state")
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a class is the user's own, which may change from one run to the next; packages have versions."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if kind.__module__ == "__main__" or file is None:
+        return True
+    return {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+
+
+def _source_digest(kind: type, remedy: str) -> str:
+    try:
+        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
+    except (OSError, TypeError) as error:
+        raise RecipeError(
+            f"the source of {_name(kind)} cannot be read, so finished models could not be told from others: {remedy}"
+        ) from error

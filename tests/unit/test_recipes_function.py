@@ -1,0 +1,257 @@
+"""The user's own functions: logits and probabilities both come out right, and whatever they depend on is their key."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plmia.data import LabelledData
+from plmia.engines import LocalProcesses
+from plmia.errors import RecipeError
+from plmia.numerics import logit_from_logits
+from plmia.recipes.function import Function
+from plmia.recipes.views import View
+from plmia.training import Job, Work
+
+N = 40
+RNG = np.random.default_rng(0)
+DATA = LabelledData(RNG.integers(0, 9, (N, 3)), np.arange(N) % 2)
+MEMBERS = np.stack([RNG.permutation(N) < 20, RNG.permutation(N) < 20])
+VIEWS = (View(), View(scale=0.5, seed=1))
+SCALE = 2.0
+
+
+def fit(X: Any, y: Any, seed: int) -> Any:
+    """Means of the classes, and a seed that can be told from others."""
+    return np.stack([X[y == c].mean(axis=0) for c in (0, 1)]) + seed / 1000
+
+
+def logits(model: Any, X: Any, y: Any) -> Any:
+    return -((X[:, None] - model) ** 2).sum(axis=2) / SCALE
+
+
+def probabilities(model: Any, X: Any, y: Any) -> Any:
+    z = logits(model, X, y)
+    return np.exp(z - z.max(axis=1, keepdims=True)) / np.exp(z - z.max(axis=1, keepdims=True)).sum(1, keepdims=True)
+
+
+def test_both_functions_get_what_they_are_promised() -> None:
+    seen: list[Any] = []
+
+    def train(X: Any, y: Any, seed: int) -> str:
+        seen.append((X, y, seed))
+        return f"model {seed}"
+
+    def query(model: str, X: Any, y: Any) -> Any:
+        seen.append((model, X, y))
+        return [[3.0, -1.0]] * len(X)
+
+    Function.of(train, query, key="k").train(DATA, MEMBERS, [7, 8], VIEWS)
+    assert len(seen) == 6
+    for i, seed in enumerate([7, 8]):
+        X, y, got = seen[3 * i]
+        assert got == seed
+        assert X.dtype == DATA.X.dtype
+        np.testing.assert_array_equal(X, DATA.X[MEMBERS[i]])
+        np.testing.assert_array_equal(y, DATA.y[MEMBERS[i]])
+        for view, (model, X, y) in zip(VIEWS, seen[3 * i + 1 : 3 * i + 3], strict=True):
+            assert model == f"model {seed}"
+            np.testing.assert_array_equal(X, view.apply(DATA.X))
+            np.testing.assert_array_equal(y, DATA.y)
+
+
+def test_logits_and_probabilities_give_the_same_confidences() -> None:
+    by_logits = Function.of(fit, logits).train(DATA, MEMBERS, [1, 2], VIEWS)
+    by_probabilities = Function.of(fit, probabilities).train(DATA, MEMBERS, [1, 2], VIEWS)
+    for members, seed, first, second in zip(MEMBERS, [1, 2], by_logits, by_probabilities, strict=True):
+        model = fit(DATA.X[members], DATA.y[members], seed)
+        for column, view in enumerate(VIEWS):
+            expected = logit_from_logits(logits(model, view.apply(DATA.X), DATA.y), DATA.y)
+            np.testing.assert_allclose(first.conf[:, column], expected, rtol=1e-5)
+            np.testing.assert_allclose(second.conf[:, column], expected, rtol=1e-4, atol=1e-4)
+        right = logits(model, DATA.X, DATA.y).argmax(axis=1) == DATA.y
+        assert first.train_accuracy == second.train_accuracy == pytest.approx(right[members].mean())
+        assert first.test_accuracy == pytest.approx(right[~members].mean())
+        assert first.conf.dtype == np.float32
+
+
+def test_functions_that_change_their_arguments_change_nothing_else() -> None:
+    def train(X: Any, y: Any, seed: int) -> int:
+        X += 100
+        y[:] = 0
+        return seed
+
+    def query(model: int, X: Any, y: Any) -> Any:
+        X += 100
+        y[:] = 0
+        return np.stack([X[:, 0], X[:, 1]], axis=1) / 300 - 5.0
+
+    before = DATA.X.copy(), DATA.y.copy()
+    first, second = Function.of(train, query, key="k").train(DATA, MEMBERS[[0, 0]], [1, 1], (View(), View(scale=0.1)))
+    np.testing.assert_array_equal(DATA.X, before[0])
+    np.testing.assert_array_equal(DATA.y, before[1])
+    np.testing.assert_array_equal(first.conf, second.conf)
+
+
+def test_answers_that_are_not_numbers_mean_that_the_model_diverged() -> None:
+    recipe = Function.of(fit, lambda model, X, y: np.full((len(X), 2), np.nan), key="k")
+    (trained,) = recipe.train(DATA, MEMBERS[:1], [1], VIEWS)
+    assert trained.diverged
+
+
+def test_answers_of_another_shape_are_refused() -> None:
+    recipe = Function.of(fit, lambda model, X, y: np.zeros(len(X)), key="k")
+    with pytest.raises(RecipeError, match=r"query returned shape \(40,\), \[40, 2\] is needed"):
+        recipe.train(DATA, MEMBERS[:1], [1], VIEWS)
+
+
+def test_weights_are_not_kept() -> None:
+    with pytest.raises(RecipeError, match="leave out --keep-models"):
+        Function.of(fit, logits).train(DATA, MEMBERS, [0, 1], VIEWS, keep_weights=True)
+
+
+# What tells pairs of functions apart ---------------------------------------------------------------------------------
+
+
+def with_rate(rate: float) -> Callable[..., Any]:
+    def train(X: Any, y: Any, seed: int) -> float:
+        return rate
+
+    return train
+
+
+def with_default(rate: float) -> Callable[..., Any]:
+    def train(X: Any, y: Any, seed: int, *, step: float = rate) -> float:
+        return step
+
+    return train
+
+
+def test_the_key_is_the_source_and_what_it_refers_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = Function.of(fit, logits).key
+    assert key == Function.of(fit, logits).key
+    assert Function.of(fit, logits) == Function.of(fit, logits)
+    assert hash(Function.of(fit, logits)) == hash(Function.of(fit, logits))
+    assert Function.of(fit, probabilities).key != key
+    assert Function.of(fit, logits).to_json() == {"recipe": "function", "key": key}
+    for make in (with_rate, with_default):
+        assert Function.of(make(0.1), logits).key == Function.of(make(0.1), logits).key
+        assert Function.of(make(0.1), logits).key != Function.of(make(0.2), logits).key
+    # A global of the module, also through a function that is called.
+    through = Function.of(fit, probabilities).key
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert Function.of(fit, logits).key != key
+    assert Function.of(fit, probabilities).key != through
+
+
+def test_the_same_key_in_another_process() -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import test_recipes_function as t; print(t.own_key())"
+    arguments = [sys.executable, "-c", code, str(Path(__file__).parent)]
+    environment = os.environ | {"PYTHONHASHSEED": "5"}
+    found = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+    assert found == own_key()
+
+
+def own_key() -> str:
+    return Function.of(fit, probabilities).key
+
+
+def test_a_key_of_ones_own_is_taken() -> None:
+    a = Function.of(lambda X, y, seed: 0, logits, key="mine")
+    assert a.key == "mine"
+    assert a == Function.of(fit, logits, key="mine")
+
+
+def test_what_has_no_source_needs_a_key() -> None:
+    space: dict[str, Any] = {}
+    exec("def train(X, y, seed): return 0", space)
+    for train in (space["train"], len):
+        with pytest.raises(RecipeError, match="source of train or query cannot be read.*: give a key of your own"):
+            Function.of(train, logits)
+
+
+def test_what_has_no_stable_text_needs_a_key() -> None:
+    with pytest.raises(RecipeError, match="'rate' has no stable text .*: give a key of your own"):
+        Function.of(with_rate(object()), logits)  # type: ignore[arg-type]
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+FILE = """
+from __future__ import annotations
+from dataclasses import dataclass
+import numpy as np
+
+@dataclass
+class Model:
+    rate: float = {rate}
+
+def train(X, y, seed):
+    return Model()
+
+def query(model, X, y):
+    return np.tile([model.rate, -1.0], (len(X), 1))
+"""
+
+
+def write(path: Path, rate: float) -> Path:
+    path.write_text(FILE.format(rate=rate))
+    # As old and as long as before: only what stands in it is different.
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    return path
+
+
+def test_a_file_is_known_by_its_text_and_run_as_it_stands(tmp_path: Path) -> None:
+    first = Function.from_file(write(tmp_path / "mine.py", 3.0))
+    second = Function.from_file(write(tmp_path / "mine.py", 4.0))
+    assert first != second
+    assert first.fit(None, None, 0).rate == 3.0
+    assert second.fit(None, None, 0).rate == 4.0
+    (tmp_path / "elsewhere").mkdir()
+    moved = Function.from_file(write(tmp_path / "elsewhere/other.py", 4.0))
+    assert moved == second
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "mine.py"]
+
+
+@pytest.mark.parametrize("change", ["edited", "gone"])
+def test_a_file_that_changes_meanwhile_changes_nothing(change: str, tmp_path: Path) -> None:
+    """Other processes run the text that the recipe is known by, not what the file says when they start."""
+    recipe = Function.from_file(write(tmp_path / "mine.py", 3.0))
+    if change == "edited":
+        write(tmp_path / "mine.py", 4.0)
+    else:
+        (tmp_path / "mine.py").unlink()
+    job = Job((0,), (5,), np.packbits(MEMBERS[:1], axis=1))
+    ((_, ((trained,), _)),) = LocalProcesses(1).run(Work(DATA, recipe, (View(),)), [job])
+    np.testing.assert_allclose(trained.conf[:, 0], np.where(DATA.y == 0, 4.0, -4.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def train(X, y, seed): return 0", "defines no function 'query': it needs train.* and query"),
+        ("train = 3\ndef query(m, X, y): return 0", "defines no function 'train'"),
+        ("raise RuntimeError('no')", "mine.py does not run: RuntimeError: no"),
+        ("import sys; sys.exit()", "mine.py does not run: SystemExit"),
+        ("def train(:", "mine.py does not run: SyntaxError"),
+        ("x = '\0'", "mine.py does not run"),
+    ],
+)
+def test_files_that_do_not_do_are_refused(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(RecipeError, match=says):
+        Function.from_file(tmp_path / "mine.py")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").mkdir()
+    for path in (tmp_path / "mine.py", tmp_path / "none.py", tmp_path / ("a" * 300 + ".py"), Path("a\0.py")):
+        with pytest.raises(RecipeError, match="there is no Python file"):
+            Function.from_file(path)

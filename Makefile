@@ -19,8 +19,8 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s%s\n", $$1, $$2 }'
 
-demo: $(VENV)/.core ## score the example signals into demo-out/
-	$(BIN)/plmia score examples/cifar10_cnn_slice.npz -o demo-out
+demo: $(VENV)/.core ## audit a model on scikit-learn's digits into demo-out/
+	$(BIN)/plmia demo -o demo-out
 	@echo "Look at demo-out/metrics.json (how much each attack finds) and demo-out/scores.npz (every point's score)."
 
 test: $(VENV)/.dev ## run the tests (ARGS="-k cauchy" to choose)
@@ -32,8 +32,9 @@ check: $(VENV)/.dev ## lint, formatting, types, import direction
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_imports.py
 
-bench: $(VENV)/.dev ## measure the speed of scoring
+bench: $(VENV)/.dev ## measure the speed of scoring and of training
 	$(BIN)/python benchmarks/scoring.py $(ARGS)
+	$(BIN)/python benchmarks/training.py
 
 constraints: ## compile constraints.txt anew (ARGS=--upgrade for the newest releases)
 	PYTHON="$(PYTHON)" sh scripts/compile_constraints.sh $(ARGS)

@@ -270,12 +270,13 @@ def against_published(sizes: Sizes, report: Report) -> None:
         check_yardsticks(signals, z)
         large, cached = sizes.queries_a_block, max(1, 1_000_000 // len(z))
         ours, rmia, rmia_cached = "all eight attacks", f"RMIA, {large:,} queries a block", "RMIA, blocks fit the cache"
+        rmia_medium = f"RMIA, {large // 10:,} queries a block"
         lira, lira_loop = "LiRA, a loop gathers signals", "LiRA, all in the loop (scaled up)"
         least = fastest(
             {
                 ours: partial(all_eight, signals, z),
                 rmia: partial(naive_rmia, signals, z, large),
-                f"RMIA, {large // 10:,} queries a block": partial(naive_rmia, signals, z, large // 10),
+                rmia_medium: partial(naive_rmia, signals, z, large // 10),
                 rmia_cached: partial(naive_rmia, signals, z, cached),
                 lira: partial(naive_lira, signals),
                 lira_loop: partial(naive_lira_loop, signals, sizes.per_point_sample),
@@ -287,7 +288,8 @@ def against_published(sizes: Sizes, report: Report) -> None:
         rows += [{"references": n, "what": k, "CPU s": least[k], "x all eight": ratio[k]} for k in least]
         report.target(
             f"all eight attacks at least 20 x faster than RMIA alone, {n} references",
-            f"{ratio[rmia]:.1f} x ({ratio[rmia_cached]:.1f} x with blocks that fit the cache)",
+            f"{ratio[rmia]:.1f} x with {large:,} queries a block ({ratio[rmia_medium]:.1f} x with {large // 10:,}, "
+            f"{ratio[rmia_cached]:.1f} x with blocks that fit the cache)",
             ratio[rmia] >= 20,
         )
         report.target(
@@ -296,9 +298,12 @@ def against_published(sizes: Sizes, report: Report) -> None:
             ratio[lira] > 1,
         )
         report.summary += [
-            (f"published RMIA / all eight attacks, {n} references", f"{ratio[rmia]:.0f}", "at least 20"),
-            (f"the same, RMIA in blocks that fit the cache, {n} references", f"{ratio[rmia_cached]:.1f}", ""),
-            (f"published LiRA / all eight attacks, {n} references", f"{ratio[lira]:.1f}", "above 1"),
+            (
+                f"RMIA by all pairs ({large:,} / {large // 10:,} / {cached} queries a block), {n} references",
+                f"{ratio[rmia]:.0f} / {ratio[rmia_medium]:.0f} / {ratio[rmia_cached]:.0f}",
+                "at least 20",
+            ),
+            (f"LiRA as published, {n} references", f"{ratio[lira]:.1f}", "above 1"),
         ]
     report.table(
         "published", f"1. One target, {sizes.points:,} points, |Z| = {sizes.points // 2:,}, 1 view, float32", rows
@@ -550,7 +555,7 @@ def main() -> None:
     print("\nTargets" + (", stated for the full sizes: a quick run does not judge them" if options.quick else ""))
     for what, found, met in report.targets:
         print(f"  {'' if options.quick else 'met     ' if met else 'MISSED  '}{what}: {found}")
-    print("\n| measured | value | target |\n|---|---|---|")
+    print("\n| measured (RMIA, LiRA: time over that of all eight attacks) | value | target |\n|---|---|---|")
     for cells in report.summary:
         print(f"| {' | '.join(cells)} |")
     options.out.mkdir(parents=True, exist_ok=True)

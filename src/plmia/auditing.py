@@ -22,8 +22,8 @@ from plmia.engines import Engine, Inline, LocalProcesses
 from plmia.errors import DataError, PopulationError, RecipeError
 from plmia.evaluation import Setup, attack_targets
 from plmia.recipes.named import parse_recipe
-from plmia.recipes.recipe import Recipe, Trained
-from plmia.recipes.views import View, check_views, default_views
+from plmia.recipes.recipe import Recipe, Trained, views_for
+from plmia.recipes.views import View, check_views
 from plmia.results import ResultFolder, Summary
 from plmia.store import SignalStore
 from plmia.training import Work, audit_about, shared_data, train_missing, versions
@@ -52,13 +52,16 @@ class GivenTarget:
         if (self.conf is None) == (self.model is None):
             raise DataError("a target that is given needs its signals (conf) or its model, one of the two")
 
-    def signals(self, data: LabelledData, views: Sequence[View]) -> npt.NDArray[np.float32]:
-        """Return confidences [points, views]."""
+    def check(self, data: LabelledData) -> None:
+        """Raise `DataError` if the members are not those of ``data``."""
         if self.members.shape != (data.n_points,) or self.members.dtype != np.bool_:
             raise DataError(
                 f"the target's members have shape {self.members.shape} and type {self.members.dtype}: "
                 f"a bool array [{data.n_points}] is needed, True where it trained on the point"
             )
+
+    def signals(self, data: LabelledData, views: Sequence[View]) -> npt.NDArray[np.float32]:
+        """Return confidences [points, views]."""
         if self.conf is None:
             from plmia.recipes.scikit import Sklearn
 
@@ -109,6 +112,8 @@ class AuditPlan:
     def __post_init__(self) -> None:
         self.recipe.check(self.data)
         check_views(self.views, self.data)
+        if self.target is not None:
+            self.target.check(self.data)
 
     @functools.cached_property
     def _given(self) -> npt.NDArray[np.float32] | None:
@@ -305,7 +310,7 @@ def audit(
     references : int
         How many reference models to train.
     views : sequence of View, optional
-        How points are shown to models; see `plmia.recipes.views.default_views`.
+        How points are shown to models; see `plmia.recipes.recipe.views_for`.
     target : GivenTarget, optional
         A model that exists already; by default the audit trains its target, too.
     attacks : sequence of Attack
@@ -331,7 +336,7 @@ def audit(
     data = LabelledData(np.asarray(X), np.asarray(y), None if groups is None else np.asarray(groups))
     recipe = model if hasattr(model, "to_json") else _as_recipe(model)
     plan = AuditPlan(
-        data, recipe, references, tuple(views or default_views(data)), setup or Setup(), tuple(attacks), target
+        data, recipe, references, tuple(views or views_for(recipe, data)), setup or Setup(), tuple(attacks), target
     )
     for warning in plan.warnings():
         warnings.warn(warning, stacklevel=2)

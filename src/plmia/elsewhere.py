@@ -22,8 +22,8 @@ from plmia.data import LabelledData, read_data
 from plmia.design import MembershipDesign, audit_design
 from plmia.errors import PlmiaError
 from plmia.recipes.named import parse_recipe
-from plmia.recipes.recipe import Recipe
-from plmia.recipes.views import View, check_views, default_views, parse_views
+from plmia.recipes.recipe import Recipe, views_for
+from plmia.recipes.views import View, check_views, parse_views
 from plmia.stacks import read_stacks, write_stack
 from plmia.store import store_key
 from plmia.training import audit_about, provenance_of, seed_of
@@ -105,10 +105,11 @@ def main() -> None:
     given = parser.parse_args()
     try:
         data = read_data(given.data)
-        views = parse_views(given.views) if given.views else default_views(data)
+        recipe = parse_recipe(given.recipe)
+        views = parse_views(given.views) if given.views else views_for(recipe, data)
         last = given.references if given.last is None else given.last
         models = range(given.first, last + 1)
-        train_stacks(data, parse_recipe(given.recipe), views, given.references, given.seed, given.output, models)
+        train_stacks(data, recipe, views, given.references, given.seed, given.output, models)
     except PlmiaError as error:
         sys.exit(f"plmia: {error}")
 

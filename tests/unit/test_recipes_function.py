@@ -173,12 +173,12 @@ def test_what_has_no_source_needs_a_key() -> None:
     space: dict[str, Any] = {}
     exec("def train(X, y, seed): return 0", space)
     for train in (space["train"], len):
-        with pytest.raises(RecipeError, match="source of train or query cannot be read.*: give a key of your own"):
+        with pytest.raises(RecipeError, match=r"source of train or query cannot be read.*: give a key of your own"):
             Function.of(train, logits)
 
 
 def test_what_has_no_stable_text_needs_a_key() -> None:
-    with pytest.raises(RecipeError, match="'rate' has no stable text .*: give a key of your own"):
+    with pytest.raises(RecipeError, match=r"'rate' has no stable text .*: give a key of your own"):
         Function.of(with_rate(object()), logits)  # type: ignore[arg-type]
 
 

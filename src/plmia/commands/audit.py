@@ -19,8 +19,8 @@ from plmia.errors import TrainingError, some
 from plmia.evaluation import Setup
 from plmia.progress import Meter
 from plmia.recipes.named import parse_recipe
-from plmia.recipes.recipe import Trained
-from plmia.recipes.views import default_views, parse_views
+from plmia.recipes.recipe import Trained, views_for
+from plmia.recipes.views import parse_views
 from plmia.terminal import show_metrics, stderr
 from plmia.training import weights_file
 from plmia.view import Mode
@@ -98,7 +98,7 @@ def audit(
     """  # noqa: D301 - click wants the control character itself
     way = parse_recipe(recipe)
     data = read_data(data_path)
-    shown = parse_views(views) if views else default_views(data)
+    shown = parse_views(views) if views else views_for(way, data)
     setup = Setup(cast("Mode", mode), references, population, seed)
     plan = AuditPlan(data, way, references, shown, setup, tuple(chosen_attacks(names)))
     engine = Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers)
@@ -125,7 +125,7 @@ def demo(folder: Path, references: int, seed: int, as_json: bool, quiet: bool) -
     way = parse_recipe("sklearn:RandomForestClassifier?n_estimators=100")
     data = LabelledData(X.astype("float32"), y, name="digits")
     setup = Setup("online", references, None, seed)
-    plan = AuditPlan(data, way, references, default_views(data), setup, tuple(ATTACKS.values()))
+    plan = AuditPlan(data, way, references, views_for(way, data), setup, tuple(ATTACKS.values()))
     perform(plan, folder, default_engine(way), False, as_json, quiet)
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
-from plmia.recipes.views import View
+from plmia.recipes.views import VIEW_SETS, View, default_views
 
 FloatArray32 = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
@@ -126,3 +126,12 @@ def accuracies(right: BoolArray, members: BoolArray) -> tuple[float, float]:
     inside = float(right[members].mean()) if members.any() else float("nan")
     outside = float(right[~members].mean()) if not members.all() else float("nan")
     return inside, outside
+
+
+def views_for(recipe: Recipe, data: LabelledData) -> tuple[View, ...]:
+    """Views to query with, if none are asked for.
+
+    A model that never saw shifted or mirrored images knows its members only as they are: on CIFAR-10, further views
+    then cost every attack power. So there is one view, unless the recipe augments its images.
+    """
+    return default_views(data) if getattr(recipe, "augment", False) else VIEW_SETS["one"]

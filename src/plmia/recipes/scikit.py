@@ -74,7 +74,7 @@ class Sklearn:
         params = self.template.get_params(deep=True)
         remedy = "use the recipe `function`, which is known by its source"
         texts = {
-            key: stable_text(f"{type(self.template).__name__}.{key}", value, remedy)
+            key: _text(f"{type(self.template).__name__}.{key}", value, remedy)
             for key, value in sorted(params.items())
             if not _is_state(key)  # each model gets its own
         }
@@ -145,6 +145,15 @@ class Sklearn:
 
 def _is_state(key: str) -> bool:
     return key == "random_state" or key.endswith("__random_state")
+
+
+def _text(name: str, value: Any, remedy: str) -> str:
+    """Text of a parameter; an estimator is its class, since its own parameters are listed beside it."""
+    if hasattr(value, "get_params"):
+        return _name(value if isinstance(value, type) else type(value))
+    if isinstance(value, list | tuple):
+        return f"({', '.join(_text(name, entry, remedy) for entry in value)})"
+    return stable_text(name, value, remedy)
 
 
 def _name(kind: type) -> str:

@@ -1,0 +1,437 @@
+"""`plmia audit` and `plmia demo` from data to results: resuming, extending, refusing, and what is said on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import numpy as np
+import pytest
+
+from plmia.store import SignalStore
+from plmia.training import seed_of
+
+Run = Callable[..., click.testing.Result]
+Arrays = dict[str, Any]
+
+COMMAND = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"]
+
+# The nearest neighbour of each class: members are at distance 0. It notes each model that it trains.
+OWN = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+
+HERE = Path(__file__)
+
+def train(X, y, seed):
+    with HERE.with_suffix(".log").open("a") as log:
+        log.write(f"{seed}\\n")
+    action = HERE.with_suffix(".action")
+    if action.exists():
+        exec(action.read_text())
+    return X, y
+
+def query(model, X, y):
+    points, labels = model
+    gaps = np.linalg.norm(X[:, None].astype(float) - points[None], axis=2)
+    return np.stack([-gaps[:, labels == c].min(axis=1) for c in range(2)], axis=1)
+"""
+
+
+def arrays_of(seed: int = 0, n: int = 120) -> Arrays:
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 2
+    return {"X": rng.normal(y[:, None], 1.0, (n, 3)).astype(np.float32), "y": y}
+
+
+@pytest.fixture
+def audit(command: Run, tmp_path: Path) -> Callable[..., click.testing.Result]:
+    """Audit ``tmp_path/data.npz`` with the user's own functions, unless options say otherwise."""
+    np.savez(tmp_path / "data.npz", **arrays_of())
+    (tmp_path / "own.py").write_text(OWN)
+
+    def run(*options: object, references: int = 4, folder: str = "run", data: Arrays | None = None) -> Any:
+        if data is not None:
+            np.savez(tmp_path / "data.npz", **data)
+        given = [str(option) for option in options]
+        recipe = [] if "--recipe" in given else ["--recipe", f"function:{tmp_path / 'own.py'}"]
+        attack = [] if "--attack" in given else ["--attack", "rmia"]
+        where = ["--data", tmp_path / "data.npz", "-o", tmp_path / folder]
+        return command("audit", *where, "--references", references, "--workers", 1, *recipe, *attack, *given)
+
+    return run
+
+
+def log_of(tmp_path: Path) -> list[int]:
+    """Seeds of the models that were trained so far."""
+    log = tmp_path / "own.log"
+    return [int(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def seeds_of(*models: int) -> list[int]:
+    return [seed_of(0, model, 0) for model in models]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def sentence(result: click.testing.Result) -> str:
+    """The one line on standard error of a refusal."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("plmia: ")
+    return result.stderr
+
+
+# From data to results ------------------------------------------------------------------------------------------------
+
+
+def test_an_audit_writes_metrics_scores_and_signals(audit: Run, command: Run, tmp_path: Path) -> None:
+    result = audit("--attack", "rmia", "--attack", "pl-mia", references=8)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    run = tmp_path / "run"
+    assert sorted(path.name for path in run.iterdir()) == ["metrics.json", "scores.npz", "signals"]
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics["schema"] == 1
+    assert list(metrics["attacks"]) == ["rmia", "pl-mia"]
+    for attack in metrics["attacks"].values():
+        assert 0.8 < attack["auc"]["mean"] <= 1
+        assert attack["tpr"].keys() >= {"0", "0.0001", "0.001", "0.01"}
+        assert [entry["target"] for entry in attack["per_target"]] == [0]
+    for words in ("1 target", "120 points", "8 references", "% train", "% held out", "rmia", "pl-mia", "metrics.json"):
+        assert words in result.stdout
+    store = SignalStore.open(run / "signals")
+    assert store.shape == (9, 120, 1)
+    assert store.verify() == []
+    matrix = store.design.matrix
+    assert (matrix[1::2] == ~matrix[2::2]).all()
+    assert (np.abs(matrix.sum(axis=1) - 60) == 0).all()
+    assert log_of(tmp_path) == seeds_of(*range(9))
+    # Scoring the signals says the same.
+    again = command(
+        "score", run / "signals", "-o", tmp_path / "out", "--attack", "rmia", "--attack", "pl-mia", "--json"
+    )
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["attacks"] == metrics["attacks"]
+    assert (tmp_path / "out/scores.npz").read_bytes() == (run / "scores.npz").read_bytes()
+
+
+def test_all_attacks_run_by_default(command: Run, audit: Run, tmp_path: Path) -> None:
+    audit("--quiet")
+    where = ["--data", tmp_path / "data.npz", "-o", tmp_path / "run", "--recipe", f"function:{tmp_path / 'own.py'}"]
+    result = command("audit", *where, "--references", 4, "--json")
+    names = json.loads(command("attacks", "--json").stdout)
+    assert json.loads(result.stdout)["attacks"].keys() == names.keys()
+
+
+def test_json_and_quiet(audit: Run, tmp_path: Path) -> None:
+    as_json = audit("--json")
+    assert json.loads(as_json.stdout) == json.loads((tmp_path / "run/metrics.json").read_text())
+    assert as_json.stderr == ""
+    quiet = audit("--quiet")
+    assert (quiet.exit_code, quiet.output) == (0, "")
+
+
+def test_what_training_prints_does_not_get_into_the_json(audit: Run, tmp_path: Path) -> None:
+    """In a process of its own: its standard output is the one that workers inherit."""
+    (tmp_path / "own.action").write_text("print('epoch 1', flush=True)")
+    arguments = ["--data", "data.npz", "-o", "run", "--recipe", "function:own.py", "--references", "2", "--json"]
+    done = subprocess.run(
+        [*COMMAND, "audit", *arguments, "--attack", "rmia"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert json.loads(done.stdout)["schema"] == 1
+    assert done.stderr == "epoch 1\n" * 3
+
+
+def test_a_named_classifier(audit: Run, tmp_path: Path) -> None:
+    result = audit("--recipe", "sklearn:RandomForestClassifier?n_estimators=5", "--mode", "offline", "--population", 20)
+    assert result.exit_code == 0, result.output
+    about = json.loads((tmp_path / "run/metrics.json").read_text())["about"]
+    assert about["mode"] == "offline"
+    assert about["population"] == [20]
+    assert about["audit"]["recipe"]["params"]["n_estimators"] == "5"
+    assert about["train_accuracy"] > about["test_accuracy"]
+
+
+def test_the_same_seed_is_the_same_everything(audit: Run, tmp_path: Path) -> None:
+    for folder, options in [("a", []), ("b", ["--workers", 2]), ("c", ["--seed", 1])]:
+        assert audit("--quiet", *options, folder=folder).exit_code == 0
+    for name in ("metrics.json", "scores.npz", "signals/signals.npy", "signals/membership.npy"):
+        first, second, other = ((tmp_path / folder / name).read_bytes() for folder in "abc")
+        assert first == second
+        assert first != other
+
+
+def test_groups_of_the_data_go_together(audit: Run, tmp_path: Path) -> None:
+    groups = np.repeat(np.arange(40), 3)
+    assert audit("--quiet", data=arrays_of() | {"groups": groups}).exit_code == 0
+    matrix = SignalStore.open(tmp_path / "run/signals").design.matrix.reshape(5, 40, 3)
+    assert (matrix == matrix[:, :, :1]).all()
+
+
+def test_the_demo_runs(command: Run, tmp_path: Path) -> None:
+    result = command("demo", "-o", tmp_path / "demo", "--references", 2)
+    assert result.exit_code == 0, result.output
+    assert "1,797 points" in result.stdout
+    metrics = json.loads((tmp_path / "demo/metrics.json").read_text())
+    assert metrics["attacks"]["rmia"]["auc"]["mean"] > 0.8
+    trained = (tmp_path / "demo/signals/records/000000.json").stat().st_mtime_ns
+    assert command("demo", "-o", tmp_path / "demo", "--references", 2, "--quiet").output == ""
+    assert (tmp_path / "demo/signals/records/000000.json").stat().st_mtime_ns == trained
+
+
+# Going on ------------------------------------------------------------------------------------------------------------
+
+
+def test_run_again_it_trains_nothing(audit: Run, tmp_path: Path) -> None:
+    audit("--quiet")
+    before = contents(tmp_path / "run")
+    assert audit("--quiet").exit_code == 0
+    assert log_of(tmp_path) == seeds_of(*range(5))
+    assert contents(tmp_path / "run") == before
+
+
+def test_more_references_train_only_the_new_ones_and_fewer_none(audit: Run, tmp_path: Path) -> None:
+    for references in (4, 8, 4):
+        assert audit("--quiet", references=references).exit_code == 0
+    assert log_of(tmp_path) == seeds_of(*range(9))
+    assert audit("--quiet", references=8, folder="whole").exit_code == 0
+    signals = [(tmp_path / folder / "signals/signals.npy").read_bytes() for folder in ("run", "whole")]
+    assert signals[0] == signals[1]
+
+
+@pytest.mark.parametrize("change", ["data", "recipe", "own text", "seed", "views"])
+def test_another_audit_in_the_same_folder_is_refused(change: str, audit: Run, tmp_path: Path) -> None:
+    audit("--quiet")
+    before, trained = contents(tmp_path / "run"), log_of(tmp_path)
+    options: list[object] = []
+    if change == "data":
+        np.savez(tmp_path / "data.npz", **arrays_of(seed=1))
+    if change == "recipe":
+        options = ["--recipe", "sklearn:GaussianNB"]
+    if change == "own text":
+        (tmp_path / "own.py").write_text(OWN + "\n")
+    if change == "seed":
+        options = ["--seed", 1]
+    if change == "views":
+        options = ["--views", "identity;noise:0.1"]
+    words = {"own text": "recipe.key: ", "recipe": "recipe.recipe: "}.get(change, f"{change}: ")
+    said = sentence(audit(*options))
+    assert "belongs to another audit" in said
+    assert words in said
+    assert "nothing in it was changed" in said
+    assert contents(tmp_path / "run") == before
+    assert log_of(tmp_path) == trained
+
+
+def test_a_folder_of_something_else_is_left_alone(audit: Run, tmp_path: Path) -> None:
+    (tmp_path / "run/signals").mkdir(parents=True)
+    (tmp_path / "run/signals/mine.txt").write_text("mine")
+    assert "is there and is not a store" in sentence(audit())
+    assert contents(tmp_path / "run").keys() == {"signals/mine.txt"}
+    (tmp_path / "file").write_text("mine")
+    assert "file" in sentence(audit(folder="file"))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_damaged_record_is_named_and_trained_anew(audit: Run, tmp_path: Path) -> None:
+    audit("--quiet")
+    before = contents(tmp_path / "run")
+    (tmp_path / "run/signals/records/000002.json").write_text("{")
+    result = audit()
+    assert result.exit_code == 0
+    assert "records/000002.json is damaged" in result.stderr
+    assert log_of(tmp_path)[5:] == seeds_of(2)
+    after = contents(tmp_path / "run")
+    assert {name for name in before if before[name] != after[name]} <= {"signals/records/000002.json"}
+
+
+def test_damaged_signals_are_named(audit: Run, tmp_path: Path) -> None:
+    audit("--quiet")
+    path = tmp_path / "run/signals/signals.npy"
+    data = bytearray(path.read_bytes())
+    data[128 + 4 * 120 * 3 + 40] ^= 1
+    path.write_bytes(data)
+    said = sentence(audit())
+    assert "is damaged at model 3" in said
+    assert "remove records/000003.json and run again, only model 3 is trained anew" in said
+    (tmp_path / "run/signals/records/000003.json").unlink()
+    assert audit("--quiet").exit_code == 0
+    assert log_of(tmp_path)[5:] == seeds_of(3)
+
+
+# Training that fails -------------------------------------------------------------------------------------------------
+
+
+def test_a_train_function_that_raises_is_shown_and_the_audit_goes_on(audit: Run, tmp_path: Path) -> None:
+    bad = seed_of(0, 2, 0)
+    (tmp_path / "own.action").write_text(f"if seed == {bad}: raise KeyError('my own trouble')")
+    result = audit()
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    *trace, last = result.stderr.splitlines()
+    assert "Traceback (most recent call last):" in trace
+    assert any(f'{tmp_path / "own.py"}", line' in line and "in train" in line for line in trace)
+    assert trace[-1] == "KeyError: 'my own trouble'"
+    assert last.startswith("plmia: training model 2 failed: KeyError: 'my own trouble'; finished models are kept")
+    assert not (tmp_path / "run/metrics.json").exists()
+    assert not list((tmp_path / "run").glob(".data-*"))
+    (tmp_path / "own.action").unlink()
+    assert audit("--quiet").exit_code == 0
+    assert log_of(tmp_path) == seeds_of(0, 1, 2, 2, 3, 4)
+
+
+def test_a_model_that_diverges_is_trained_with_its_next_seed(audit: Run, tmp_path: Path) -> None:
+    bad = seed_of(0, 3, 0)
+    (tmp_path / "own.action").write_text(f"if seed == {bad}: X = X * np.nan")
+    assert audit("--quiet").exit_code == 0
+    assert log_of(tmp_path) == [*seeds_of(*range(5)), seed_of(0, 3, 1)]
+    store = SignalStore.open(tmp_path / "run/signals")
+    assert {model: store.record(model)["attempt"] for model in range(5)} == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0}
+
+
+def test_a_model_that_always_diverges_ends_with_a_sentence(audit: Run, tmp_path: Path) -> None:
+    bad = [seed_of(0, 3, attempt) for attempt in range(3)]
+    (tmp_path / "own.action").write_text(f"if seed in {bad}: X = X * np.nan")
+    assert "model 3 diverged with 3 seeds" in sentence(audit())
+    assert SignalStore.open(tmp_path / "run/signals").missing() == [3]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_a_worker_that_is_always_killed_is_said_so(audit: Run, tmp_path: Path) -> None:
+    bad = seed_of(0, 2, 0)
+    (tmp_path / "own.action").write_text(f"if seed == {bad}: os.kill(os.getpid(), 9)")
+    said = sentence(audit())
+    assert "training model 2 failed: a worker process died 3 times over it (SIGKILL, often for lack of memory)" in said
+    assert log_of(tmp_path) == seeds_of(0, 1, 2, 2, 2)
+    (tmp_path / "own.action").unlink()
+    assert audit("--quiet").exit_code == 0
+    assert log_of(tmp_path)[5:] == seeds_of(2, 3, 4)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_ends_with_a_sentence_and_the_same_command_goes_on(workers: str, audit: Run, tmp_path: Path) -> None:
+    """Sent to the whole group, as a terminal does."""
+    (tmp_path / "own.action").write_text("time.sleep(0.2 if len(HERE.with_suffix('.log').read_text()) < 60 else 60)")
+    arguments = ["--data", "data.npz", "-o", "run", "--recipe", f"function:{tmp_path}/own.py", "--references", "8"]
+    process = subprocess.Popen(
+        [*COMMAND, "audit", *arguments, "--attack", "rmia", "--workers", workers],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+    )
+    end = time.monotonic() + 60
+    while len(log_of(tmp_path)) < 4 and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    finished = len(SignalStore.open(tmp_path / "run/signals").finished())
+    assert process.returncode == 2, stderr
+    assert stdout == ""
+    assert stderr == f"plmia: stopped after {finished} more trained models, which are kept: the same command goes on\n"
+    assert 1 <= finished <= 4
+    assert not list((tmp_path / "run").glob(".data-*"))
+    (tmp_path / "own.action").unlink()
+    trained = len(log_of(tmp_path))
+    assert audit("--quiet", references=8).exit_code == 0
+    assert len(log_of(tmp_path)) - trained == 9 - finished
+
+
+def test_weights_of_recipes_that_have_none_cannot_be_kept(audit: Run, tmp_path: Path) -> None:
+    assert "cannot be kept as safetensors: leave out --keep-models" in sentence(audit("--keep-models"))
+    assert audit("--quiet").exit_code == 0
+
+
+def test_weights_are_kept_for_models_trained_from_now_on(audit: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    options = ["--recipe", "mlp?widths=4&epochs=1&stack=1&device=cpu"]
+    assert audit("--quiet", *options, references=2).exit_code == 0
+    assert not (tmp_path / "run/models").exists()
+    result = audit("--keep-models", *options, references=4)
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in (tmp_path / "run/models").iterdir()) == [
+        "000003.safetensors",
+        "000004.safetensors",
+    ]
+    assert result.stderr == "plmia: weights of model 0, 1, 2 were not kept when it was trained\n"
+
+
+# Bad input -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"y": np.arange(120) % 2 + 1}, "y holds 1 but no 0"),
+        ({"y": (np.arange(120) % 2) * 2 - 1}, "y holds -1, labels must be 0 to C - 1"),
+        ({"y": np.arange(120) % 2 + 0.5}, "y has type float64"),
+        ({"y": np.arange(119) % 2}, "X has 120 points, y has 119"),
+        ({"X": np.full((120, 3), np.nan)}, "X holds nan at point 0"),
+        ({"X": np.array([["a"]] * 120)}, "numbers are needed"),
+        ({"groups": np.arange(3)}, "groups have shape (3,)"),
+        (
+            {"y": np.where(np.arange(120) < 2, 2, np.arange(120) % 2)},
+            "trains on no point of class 2, which has 2 in all",
+        ),
+    ],
+)
+def test_bad_data_is_refused(change: Arrays, says: str, audit: Run, tmp_path: Path) -> None:
+    assert says in sentence(audit(data=arrays_of() | change))
+    assert not (tmp_path / "run").exists()
+    assert log_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--recipe", "wide-resnet"], "wide-resnet needs images"),
+        (["--recipe", "mpl"], "there is no recipe 'mpl': did you mean 'mlp'?"),
+        (["--recipe", "sklearn:RandomForst"], "scikit-learn has no classifier 'RandomForst': did you mean"),
+        (["--recipe", "function:none.py"], "there is no Python file none.py"),
+        (["--recipe", "gbdt?depth=deep"], "option 'depth' of recipe 'gbdt' cannot be 'deep'"),
+        (["--references", 5], "5 references cannot be made of whole complementary pairs: ask for 4 or 6"),
+        (["--views", "mirror"], "view mirror is for images"),
+        (["--views", "miror"], "there is no view 'miror': did you mean 'mirror'?"),
+        (["--attack", "rima"], "did you mean"),
+        (["--population", 60], "a population of 60 was asked for, the target has 60 non-members"),
+        (["--data", "none.npz"], "there is no none.npz"),
+    ],
+)
+def test_bad_options_are_refused(options: list[object], says: str, audit: Run, tmp_path: Path) -> None:
+    if "wide-resnet" in options:
+        pytest.importorskip("torch")
+    assert says in sentence(audit(*options))
+    assert not (tmp_path / "run").exists()
+    assert log_of(tmp_path) == []
+
+
+def test_copies_on_both_sides_are_counted_on_standard_error(audit: Run, tmp_path: Path) -> None:
+    data = arrays_of()
+    data["X"][60:66] = data["X"][:6]
+    result = audit(data=data)
+    assert result.exit_code == 0
+    assert "12 points are copies of others on the other side of a split" in result.stderr
+    assert "copies" not in result.stdout
+    assert audit("--quiet", data=data).stderr == ""

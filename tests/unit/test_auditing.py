@@ -1,0 +1,423 @@
+"""Whole audits from Python: three lines, targets that exist already, folders that are gone on with, early refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from rich.console import Console
+from sklearn.naive_bayes import GaussianNB
+from sklearn.tree import DecisionTreeClassifier
+
+import plmia
+from plmia import progress
+from plmia.auditing import AuditPlan, GivenTarget, default_engine, open_store, run_audit
+from plmia.commands.audit import _Accuracies
+from plmia.data import LabelledData
+from plmia.engines import Inline, LocalProcesses
+from plmia.errors import DataError, PlmiaError, PopulationError, RecipeError, ReferencesError, StoreError
+from plmia.evaluation import Setup
+from plmia.progress import Meter
+from plmia.recipes.function import Function
+from plmia.recipes.gbdt import GBDT
+from plmia.recipes.recipe import Trained
+from plmia.recipes.scikit import Sklearn
+from plmia.recipes.views import View
+from plmia.store import SignalStore
+
+N = 120
+RNG = np.random.default_rng(0)
+Y = np.arange(N) % 3
+X = RNG.normal(Y[:, None], 1.0, (N, 4))
+
+
+@dataclass(frozen=True)
+class Leaky:
+    """Trains nothing: members are more confident by ``leak``. Notes the seeds it is asked for."""
+
+    leak: float = 3.0
+    calls: list[int] = field(default_factory=list, compare=False)
+    name: ClassVar[str] = "leaky"
+    stack: ClassVar[int] = 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {"recipe": self.name, "leak": self.leak}
+
+    def check(self, data: LabelledData) -> None:
+        if data.is_images:
+            raise RecipeError("leaky is for tables")
+
+    def train(
+        self, data: LabelledData, members: Any, seeds: Sequence[int], views: Sequence[View], keep_weights: bool = False
+    ) -> list[Trained]:
+        self.calls.extend(seeds)
+        noise = [np.random.default_rng(seed).normal(0, 1, (data.n_points, len(views))) for seed in seeds]
+        return [
+            Trained((rest + self.leak * row[:, None]).astype(np.float32), 1.0, 0.5)
+            for row, rest in zip(members, noise, strict=True)
+        ]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Digest of every file below, but for times in records."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def audit(model: Any, folder: Path, **more: Any) -> plmia.Audit:
+    given = {"X": X, "y": Y, "references": 8, "engine": Inline(), "attacks": [plmia.PL_MIA, plmia.RMIA]} | more
+    return plmia.audit(model, given.pop("X"), given.pop("y"), folder=folder, **given)
+
+
+# Three lines ---------------------------------------------------------------------------------------------------------
+
+
+def test_three_lines_in_a_script_are_enough(tmp_path: Path) -> None:
+    """Nothing guards the script's main part: processes must not run it again."""
+    (tmp_path / "script.py").write_text(
+        "import plmia, sklearn.datasets, sklearn.tree\n"
+        "X, y = sklearn.datasets.load_digits(return_X_y=True)\n"
+        "print(plmia.audit(sklearn.tree.DecisionTreeClassifier(), X, y, references=4).auc('rmia'))\n"
+    )
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+    assert float(done.stdout) > 0.55
+
+
+def test_the_result_is_what_the_folder_says(tmp_path: Path) -> None:
+    found = audit(DecisionTreeClassifier(), tmp_path / "run")
+    assert found.folder == tmp_path / "run"
+    assert found.metrics == json.loads((tmp_path / "run/metrics.json").read_text())
+    assert found.auc() == found.metrics["attacks"]["pl-mia"]["auc"]["mean"]
+    assert found.auc("rmia") == found.metrics["attacks"]["rmia"]["auc"]["mean"] > 0.6
+    for fpr, key in [(0, "0"), (1e-4, "0.0001"), (0.001, "0.001"), (0.01, "0.01")]:
+        assert found.tpr(fpr) == found.metrics["attacks"]["pl-mia"]["tpr"][key]["mean"]
+    about = found.metrics["about"]
+    assert about["audit"]["data"] == LabelledData(X, Y).digest
+    assert about["signals"] == {"models": 9, "points": N, "views": 1}
+    assert about["train_accuracy"] == 1.0
+    assert 0.3 < about["test_accuracy"] < 1
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["metrics.json", "scores.npz", "signals"]
+
+
+def test_leaks_are_found_and_their_absence_too(tmp_path: Path) -> None:
+    assert audit(Leaky(), tmp_path / "a").auc() > 0.95
+    assert 0.3 < audit(Leaky(leak=0.0), tmp_path / "b").auc() < 0.7
+
+
+def test_a_folder_is_made_where_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = plmia.audit(Leaky(), X, Y, references=4, engine=Inline())
+    assert found.folder.parent == tmp_path
+    assert (found.folder / "scores.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (GaussianNB(), "sklearn"),
+        ("sklearn:GaussianNB", "sklearn"),
+        (Sklearn(GaussianNB()), "sklearn"),
+        ("gbdt?rounds=3", "gbdt"),
+        (GBDT(rounds=3), "gbdt"),
+    ],
+)
+def test_a_model_is_an_object_a_recipe_or_a_name(model: Any, name: str, tmp_path: Path) -> None:
+    if name == "gbdt":
+        pytest.importorskip("lightgbm")
+    found = audit(model, tmp_path / "run", references=4)
+    assert found.metrics["about"]["audit"]["recipe"]["recipe"] == name
+
+
+def test_a_class_is_not_an_object(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"GaussianNB is a class: give an object, GaussianNB\(\)"):
+        audit(GaussianNB, tmp_path / "run")
+
+
+# Going on ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_again_trains_nothing_and_writes_the_same(tmp_path: Path) -> None:
+    recipe = Leaky()
+    audit(recipe, tmp_path / "run")
+    before = contents(tmp_path)
+    assert len(recipe.calls) == 9
+    audit(recipe, tmp_path / "run")
+    assert len(recipe.calls) == 9
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"X": X + 1e-9}, "data: "),
+        ({"y": np.roll(Y, 1)}, "data: "),
+        ({"groups": np.arange(N) // 2}, "data: "),
+        ({"model": Leaky(leak=2.0)}, "recipe.leak: 3.0 there, 2.0 here"),
+        ({"model": GaussianNB()}, 'recipe.recipe: "leaky" there, "sklearn" here'),
+        ({"setup": Setup(seed=1)}, "seed: 0 there, 1 here"),
+        ({"views": [View(), View(scale=0.1)]}, "views: "),
+        ({"target": GivenTarget(np.arange(N) < 50, np.zeros(N))}, "target: "),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_another_audit_is_refused_and_nothing_is_lost(change: dict[str, Any], named: str, tmp_path: Path) -> None:
+    recipe = Leaky()
+    audit(recipe, tmp_path / "run")
+    before = contents(tmp_path)
+    with pytest.raises(StoreError) as error:
+        audit(change.pop("model", recipe), tmp_path / "run", **change)
+    assert f"{tmp_path}/run/signals belongs to another audit" in str(error.value)
+    assert named in str(error.value)
+    assert "nothing in it was changed" in str(error.value)
+    assert contents(tmp_path) == before
+
+
+def test_more_references_extend_the_folder_and_fewer_use_a_part(tmp_path: Path) -> None:
+    recipe, whole = Leaky(), Leaky()
+    audit(whole, tmp_path / "whole", references=12)
+    audit(recipe, tmp_path / "run", references=8)
+    small = (tmp_path / "run/metrics.json").read_bytes()
+    audit(recipe, tmp_path / "run", references=12)
+    assert recipe.calls == whole.calls
+    for name in ("metrics.json", "scores.npz", "signals/signals.npy"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    audit(recipe, tmp_path / "run", references=8)
+    assert (tmp_path / "run/metrics.json").read_bytes() == small
+    assert len(recipe.calls) == 13
+
+
+def test_attacks_and_mode_may_change(tmp_path: Path) -> None:
+    recipe = Leaky()
+    audit(recipe, tmp_path / "run")
+    found = audit(recipe, tmp_path / "run", attacks=[plmia.LIRA], setup=Setup("offline", population=10))
+    assert list(found.metrics["attacks"]) == ["lira"]
+    assert found.metrics["about"]["mode"] == "offline"
+    assert len(recipe.calls) == 9
+
+
+def test_rows_of_a_group_go_together(tmp_path: Path) -> None:
+    groups = np.arange(N) // 4
+    audit(Leaky(), tmp_path / "run", groups=groups)
+    matrix = SignalStore.open(tmp_path / "run/signals").design.matrix
+    by_group = matrix.reshape(9, -1, 4)
+    assert (by_group == by_group[:, :, :1]).all()
+    assert matrix.any(axis=1).all()
+    assert not matrix.all(axis=1).any()
+
+
+# Targets that exist already ------------------------------------------------------------------------------------------
+
+GIVEN = np.random.default_rng(5).permutation(N) < 50
+
+
+def test_a_targets_signals_can_be_given(tmp_path: Path) -> None:
+    conf = np.random.default_rng(6).normal(0, 1, N) + 3 * GIVEN
+    recipe = Leaky()
+    found = audit(recipe, tmp_path / "run", target=GivenTarget(GIVEN, conf))
+    assert len(recipe.calls) == 8
+    assert found.auc() > 0.9
+    store = SignalStore.open(tmp_path / "run/signals")
+    np.testing.assert_array_equal(store.read([0])[0, :, 0], conf.astype(np.float32))
+    np.testing.assert_array_equal(store.design.matrix[0], GIVEN)
+    assert store.record(0)["given"] is True
+    # The references are those of an audit that trains its target.
+    audit(Leaky(), tmp_path / "other")
+    np.testing.assert_array_equal(
+        store.design.matrix[1:], SignalStore.open(tmp_path / "other/signals").design.matrix[1:]
+    )
+    # The same again goes on; another target does not.
+    assert audit(recipe, tmp_path / "run", target=GivenTarget(GIVEN, conf)).metrics == found.metrics
+    for other in (GivenTarget(GIVEN, conf + 1), GivenTarget(np.roll(GIVEN, 1), conf)):
+        with pytest.raises(StoreError, match="target: "):
+            audit(recipe, tmp_path / "run", target=other)
+
+
+def test_a_targets_model_can_be_given(tmp_path: Path) -> None:
+    fitted = DecisionTreeClassifier(random_state=0).fit(X[GIVEN].astype(np.float32), Y[GIVEN])
+    found = audit(DecisionTreeClassifier(), tmp_path / "run", target=GivenTarget(GIVEN, model=fitted))
+    assert found.auc("rmia") > 0.6
+    store = SignalStore.open(tmp_path / "run/signals")
+    p = fitted.predict_proba(X.astype(np.float32))[np.arange(N), Y]
+    assert ((store.read([0])[0, :, 0] > 0) == (p > 0.5)).all()
+    assert len(store.finished()) == 9
+
+
+def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
+    views = [View(), View(scale=0.1)]
+    conf = np.random.default_rng(6).normal(0, 1, (N, 2))
+    audit(Leaky(), tmp_path / "run", views=views, target=GivenTarget(GIVEN, conf))
+    np.testing.assert_array_equal(SignalStore.open(tmp_path / "run/signals").read([0])[0], conf.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        (lambda: GivenTarget(GIVEN), "needs its signals .conf. or its model, one of the two"),
+        (lambda: GivenTarget(GIVEN, np.zeros(N), GaussianNB()), "needs its signals .conf. or its model, one of"),
+        (lambda: GivenTarget(GIVEN.astype(int), np.zeros(N)), "members have shape .120,. and type int64: a bool"),
+        (lambda: GivenTarget(GIVEN[:-1], np.zeros(N)), r"members have shape \(119,\)"),
+        (lambda: GivenTarget(GIVEN.tolist(), np.zeros(N + 1)), r"signals have shape \(121, 1\), \[120, 1\] is needed"),
+        (lambda: GivenTarget(GIVEN, np.zeros((N, 3))), r"signals have shape \(120, 3\), \[120, 1\] is needed"),
+        (lambda: GivenTarget(GIVEN, np.where(np.arange(N) == 7, np.nan, 0)), "signal at point 7 is .nan.: it must be"),
+        (lambda: GivenTarget(GIVEN, model=GaussianNB()), "GaussianNB answers no probabilities, or was not fitted"),
+        (lambda: GivenTarget(GIVEN, model="forest"), "str answers no probabilities"),
+        (lambda: GivenTarget(np.zeros(N, bool), np.zeros(N)), "model 0 trains on no point of class 0"),
+    ],
+)
+def test_impossible_targets_are_refused_before_training(target: Any, says: str, tmp_path: Path) -> None:
+    recipe = Leaky()
+    with pytest.raises(PlmiaError, match=says):
+        audit(recipe, tmp_path / "run", target=target())
+    assert recipe.calls == []
+    assert not (tmp_path / "run").exists()
+
+
+# Refusals and warnings -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "says"),
+    [
+        ({"y": Y + 1}, DataError, "y holds 1 but no 0"),
+        ({"y": Y[:-1]}, DataError, "X has 120 points, y has 119"),
+        (
+            {"references": 7},
+            ReferencesError,
+            "7 references cannot be made of whole complementary pairs: ask for 6 or 8",
+        ),
+        ({"references": 0}, ReferencesError, "0 references"),
+        ({"X": X.reshape(N, 2, 2)}, RecipeError, "leaky is for tables"),
+        ({"views": [View(mirror=True)]}, RecipeError, "view mirror is for images"),
+        ({"setup": Setup(population=60)}, PopulationError, "population of 60 was asked for, the target has 60 non-mem"),
+        ({"setup": Setup(population=1)}, PopulationError, "a population of 1 was asked for"),
+        ({"groups": np.zeros(N, int)}, DataError, "all points are of group 0"),
+    ],
+)
+def test_bad_input_is_refused_before_training(change: Any, kind: Any, says: str, tmp_path: Path) -> None:
+    recipe = Leaky()
+    with pytest.raises(kind, match=says):
+        audit(recipe, tmp_path / "run", **change)
+    assert recipe.calls == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_class_that_some_model_would_not_see_is_named(tmp_path: Path) -> None:
+    y = np.where(np.arange(N) < 2, 2, Y % 2)
+    with pytest.raises(DataError, match=r"model \d+ trains on no point of class 2, which has 2 in all: add points"):
+        audit(Leaky(), tmp_path / "run", y=y)
+
+
+def test_copies_on_both_sides_are_counted(tmp_path: Path) -> None:
+    copied = X.copy()
+    copied[60:65] = copied[:5]
+    with pytest.warns(UserWarning, match="^10 points are copies of others on the other side of a split"):
+        audit(Leaky(), tmp_path / "run", X=copied)
+    together = np.arange(N)
+    together[60:65] = together[:5]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        audit(Leaky(), tmp_path / "grouped", X=copied, groups=together)
+
+
+def test_a_file_in_place_of_the_folder_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(StoreError, match="run"):
+        audit(Leaky(), tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+# Engines -------------------------------------------------------------------------------------------------------------
+
+
+def test_processes_are_the_default_and_this_one_where_they_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Sklearn(GaussianNB())
+    assert default_engine(recipe, 3) == LocalProcesses(3)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert default_engine(recipe) == LocalProcesses(cores or 1)
+    own = Function.of(lambda X, y, seed: 0, lambda model, X, y: 0, key="k")
+    assert default_engine(own, 3) == Inline()
+    # What the script itself defines, other processes cannot get.
+    monkeypatch.setattr(Leaky, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Leaky", Leaky, raising=False)
+    assert default_engine(Leaky(), 3) == Inline()
+    # Where the system does not say which cores are ours, the number that is asked for counts as well.
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    assert default_engine(recipe, 3) == LocalProcesses(3)
+    assert default_engine(recipe) == LocalProcesses(os.cpu_count() or 1)
+
+
+def test_processes_and_this_one_give_the_same(tmp_path: Path) -> None:
+    plan = AuditPlan(LabelledData(X, Y), Sklearn(GaussianNB()), 4, (View(),))
+    for name, engine in [("here", Inline()), ("there", LocalProcesses(2))]:
+        run_audit(plan, tmp_path / name, engine)
+    for name in ("metrics.json", "scores.npz", "signals/signals.npy"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+    assert not list((tmp_path / "there").glob(".data-*"))
+
+
+def test_weights_of_a_stack_are_kept(tmp_path: Path) -> None:
+    mlp = pytest.importorskip("plmia.recipes.mlp").MLP
+    numpy = pytest.importorskip("safetensors.numpy")
+    recipe = mlp(widths=(4,), epochs=1, device="cpu")
+    plan = AuditPlan(LabelledData(X, Y), recipe, 4, (View(),))
+    run_audit(plan, tmp_path / "run", Inline(), keep_models=True)
+    files = sorted((tmp_path / "run/models").iterdir())
+    assert [file.name for file in files] == [f"{model:06d}.safetensors" for model in range(5)]
+    shapes = {name: array.shape for name, array in numpy.load_file(files[2]).items()}
+    assert shapes == {
+        "layer0.weight": (4, 4),
+        "layer0.bias": (4,),
+        "layer1.weight": (3, 4),
+        "layer1.bias": (3,),
+    }
+
+
+# Progress ------------------------------------------------------------------------------------------------------------
+
+
+def test_time_left_does_not_count_what_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        now = 100.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    console = Console(file=io.StringIO(), force_terminal=False, width=100, _environ={})
+    with Meter("training", 65, console) as meter:
+        accuracies = _Accuracies(meter)
+        accuracies.skip(60)
+        for model in range(60, 62):
+            clock.now += 6
+            accuracies.report(model, Trained(np.zeros((1, 1), np.float32), 1.0, 0.5 + 0.1 * (model - 60)))
+    assert isinstance(console.file, io.StringIO)
+    expected = "training (accuracy 100.0 % train, 55.0 % held out): 95 %, about 18 s left\n"
+    assert console.file.getvalue() == expected
+
+
+def test_a_damaged_record_is_known_before_it_is_replaced(tmp_path: Path) -> None:
+    plan = AuditPlan(LabelledData(X, Y), Leaky(), 4, (View(),))
+    run_audit(plan, tmp_path, Inline())
+    (tmp_path / "signals/records/000002.json").write_text("{}")
+    (problem,) = open_store(plan, tmp_path).problems()
+    assert "000002.json" in problem

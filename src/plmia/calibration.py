@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from plmia.cauchy_sum import SignedLog, cauchy_mean, cauchy_mean_exact
 from plmia.errors import AttackError, PopulationError
@@ -102,10 +103,14 @@ class Calibration(Protocol):
     A class attribute ``scaled`` may say False: ``null_std`` is then not computed, and nothing is asked of it.
     """
 
-    def shared(self, query: FloatArray, population: FloatArray, size: IntArray) -> FloatArray | SignedLog:
+    def shared(
+        self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]
+    ) -> FloatArray | SignedLog:
         """Scores [n] of numbers [n] against one population [z] of which ``size`` [n] count: the cheap path."""
 
-    def pairwise(self, differences: FloatArray, size: IntArray, null_std: FloatArray) -> FloatArray | SignedLog:
+    def pairwise(
+        self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray
+    ) -> FloatArray | SignedLog:
         """Scores [n] from differences [n, z] whose deviation among non-members is ``null_std``."""
 
 
@@ -113,12 +118,12 @@ class Calibration(Protocol):
 class NoCalibration:
     """The score is the statistic itself (LiRA, Attack-R)."""
 
-    def shared(self, query: FloatArray, population: FloatArray, size: IntArray) -> FloatArray:
+    def shared(self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]) -> FloatArray:
         """Return the statistic."""
         del population, size
         return query
 
-    def pairwise(self, differences: FloatArray, size: IntArray, null_std: FloatArray) -> FloatArray:
+    def pairwise(self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray) -> FloatArray:
         """Refuse: without calibration there are no pairs."""
         del differences, size, null_std
         raise AttackError(
@@ -145,11 +150,11 @@ class BinaryVote:
                 f"gamma = {self.gamma} is below 0: a query would beat itself; take 0 or more (RMIA: log 2)"
             )
 
-    def shared(self, query: FloatArray, population: FloatArray, size: IntArray) -> FloatArray:
+    def shared(self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]) -> FloatArray:
         """Share of wins [n], by sorting."""
         return count_below(population, query - self.gamma) / size
 
-    def pairwise(self, differences: FloatArray, size: IntArray, null_std: FloatArray) -> FloatArray:
+    def pairwise(self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray) -> FloatArray:
         """Share of wins [n]."""
         del null_std
         wins: FloatArray = (differences > self.gamma).sum(axis=1) / size
@@ -160,14 +165,15 @@ class BinaryVote:
 class CauchyCombination:
     """Mean of the Cauchy-transformed one-sided pairwise p-values (`eq:p_value`, `eq:cauchy_cali`)."""
 
-    def shared(self, query: FloatArray, population: FloatArray, size: IntArray) -> SignedLog:
+    def shared(self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]) -> SignedLog:
         """Combined scores [n] at a cost linear in queries plus population."""
         scale = null_deviation(population[:, None], MeanOfViews())
         combined = cauchy_mean(query / scale, population / scale)
         # A query that stands in the population adds tan(0) = 0 to the sum and is not counted.
-        return SignedLog(combined.sign, combined.log_abs + np.log(len(population) / size))
+        np.add(combined.log_abs, np.log(len(population) / size), out=combined.log_abs)
+        return combined
 
-    def pairwise(self, differences: FloatArray, size: IntArray, null_std: FloatArray) -> SignedLog:
+    def pairwise(self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray) -> SignedLog:
         """Combined scores [n], pair by pair."""
         combined = cauchy_mean_exact(differences / null_std)
         return SignedLog(combined.sign, combined.log_abs + np.log(differences.shape[1] / size))
@@ -245,7 +251,7 @@ def pairwise_scores(
     phi: FloatArray,
     queries: IntArray,
     population: IntArray,
-    size: IntArray,
+    size: npt.NDArray[np.integer],
     tick: Callable[[int], None],
 ) -> FloatArray | SignedLog:
     """Scores [queries] pair by pair, where the cheap path does not apply."""

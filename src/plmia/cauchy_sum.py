@@ -52,11 +52,11 @@ _MAX_SIZE = 5e149
 _CANCELLATION = 1e-2
 _FEW_NEAR_ZERO = 32
 _NODES_NEAR_ZERO = 8
-# Entries of one temporary (a quarter of a MiB of float64: several of them fit the cache).
-_BLOCK = 1 << 15
+# Entries of one temporary (an eighth of a MiB of float64: several of them fit the cache).
+_BLOCK = 1 << 14
 _EXACT_PAIRS = 2_000_000
 # Queries that are worked on at a time, so that temporaries stay small beside the queries themselves.
-_QUERIES = 1 << 14
+_QUERIES = 1 << 13
 
 
 def cauchy_mean_exact(differences: npt.ArrayLike, count: npt.ArrayLike | None = None) -> SignedLog:
@@ -135,6 +135,7 @@ def cauchy_mean(queries: npt.ArrayLike, population: npt.ArrayLike, *, exact_belo
     if q.size == 0:
         return SignedLog(np.empty(0), np.empty(0))
     mean = _mean_direct if unique.size * z.size < exact_below else _mean_interpolated
+    inverse = inverse.astype(np.int32 if q.size < 1 << 31 else np.intp)  # kept for long
     return strictly_increasing(mean(unique, np.sort(z)), inverse)
 
 

@@ -33,7 +33,12 @@ class Gaussian:
 
     def log_density(self, x: FloatArray) -> FloatArray:
         """Log density of ``x`` [points, views], without the constant log(2 pi) / 2."""
-        return -0.5 * (np.log(self.variance) + (x - self.mean) ** 2 / self.variance)
+        density = x - self.mean
+        np.square(density, out=density)
+        density /= self.variance
+        density += np.log(self.variance)
+        density *= -0.5
+        return density
 
 
 @dataclass(frozen=True)
@@ -48,16 +53,29 @@ class SideMoments:
         How many references.
     mean, variance : float64 arrays [points, views]
         0 where there is no reference; estimators check ``n`` before they use them.
-    rounding : float64 array [points, views]
-        Variance that storing the signals adds: spacing^2 / 12 at the mean's size, or at 1 where the mean is smaller
-        (there the probability, close to 1/2, is what was rounded).
+    stored : dtype
+        Type in which the signals are stored.
     """
 
     side: str
     n: npt.NDArray[np.integer]
     mean: FloatArray
     variance: FloatArray
-    rounding: FloatArray
+    stored: np.dtype[np.floating]
+
+    @property
+    def rounding(self) -> FloatArray:
+        """Variance [points, views] that storing the signals adds: spacing^2 / 12 at the mean's size.
+
+        Or at 1 where the mean is smaller (there the probability, close to 1/2, is what was rounded).
+        """
+        # `numpy.spacing` overflows at the largest number there is; one step below it the spacing is the same.
+        most = np.nextafter(np.finfo(self.stored).max, self.stored.type(0))
+        size = self.mean.astype(self.stored)
+        np.clip(np.abs(size, out=size), self.stored.type(1), most, out=size)
+        rounding: FloatArray = np.square(np.spacing(size, out=size), dtype=np.float64)
+        rounding /= 12
+        return rounding
 
     def require(self, least: int, estimator: str) -> None:
         """Raise unless every point has at least ``least`` references on this side."""
@@ -75,18 +93,19 @@ def side_moments(view: AttackView, inside: bool) -> SideMoments:
     n = sums.n_in if inside else sums.n_out
     s, s2 = sums.inside if inside else sums.outside
     at_least_one = np.maximum(n, 1)[:, None]
-    shift = s / at_least_one
-    variance = np.maximum(s2 / at_least_one - shift**2, 0.0)
-    mean = np.where(n[:, None] > 0, shift + view.centre, 0.0)
-    lost = np.flatnonzero((variance * CANCELLATION < shift**2).any(axis=1))
+    mean, variance = s / at_least_one, s2 / at_least_one
+    square = np.square(mean)
+    variance -= square
+    np.maximum(variance, 0.0, out=variance)
+    square /= CANCELLATION
+    lost = np.flatnonzero((variance < square).any(axis=1))
+    del square
+    mean += view.centre
+    mean[n == 0] = 0.0
     for points, conf, in_mask in view.references.at(lost):
         mask = (in_mask == inside)[:, :, None]
         mean[points], variance[points] = conf.mean(axis=0, where=mask), conf.var(axis=0, where=mask)
-    stored = view.references.signals.dtype
-    # `numpy.spacing` overflows at the largest number there is; one step below it the spacing is the same.
-    size = np.clip(np.abs(mean), 1.0, np.nextafter(np.finfo(stored).max, stored.type(0)))
-    rounding = np.spacing(size.astype(stored)).astype(np.float64) ** 2 / 12
-    return SideMoments("IN" if inside else "OUT", n, mean, variance, rounding)
+    return SideMoments("IN" if inside else "OUT", n, mean, variance, view.references.signals.dtype)
 
 
 class Variance(Protocol):
@@ -150,9 +169,12 @@ class PooledVariance:
         """Variance [points, 1]."""
         views = moments.mean.shape[1]
         moments.require(2 if views == 1 else 1, f"a variance pooled over {views} view{'s' * (views > 1)}")
-        between: FloatArray = moments.mean.var(axis=1, keepdims=True)
-        within: FloatArray = (moments.variance + moments.rounding).mean(axis=1, keepdims=True)
-        return np.add(within, between)
+        within = moments.variance + moments.rounding
+        if views == 1:
+            return within
+        pooled: FloatArray = within.mean(axis=1, keepdims=True)
+        pooled += moments.mean.var(axis=1, keepdims=True)
+        return pooled
 
 
 class Centre(Protocol):

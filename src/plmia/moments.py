@@ -70,6 +70,10 @@ class References:
             return self.signals[rows[0] : rows[-1] + 1, points]
         return self.signals[rows, points]
 
+    def part(self, points: slice) -> References:
+        """The same references at some points."""
+        return References(self.signals[:, points], self.rows, self.in_mask[:, points])
+
     def pieces(self) -> Iterator[tuple[slice, slice]]:
         """A few references and some points at a time, small enough for the cache."""
         width = max(1, CELLS_PER_BLOCK // self.n_views)
@@ -112,8 +116,10 @@ class References:
 class Feature(Protocol):
     """Two functions of a signal whose sums over models are wanted."""
 
-    def values(self, conf: npt.NDArray[np.floating], points: slice) -> list[npt.NDArray[np.floating]]:
-        """Arrays [models, n, views] of the signals [models, n, views]; those outside a mask are then set to 0."""
+    def values(
+        self, conf: npt.NDArray[np.floating], points: slice, out: npt.NDArray[np.floating]
+    ) -> list[npt.NDArray[np.floating]]:
+        """One or two arrays [models, n, views] of the signals [models, n, views], in ``out`` [2, models, n, views]."""
 
     def sums(self, chosen: Sequence[npt.NDArray[np.floating]]) -> tuple[npt.NDArray[np.floating], ...]:
         """Two sums [n, views] over models of the chosen values."""
@@ -125,9 +131,11 @@ class Powers:
 
     centre: npt.NDArray[np.floating]
 
-    def values(self, conf: npt.NDArray[np.floating], points: slice) -> list[npt.NDArray[np.floating]]:
+    def values(
+        self, conf: npt.NDArray[np.floating], points: slice, out: npt.NDArray[np.floating]
+    ) -> list[npt.NDArray[np.floating]]:
         """Return [conf - centre]."""
-        return [conf - self.centre[points]]
+        return [np.subtract(conf, self.centre[points], out=out[0])]
 
     def sums(self, chosen: Sequence[npt.NDArray[np.floating]]) -> tuple[npt.NDArray[np.floating], ...]:
         """Return the sums of d and of d^2."""
@@ -138,21 +146,22 @@ class Powers:
 class Probabilities:
     """Probability of the true label and of the rest: each keeps its digits where the other rounds to one."""
 
-    def values(self, conf: npt.NDArray[np.floating], points: slice) -> list[npt.NDArray[np.floating]]:
+    def values(
+        self, conf: npt.NDArray[np.floating], points: slice, out: npt.NDArray[np.floating]
+    ) -> list[npt.NDArray[np.floating]]:
         """Return [p, 1 - p]; each is exactly 0 only where it underflows."""
         del points
-        with np.errstate(over="ignore", under="ignore"):
-            return [_inverse_of_one_plus(np.exp(-conf)), _inverse_of_one_plus(np.exp(conf))]
+        p, rest = out
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            np.exp(np.negative(conf, out=rest), out=rest)
+            np.divide(1, np.add(rest, 1, out=p), out=p)
+            rest *= p
+            # Where exp(-conf) overflows, infinity times 0 stands for 1.
+            return [p, np.fmin(rest, 1, out=rest)]
 
     def sums(self, chosen: Sequence[npt.NDArray[np.floating]]) -> tuple[npt.NDArray[np.floating], ...]:
         """Return the sums of p and of 1 - p."""
         return np.add.reduce(chosen[0], axis=0), np.add.reduce(chosen[1], axis=0)
-
-
-def _inverse_of_one_plus(x: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    x += 1
-    np.divide(1, x, out=x)
-    return x
 
 
 @dataclass(frozen=True)
@@ -178,33 +187,63 @@ class Sums:
         shape = (2, n_points, n_views)
         return cls(np.zeros(n_points, np.int32), np.zeros(n_points, np.int32), np.zeros(shape), np.zeros(shape))
 
+    def part(self, points: slice) -> Sums:
+        """The same sums at some points."""
+        return Sums(self.n_in[points], self.n_out[points], self.inside[:, points], self.outside[:, points])
+
     def copy(self) -> Sums:
         """Return sums that can be added to without touching these."""
         return Sums(self.n_in.copy(), self.n_out.copy(), self.inside.copy(), self.outside.copy())
 
-    def add(self, references: References, feature: Feature) -> None:
-        """Add ``references`` in place, some points and a few models at a time."""
+    def add(self, references: References, feature: Feature, apart: bool = True) -> None:
+        """Add ``references`` in place, some points and a few models at a time; not ``apart``: all as if OUT."""
+        room = _Room(references)
         for few, points in references.pieces():
             conf, in_mask = references.conf(few, points), references.in_mask[few, points]
-            self._add_block(conf, in_mask, points, feature, references.paired)
+            values = feature.values(conf, points, room.two_like(conf))
+            if apart:
+                self._add_block(values, in_mask, points, feature, references.paired, room)
+                continue
+            for k, total in enumerate(feature.sums(values)):
+                self.outside[k, points] += total
+            self.n_out[points] += len(conf)
 
     def _add_block(
         self,
-        conf: npt.NDArray[np.floating],
+        values: list[npt.NDArray[np.floating]],
         in_mask: npt.NDArray[np.bool_],
         points: slice,
         feature: Feature,
         paired: bool,
+        room: _Room,
     ) -> None:
-        conf = conf.astype(np.float64 if conf.dtype == np.float64 else np.float32, copy=False)
-        values = feature.values(conf, points)
-        inside, outside = zip(*(_part_by_membership(v, in_mask, paired) for v in values), strict=True)
+        spare = room.another_like(values[0])
+        inside, outside = zip(*(_part_by_membership(v, in_mask, paired, spare) for v in values), strict=True)
         for k, (total_in, total_out) in enumerate(zip(feature.sums(inside), feature.sums(outside), strict=True)):
             self.inside[k, points] += total_in
             self.outside[k, points] += total_out
-        n_in = count(in_mask) if not paired else len(conf) // 2
+        n_in = count(in_mask) if not paired else len(in_mask) // 2
         self.n_in[points] += n_in
-        self.n_out[points] += len(conf) - n_in
+        self.n_out[points] += len(in_mask) - n_in
+
+
+class _Room:
+    """Memory for the arrays of one piece, used again for the next: fresh pages cost as much as the arithmetic."""
+
+    def __init__(self, references: References) -> None:
+        dtype = np.dtype(np.float64 if references.signals.dtype == np.float64 else np.float32)
+        size = 3 * ROWS_PER_FLUSH * max(CELLS_PER_BLOCK, references.n_views) * dtype.itemsize
+        raw = np.empty(size + 64, np.uint8)
+        start = -raw.ctypes.data % 64  # a cache line
+        self._all: npt.NDArray[np.floating] = raw[start : start + size].view(dtype)
+
+    def two_like(self, block: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        """Two arrays of the shape of ``block`` [2, models, n, views]."""
+        return self._all[: 2 * block.size].reshape(2, *block.shape)
+
+    def another_like(self, block: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        """One more."""
+        return self._all[2 * block.size : 3 * block.size].reshape(block.shape)
 
 
 def count(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
@@ -214,35 +253,44 @@ def count(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
 
 
 def _part_by_membership(
-    values: npt.NDArray[np.floating], in_mask: npt.NDArray[np.bool_], paired: bool
+    values: npt.NDArray[np.floating],
+    in_mask: npt.NDArray[np.bool_],
+    paired: bool,
+    spare: npt.NDArray[np.floating] | None = None,
 ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
-    """Values [models, n, views] of IN and of OUT models, 0 elsewhere; overwrites ``values``.
+    """Values [models, n, views] of IN and of OUT models, 0 elsewhere; overwrites ``values`` and ``spare``, its like.
 
     Works on the bits: a value outside the mask can never leak in, not even as NaN, and it is several times faster
     than `numpy.where`. Of a complementary pair one model is IN and one OUT, so exchanging the two where the first is
     IN leaves all OUT values in the first and all IN values in the second: half as many rows to add up.
     """
-    bits = np.int64 if values.dtype == np.float64 else np.int32
-    mask = np.negative((in_mask[0::2] if paired else in_mask).view(np.int8), dtype=bits)[:, :, None]
-    if values.shape[2] > 1:
-        mask = np.repeat(mask, values.shape[2], axis=2)
-    as_bits: npt.NDArray[np.signedinteger] = values.view(bits)
+    as_bits: npt.NDArray[np.signedinteger] = values.view(np.int64 if values.dtype == np.float64 else np.int32)
+    room = np.empty_like(as_bits) if spare is None else spare.view(as_bits.dtype)
     if not paired:
-        inside = as_bits & mask
+        inside = as_bits & _bit_mask(in_mask, room)
         np.bitwise_xor(as_bits, inside, out=as_bits)
         return inside.view(values.dtype), values
     first, second = as_bits[0::2], as_bits[1::2]
-    swap = np.bitwise_xor(first, second)
+    mask = _bit_mask(in_mask[0::2], room[: len(first)])
+    swap = np.bitwise_xor(first, second, out=room[len(first) :])
     np.bitwise_and(swap, mask, out=swap)
     np.bitwise_xor(first, swap, out=first)
     np.bitwise_xor(second, swap, out=second)
     return values[1::2], values[0::2]
 
 
-def sum_over(references: References, feature: Feature) -> Sums:
-    """Sums of ``feature`` over all ``references``."""
+def _bit_mask(in_mask: npt.NDArray[np.bool_], out: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
+    """All bits set where ``in_mask`` [models, n], none elsewhere, in ``out`` [models, n, views]."""
+    if out.shape[2] == 1:
+        return np.negative(in_mask.view(np.int8)[:, :, None], out=out)
+    out[:] = np.repeat(np.negative(in_mask.view(np.int8)), out.shape[2], axis=1).reshape(out.shape)
+    return out
+
+
+def sum_over(references: References, feature: Feature, apart: bool = True) -> Sums:
+    """Sums of ``feature`` over all ``references``, by default apart for IN and OUT."""
     total = Sums.zeros(references.n_points, references.n_views)
-    total.add(references, feature)
+    total.add(references, feature, apart)
     return total
 
 

@@ -236,7 +236,7 @@ class SignedLog(NamedTuple):
         return np.where(self.sign < 0.0, np.log1p(-q), log_q) / math.log(10.0) + 0.0
 
 
-def strictly_increasing(values: SignedLog, take: npt.NDArray[np.intp]) -> SignedLog:
+def strictly_increasing(values: SignedLog, take: npt.NDArray[np.integer]) -> SignedLog:
     """Restore the order of numbers that are known to increase, where rounding has tied or swapped them.
 
     Parameters
@@ -321,7 +321,7 @@ def _from_keys(keys: npt.NDArray[np.int64]) -> SignedLog:
     return SignedLog(np.sign(keys).astype(np.float64), np.where(keys == 0, -np.inf, np.copysign(log_abs, index)))
 
 
-def count_below(population: FloatArray, values: FloatArray) -> npt.NDArray[np.intp]:
+def count_below(population: FloatArray, values: FloatArray) -> npt.NDArray[np.int32]:
     """Count the population's numbers below each value.
 
     Parameters
@@ -337,7 +337,8 @@ def count_below(population: FloatArray, values: FloatArray) -> npt.NDArray[np.in
         How many numbers are smaller; equal ones are not counted.
     """
     # Looking up values in ascending order keeps to neighbouring memory: several times faster than in any order.
-    order = np.argsort(values)
-    below = np.empty(len(values), dtype=np.intp)
-    below[order] = np.searchsorted(np.sort(population), values[order], side="left")
+    ordered, below = np.sort(population), np.empty(len(values), dtype=np.int32)
+    for part in _blocks(len(values)):
+        order = np.argsort(values[part])
+        below[part][order] = np.searchsorted(ordered, values[part][order], side="left")
     return below

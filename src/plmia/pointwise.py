@@ -6,7 +6,7 @@ A statistic is a value with ``__call__(view) -> phi``; see `Statistic`.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -26,10 +26,12 @@ from plmia.gaussian import (
 )
 from plmia.moments import FloatArray, count
 from plmia.numerics import log_sigmoid
-from plmia.view import AttackView
+from plmia.view import AttackView, Mode
 
 # A mean probability below this may lack terms: in float32 whatever is below 3e-39 is summed as 0.
 UNDERFLOW = 1e-30
+# Points whose sums are in memory at once.
+POINTS_PER_BLOCK = 1 << 12
 
 
 class Statistic(Hashable, Protocol):
@@ -64,10 +66,9 @@ class ReferenceRank:
         target = stored if np.array_equal(stored, view.target) else view.target
         for few, points in view.references.pieces():
             conf, out = view.references.conf(few, points), ~view.references.in_mask[few, points]
-            below = (conf < target[points]) & out[:, :, None]
-            not_above = (conf <= target[points]) & out[:, :, None]
-            twice[points] += count(below)
-            twice[points] += count(not_above)
+            counted = np.repeat(out[:, :, None], view.n_views, axis=2) if view.n_views > 1 else out[:, :, None]
+            twice[points] += count((conf < target[points]) & counted)
+            twice[points] += count((conf <= target[points]) & counted)
             n_out[points] += count(out)
         _require_out(n_out)
         return twice / (2 * n_out[:, None])
@@ -132,7 +133,14 @@ class GaussianLR:
         out = self._law(view, side_moments(view, inside=False))
         if view.mode == "offline":
             return self.offline(view.target, out)
-        return self._law(view, side_moments(view, inside=True)).log_density(view.target) - out.log_density(view.target)
+        ratio = -out.log_density(view.target)
+        del out
+        ratio += self._law(view, side_moments(view, inside=True)).log_density(view.target)
+        return ratio
+
+    def in_mode(self, mode: Mode) -> GaussianLR:
+        """The same statistic without what this mode does not read, so that equal results come from equal values."""
+        return self if mode == "offline" else replace(self, offline=ShiftedOut())
 
     def _law(self, view: AttackView, moments: SideMoments) -> Gaussian:
         variance = self.variance(moments)
@@ -189,16 +197,19 @@ def _require_out(n_out: npt.NDArray[np.number]) -> None:
 
 def _log_mean_probability(view: AttackView, offline: bool) -> FloatArray:
     """Log of the references' mean probability [points, views], from the tail that keeps its digits."""
-    sums = view.probability_sums
-    n = sums.n_out if offline else sums.n_in + sums.n_out
+    log_mean, n = np.empty(view.target.shape), np.empty(view.n_points, np.int32)
+    lost = np.empty(view.n_points, bool)
+    for start in range(0, view.n_points, POINTS_PER_BLOCK):
+        points = slice(start, start + POINTS_PER_BLOCK)
+        sums = view.probability_sums_at(points)
+        n[points] = sums.n_out if offline else sums.n_in + sums.n_out
+        p, rest = (sums.outside if offline else sums.inside + sums.outside) / np.maximum(n[points], 1)[:, None]
+        with np.errstate(divide="ignore"):
+            log_mean[points] = np.where(p < 0.5, np.log(p), np.log1p(-np.minimum(rest, 0.5)))
+        lost[points] = (np.minimum(p, rest) < UNDERFLOW).any(axis=1)
     _require_out(n)
-    p, rest = sums.outside if offline else sums.inside + sums.outside
-    p, rest = p / n[:, None], rest / n[:, None]
-    with np.errstate(divide="ignore"):
-        log_mean: FloatArray = np.where(p < 0.5, np.log(p), np.log1p(-np.minimum(rest, 0.5)))
-    lost = np.flatnonzero((np.minimum(p, rest) < UNDERFLOW).any(axis=1))
-    for points, conf, in_mask in view.references.at(lost):
-        log_mean[points] = _log_mean(conf, ~in_mask if offline else np.ones_like(in_mask))
+    for few, conf, in_mask in view.references.at(np.flatnonzero(lost)):
+        log_mean[few] = _log_mean(conf, ~in_mask if offline else np.ones_like(in_mask))
     return log_mean
 
 

@@ -37,11 +37,13 @@ class Comparison:
         """Whether all queries have the same population."""
         return self.population.ndim == 1
 
-    def size(self) -> IntArray:
+    def size(self) -> npt.NDArray[np.int32]:
         """Number of population points [queries] that each query is compared with."""
-        size = np.full(len(self.queries), self.population.shape[-1], dtype=np.intp)
-        if self.shared:
-            size -= np.isin(self.queries, self.population)
+        size = np.full(len(self.queries), self.population.shape[-1], dtype=np.int32)
+        if self.shared and len(size):
+            known = np.zeros(1 + max(self.queries.max(), self.population.max()), bool)
+            known[self.population] = True
+            size -= known[self.queries]
         if len(size) and size.min() < 1:
             raise PopulationError(
                 "a query is left without any population point: give more points known to be non-members"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from plmia.attacks import Attack
 from plmia.calibration import NoCalibration, Views, pairwise_scores
@@ -15,9 +16,9 @@ from plmia.cauchy_sum import SignedLog
 from plmia.errors import AttackError, PlmiaError, some
 from plmia.moments import FloatArray, IntArray
 from plmia.numerics import count_below
-from plmia.pointwise import Statistic
+from plmia.pointwise import GaussianLR, Statistic
 from plmia.population import Comparison, Policy
-from plmia.view import AttackView
+from plmia.view import AttackView, Mode
 
 Tick = Callable[[int], None]
 
@@ -71,6 +72,7 @@ def score_all(
     Each attack draws from a generator of its own, so its result does not depend on which others run. Results come one
     at a time, so that all of them need never be in memory together.
     """
+    attacks = [_in_mode(attack, view.mode) for attack in attacks]
     statistics: dict[Statistic, FloatArray] = {}
     conformal: dict[tuple[Statistic, Views, Policy], FloatArray] = {}
     for i, attack in enumerate(attacks):
@@ -87,6 +89,12 @@ def score_all(
             conformal = {key: value for key, value in conformal.items() if key[0] in later}
         yield scores
         del phi, scores
+
+
+def _in_mode(attack: Attack, mode: Mode) -> Attack:
+    """Return the attack with a statistic that equals all those which amount to the same in this mode."""
+    statistic = attack.statistic
+    return replace(attack, statistic=statistic.in_mode(mode)) if isinstance(statistic, GaussianLR) else attack
 
 
 def _evaluate_alike(
@@ -134,31 +142,42 @@ def _calibrate(
     tick: Tick,
     conformal: FloatArray | None = None,
 ) -> Scores:
-    summary, known = attack.views.points(phi), conformal is not None
-    result = np.empty(view.n_points)
-    conformal = conformal if conformal is not None else np.empty(view.n_points)
-    combined: FloatArray | None = None
+    summary = attack.views.points(phi)
+    columns: dict[str, FloatArray] = {} if conformal is None else {"conformal": conformal}
+
+    def put(name: str, queries: IntArray, values: FloatArray) -> None:
+        if name not in columns:  # only now: until here the memory serves the calibration
+            columns[name] = np.empty(view.n_points)
+        columns[name][queries] = values
+
     for comparison in attack.population.comparisons(view, rng):
         queries = comparison.queries
-        if not known:
-            rivals = comparison.population if comparison.shared else view.population
-            conformal[queries] = conformal_log10_p(summary, queries, rivals)
         raw = _raw_scores(attack, phi, summary, comparison, comparison.size(), tick)
         if isinstance(raw, SignedLog):
-            combined = np.empty(view.n_points) if combined is None else combined
-            result[queries], combined[queries] = raw.asinh(), raw.log10_p()
+            put("score", queries, raw.asinh())
+            put("log10_p", queries, raw.log10_p())
         else:
-            result[queries] = raw
-    return Scores(attack.name, result, conformal if combined is None else combined, conformal)
+            put("score", queries, raw)
+        del raw
+        if conformal is None:
+            rivals = comparison.population if comparison.shared else view.population
+            put("conformal", queries, conformal_log10_p(summary, queries, rivals))
+    return Scores(attack.name, columns["score"], columns.get("log10_p", columns["conformal"]), columns["conformal"])
 
 
 def _raw_scores(
-    attack: Attack, phi: FloatArray, summary: FloatArray, comparison: Comparison, size: IntArray, tick: Tick
+    attack: Attack,
+    phi: FloatArray,
+    summary: FloatArray,
+    comparison: Comparison,
+    size: npt.NDArray[np.integer],
+    tick: Tick,
 ) -> FloatArray | SignedLog:
     queries, population = comparison.queries, comparison.population
     if isinstance(attack.calibration, NoCalibration) or (comparison.shared and attack.views.linear):
+        everyone = len(queries) == len(summary) and bool(np.all(np.diff(queries) == 1))
         raw = attack.calibration.shared(
-            summary[queries], summary[population] if comparison.shared else summary[:0], size
+            summary if everyone else summary[queries], summary[population] if comparison.shared else summary[:0], size
         )
         tick(len(queries))
         return raw
@@ -177,7 +196,9 @@ def conformal_log10_p(phi: FloatArray, queries: IntArray, population: IntArray) 
     population : int array [population]
         Known non-members.
     """
-    at_least = len(population) - count_below(phi[population], phi[queries])
-    own = np.isin(queries, population)
-    log10_p: FloatArray = np.log10((1 + at_least - own) / (len(population) + 1 - own))
+    known = np.zeros(len(phi), bool)
+    known[population] = True
+    count = len(population) + 1 - known[queries].astype(np.int32)
+    log10_p = (count - count_below(phi[population], phi[queries])) / count
+    np.log10(log10_p, out=log10_p)
     return log10_p

@@ -49,13 +49,12 @@ def first_out(references: References) -> npt.NDArray[np.floating]:
     """
     work = np.float64 if references.signals.dtype == np.float64 else np.float32
     centre = np.zeros((references.n_points, references.n_views), work)
-    left = np.arange(references.n_points)
+    left = np.ones(references.n_points, bool)
     for row, member in zip(references.rows, references.in_mask, strict=True):
-        if not len(left):
+        np.copyto(centre, references.signals[row], where=(left & ~member)[:, None])
+        left &= member
+        if not left.any():
             break
-        inside = member[left]
-        centre[left[~inside]] = references.signals[row, left[~inside]]
-        left = left[inside]
     return centre
 
 
@@ -132,6 +131,12 @@ class AttackView:
         if self.known and self.known.probability:
             return self.known.probability
         return sum_over(self.references, Probabilities())
+
+    def probability_sums_at(self, points: slice) -> Sums:
+        """The same at some points, not kept; online, where IN and OUT need no telling apart, possibly all as OUT."""
+        if self.known and self.known.probability:
+            return self.known.probability.part(points)
+        return sum_over(self.references.part(points), Probabilities(), self.mode == "offline")
 
     def forget(self, sums: Collection[str]) -> None:
         """Free the sums that are named ("confidence", "probability"); asked for again, they are computed again."""

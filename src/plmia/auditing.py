@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from plmia.attacks import ATTACKS, Attack
 from plmia.data import LabelledData
-from plmia.design import MembershipDesign, audit_design
+from plmia.design import DesignKind, MembershipDesign, audit_design
 from plmia.engines import Engine, Inline, LocalProcesses
-from plmia.errors import DataError, PopulationError, RecipeError
+from plmia.errors import DataError, PopulationError, RecipeError, ReferencesError, some
 from plmia.evaluation import Setup, attack_targets
 from plmia.recipes.named import parse_recipe
 from plmia.recipes.recipe import Recipe, Trained, views_for
@@ -99,6 +99,8 @@ class AuditPlan:
         What to run.
     target : GivenTarget, optional
         A target that exists already.
+    layout : {"pairs", "halves", "exact"} or MembershipDesign
+        How references share the points (see `audit_design`), or a design of your own: model 0 is the target.
     """
 
     data: LabelledData
@@ -108,6 +110,7 @@ class AuditPlan:
     setup: Setup = field(default_factory=Setup)
     attacks: tuple[Attack, ...] = tuple(ATTACKS.values())
     target: GivenTarget | None = None
+    layout: DesignKind | MembershipDesign = "pairs"
 
     def __post_init__(self) -> None:
         self.recipe.check(self.data)
@@ -127,18 +130,39 @@ class AuditPlan:
             digest = hashlib.sha256(np.packbits(self.target.members).tobytes())
             digest.update(self._given.tobytes())
             target = digest.hexdigest()
-        return audit_about(self.data, self.recipe, self.views, self.setup.seed, target)
+        design = self.layout.digest if isinstance(self.layout, MembershipDesign) else self.layout
+        return audit_about(self.data, self.recipe, self.views, self.setup.seed, target, design)
 
     def design(self) -> MembershipDesign:
-        """Model 0 is the target, then complementary pairs of references."""
-        design = audit_design(
-            self.data.n_points, self.references, np.random.default_rng(self.setup.seed), self.data.groups
-        )
+        """Model 0 is the target, the others are references."""
+        design = self.layout if isinstance(self.layout, MembershipDesign) else self._drawn(self.layout)
+        if design.matrix.shape != (self.references + 1, self.data.n_points):
+            raise DataError(
+                f"the design has shape {design.matrix.shape} [models, points], a target and {self.references} others "
+                f"on {self.data.n_points} points need {(self.references + 1, self.data.n_points)}: give one row a model"
+            )
         if self.target is not None:
             design = MembershipDesign(np.concatenate([self.target.members[None], design.matrix[1:]]))
         design.require_classes(self.data.y)
+        self._require_references(design.matrix[1:])
         self._require_population(int((~design.matrix[0]).sum()))
         return design
+
+    def _drawn(self, kind: DesignKind) -> MembershipDesign:
+        rng = np.random.default_rng(self.setup.seed)
+        return audit_design(self.data.n_points, self.references, rng, self.data.groups, kind)
+
+    def _require_references(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Find out before training what the attacks' estimators would refuse afterwards."""
+        least = max(getattr(getattr(a.statistic, "variance", None), "least", 1) for a in self.attacks)
+        inside = rows.sum(axis=0)
+        fewest = len(rows) - inside if self.setup.mode == "offline" else np.minimum(inside, len(rows) - inside)
+        short = np.flatnonzero(fewest < least)
+        if len(short):
+            raise ReferencesError(
+                f"point {some(short)} would have {fewest.min()} IN or OUT references, the attacks need {least}: "
+                "ask for more references, or for the design pairs"
+            )
 
     def _require_population(self, outsiders: int) -> None:
         """Find out before training what scoring would refuse afterwards."""
@@ -292,6 +316,7 @@ def audit(
     target: GivenTarget | None = None,
     attacks: Sequence[Attack] = tuple(ATTACKS.values()),
     setup: Setup | None = None,
+    design: DesignKind | MembershipDesign = "pairs",
     groups: npt.ArrayLike | None = None,
     folder: str | Path | None = None,
     engine: Engine | None = None,
@@ -317,6 +342,8 @@ def audit(
         What to run.
     setup : Setup, optional
         Mode, population and seed.
+    design : {"pairs", "halves", "exact"} or MembershipDesign
+        How references share the points; see `AuditPlan`.
     groups : int array [points], optional
         Rows of one group (all of one patient, say) are members together or not at all.
     folder : path, optional
@@ -336,7 +363,14 @@ def audit(
     data = LabelledData(np.asarray(X), np.asarray(y), None if groups is None else np.asarray(groups))
     recipe = model if hasattr(model, "to_json") else _as_recipe(model)
     plan = AuditPlan(
-        data, recipe, references, tuple(views or views_for(recipe, data)), setup or Setup(), tuple(attacks), target
+        data,
+        recipe,
+        references,
+        tuple(views or views_for(recipe, data)),
+        setup or Setup(),
+        tuple(attacks),
+        target,
+        design,
     )
     for warning in plan.warnings():
         warnings.warn(warning, stacklevel=2)

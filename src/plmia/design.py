@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from plmia.errors import DataError, ReferencesError, SignalsError, some
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.intp]
+DesignKind = Literal["pairs", "halves", "exact"]
 
 _POINTS_AT_ONCE = 4096
 
@@ -298,27 +300,40 @@ def exact_k_per_point(
 
 
 def audit_design(
-    n_points: int, n_references: int, rng: np.random.Generator, groups: npt.ArrayLike | None = None
+    n_points: int,
+    n_references: int,
+    rng: np.random.Generator,
+    groups: npt.ArrayLike | None = None,
+    kind: DesignKind = "pairs",
 ) -> MembershipDesign:
-    """Draw the design of an audit: model 0 is the target, on a random half, the others are pairs of references.
+    """Draw the design of an audit: model 0 is the target, on a random half, the others are references.
 
     Parameters
     ----------
     n_points : int
         How many points.
     n_references : int
-        How many references, in complementary pairs: an even number.
+        How many references; in pairs, an even number.
     rng : numpy.random.Generator
         Source of randomness.
     groups : int array [points], optional
         Points of one group go together; halves are then halves of the groups.
+    kind : {"pairs", "halves", "exact"}
+        References in complementary pairs, on independent halves, or so that each point is in exactly half of them.
     """
-    if n_references < 2 or n_references % 2:
-        near = f"{n_references - 1} or {n_references + 1}" if n_references > 1 else "2 or more"
-        raise ReferencesError(f"{n_references} references cannot be made of whole complementary pairs: ask for {near}")
     target = independent_halves(n_points, 1, rng, groups).matrix
-    pairs = complementary_pairs(n_points, n_references // 2, rng, groups).matrix
-    return MembershipDesign(np.concatenate([target, pairs]))
+    if kind == "halves":
+        references = independent_halves(n_points, n_references, rng, groups)
+    elif kind == "exact":
+        references = exact_k_per_point(n_points, n_references, n_references // 2, rng, groups)
+    else:
+        if n_references < 2 or n_references % 2:
+            near = f"{n_references - 1} or {n_references + 1}" if n_references > 1 else "2 or more"
+            raise ReferencesError(
+                f"{n_references} references cannot be made of whole complementary pairs: ask for {near}"
+            )
+        references = complementary_pairs(n_points, n_references // 2, rng, groups)
+    return MembershipDesign(np.concatenate([target, references.matrix]))
 
 
 def _require_models(n_models: int) -> None:

@@ -56,7 +56,7 @@ def train_stacks(
     check_views(views, data)
     design = audit_design(data.n_points, references, np.random.default_rng(seed), data.groups)
     design.require_classes(data.y)
-    key = store_key(audit_about(data, recipe, views, seed, "trained"), design, [str(v) for v in views], data.y)
+    key = store_key(audit_about(data, recipe, views, seed), design, [str(v) for v in views], data.y)
     done = {model for stack in read_stacks(folder, key=key) for model in stack.models} if folder.exists() else set()
     wanted = [model for model in models or range(design.n_models) if model not in done]
     size = at_once or recipe.stack

@@ -280,7 +280,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def audit_about(data: LabelledData, recipe: Recipe, views: Sequence[View], seed: int, target: str) -> dict[str, Any]:
+def audit_about(
+    data: LabelledData, recipe: Recipe, views: Sequence[View], seed: int, target: str = "trained", design: str = "pairs"
+) -> dict[str, Any]:
     """Everything that decides what an audit trains; a store made for other values is never reused.
 
     Parameters
@@ -289,6 +291,8 @@ def audit_about(data: LabelledData, recipe: Recipe, views: Sequence[View], seed:
         What is trained, how, how it is queried, and the seed of it all.
     target : str
         "trained", or the digest of a target that was given.
+    design : str
+        The kind of design, or the digest of one that was given.
     """
     return {
         "data": data.digest,
@@ -296,4 +300,5 @@ def audit_about(data: LabelledData, recipe: Recipe, views: Sequence[View], seed:
         "views": [str(view) for view in views],
         "seed": seed,
         "target": target,
+        "design": design,
     }

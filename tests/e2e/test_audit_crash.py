@@ -73,7 +73,7 @@ def kill_at_random(process: subprocess.Popen[str], tmp_path: Path, run: str, rng
         end = time.monotonic() + 60
         while process.poll() is None and not trained_in(tmp_path, run) and time.monotonic() < end:
             time.sleep(0.005)
-        time.sleep(rng.uniform(0, 1.5 * SECONDS))
+        time.sleep(rng.uniform(0, 3 * SECONDS))
     alive = process.poll() is None
     process.kill()
     process.communicate()

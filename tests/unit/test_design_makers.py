@@ -280,3 +280,13 @@ def test_files_that_are_no_designs_are_named(tmp_path: Path) -> None:
     path.write_bytes(b"text")
     with pytest.raises(DataError, match=r"design\.npy is damaged"):
         MembershipDesign.load(path, 8)
+
+
+@pytest.mark.parametrize("kind", ["pairs", "halves", "exact"])
+def test_an_audits_design_is_of_its_kind(kind):
+    design = audit_design(101, 6, np.random.default_rng(3), kind=kind)
+    rows = design.matrix[1:]
+    assert design.matrix.shape == (7, 101)
+    assert abs(int(design.matrix[0].sum()) * 2 - 101) == 1
+    assert (rows[0::2] ^ rows[1::2]).all() == (kind == "pairs")
+    assert (rows.sum(axis=0) == 3).all() == (kind in {"pairs", "exact"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import click
 from rich.console import Console
@@ -13,9 +13,10 @@ from rich.console import Console
 from plmia.attacks import ATTACKS
 from plmia.auditing import AuditPlan, default_engine, open_store, score_run, train_run
 from plmia.commands.options import attack_option, chosen_attacks, common_options, mode_option, population_option
-from plmia.data import LabelledData, read_data
+from plmia.data import LabelledData, load_npy, read_data
+from plmia.design import DesignKind, MembershipDesign
 from plmia.engines import Engine, Ray
-from plmia.errors import TrainingError, some
+from plmia.errors import DataError, TrainingError, some
 from plmia.evaluation import Setup
 from plmia.progress import Meter
 from plmia.recipes.named import parse_recipe
@@ -40,6 +41,14 @@ from plmia.view import Mode
 )
 @click.option("-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder of the audit.")
 @click.option("--views", metavar="VIEWS", help="Views of each point: one, mirror2, cifar4, rmia18, or a list.")
+@click.option(
+    "--design",
+    default="pairs",
+    show_default=True,
+    metavar="KIND|FILE.npy",
+    help="References in complementary pairs, on independent halves, exact (each point in half of them), or a bool "
+    "matrix [models, points] of your own, model 0 the target.",
+)
 @attack_option
 @mode_option
 @population_option
@@ -71,6 +80,7 @@ def audit(
     references: int,
     folder: Path,
     views: str | None,
+    design: str,
     names: tuple[str, ...],
     mode: str,
     population: int | None,
@@ -99,8 +109,11 @@ def audit(
     way = parse_recipe(recipe)
     data = read_data(data_path)
     shown = parse_views(views) if views else views_for(way, data)
+    layout = _layout(design)
+    if isinstance(layout, MembershipDesign):
+        references = layout.n_models - 1
     setup = Setup(cast("Mode", mode), references, population, seed)
-    plan = AuditPlan(data, way, references, shown, setup, tuple(chosen_attacks(names)))
+    plan = AuditPlan(data, way, references, shown, setup, tuple(chosen_attacks(names)), None, layout)
     engine = Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers)
     if stacks is not None:
         merged = open_store(plan, folder).import_npy(stacks)
@@ -127,6 +140,17 @@ def demo(folder: Path, references: int, seed: int, as_json: bool, quiet: bool) -
     setup = Setup("online", references, None, seed)
     plan = AuditPlan(data, way, references, views_for(way, data), setup, tuple(ATTACKS.values()))
     perform(plan, folder, default_engine(way), False, as_json, quiet)
+
+
+def _layout(text: str) -> DesignKind | MembershipDesign:
+    """Read --design: a kind, or a file."""
+    if text in get_args(DesignKind):
+        return cast("DesignKind", text)
+    if not text.endswith(".npy"):
+        raise DataError(
+            f"there is no design {text!r}: give {', '.join(get_args(DesignKind))}, or the path of an npy file"
+        )
+    return MembershipDesign(load_npy(Path(text)))
 
 
 def perform(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool, as_json: bool, quiet: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import json
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +29,9 @@ RECIPES = {
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Build a recipe from ``NAME``, ``NAME?key=value&key=value``, ``sklearn:NAME?…`` or ``function:FILE.py``."""
+    """Build a recipe from ``NAME?key=value&key=value``, ``sklearn:NAME?…``, ``function:FILE.py`` or a JSON file."""
+    if text.endswith(".json"):
+        return recipe_from_json(_read_json(Path(text)))
     head, _, options = text.partition("?")
     kind, colon, detail = head.partition(":")
     if kind == "function" and colon:
@@ -47,6 +50,33 @@ def parse_recipe(text: str) -> Recipe:
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(RECIPES)}"
         raise RecipeError(f"there is no recipe {text!r}: {hint}")
     return _build(head, params)
+
+
+def recipe_from_json(description: dict[str, Any]) -> Recipe:
+    """Build the recipe again that `Recipe.to_json` described."""
+    params = dict(description)
+    name = params.pop("recipe", None)
+    if name in _CLASSES:
+        return _build(name, {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()})
+    if name == "sklearn" and isinstance(params.get("params"), dict):
+        from plmia.recipes.scikit import Sklearn
+
+        values = {key: _value(text) for key, text in params["params"].items() if "__" not in key}
+        return Sklearn.named(str(params.get("class", "")).rpartition(".")[2], values)
+    raise RecipeError(
+        f"no recipe can be built of {name!r} alone: JSON describes {', '.join(_CLASSES)} and scikit-learn classifiers; "
+        "for functions of your own give function:FILE.py"
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{path} is no recipe in JSON ({error}): write what a recipe's to_json() gives") from error
+    if not isinstance(description, dict):
+        raise RecipeError(f"{path} is no recipe in JSON: an object with the key 'recipe' is needed")
+    return description
 
 
 def _build(name: str, params: dict[str, Any]) -> Recipe:

@@ -1,0 +1,75 @@
+"""Training on a machine that has numpy and torch alone, and merging what it made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plmia import SignalStore
+from plmia.recipes.named import parse_recipe, recipe_from_json
+
+if os.environ.get("CI") != "true":
+    pytest.importorskip("torch", reason="the recipe is torch's")
+
+COMMAND = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"]
+# Whatever the other machine lacks cannot be imported.
+BARE = """
+import sys
+for name in ("scipy", "sklearn", "click", "rich", "lightgbm", "ray", "threadpoolctl"):
+    sys.modules[name] = None
+from plmia.elsewhere import main
+main()
+"""
+OPTIONS = ["--recipe", "mlp?widths=16&epochs=3&batch=32", "--references", "4", "--seed", "5"]
+
+
+@pytest.fixture
+def data(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(301) % 3
+    np.savez(tmp_path / "data.npz", X=rng.normal(size=(301, 6)) + y[:, None], y=y)
+    return tmp_path / "data.npz"
+
+
+def run(words, **more):
+    result = subprocess.run(words, capture_output=True, text=True, check=False, **more)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_models_trained_elsewhere_equal_those_trained_here(tmp_path: Path, data: Path):
+    bare = [sys.executable, "-c", BARE, "--data", str(data), *OPTIONS, "-o", str(tmp_path / "stacks")]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    assert "model 1" in run([*bare, "--last", "1"], env=one_thread)
+    assert "model 1" not in run(bare, env=one_thread), "finished models are not trained again"
+    audit = [*COMMAND, "audit", "--data", str(data), *OPTIONS, "--attack", "rmia", "--quiet"]
+    run([*audit, "--merge", str(tmp_path / "stacks"), "-o", str(tmp_path / "merged")])
+    run([*audit, "--workers", "1", "-o", str(tmp_path / "here")])
+    merged, here = (SignalStore.open(tmp_path / name / "signals") for name in ("merged", "here"))
+    assert merged.key == here.key
+    np.testing.assert_array_equal(merged.read(), here.read())
+
+
+def test_stacks_of_another_audit_are_refused(tmp_path: Path, data: Path):
+    run([sys.executable, "-c", BARE, "--data", str(data), *OPTIONS, "-o", str(tmp_path / "stacks")])
+    other = [*COMMAND, "audit", "--data", str(data), *OPTIONS[:-1], "6", "--merge", str(tmp_path / "stacks")]
+    result = subprocess.run([*other, "-o", str(tmp_path / "run")], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["mlp?widths=64,32&epochs=3", "gbdt?depth=5", "wide-resnet?depth=10", "sklearn:RandomForestClassifier?max_depth=3"],
+)
+def test_a_recipe_survives_json(tmp_path: Path, text: str):
+    recipe = parse_recipe(text)
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(recipe.to_json()), encoding="utf-8")
+    assert parse_recipe(str(path)) == recipe == recipe_from_json(recipe.to_json())

@@ -3,7 +3,8 @@
 What counts are ratios of two things timed in turn within one run, in CPU seconds, each the least of some repetitions:
 these hold on a busy machine too (nothing here uses more than one thread). The yardsticks are plain vectorised versions
 of the published algorithms, written here from their formulas. Prints one table a section, which of the stated targets
-were met, and a short table in Markdown; writes everything to ``bench-out/scoring.json``.
+were met, and a short table in Markdown; writes everything to ``bench-out/scoring.json`` and
+the short table to ``bench-out/scoring.md``, from which scripts/update_readme.py takes it.
 """
 
 from __future__ import annotations
@@ -555,10 +556,11 @@ def main() -> None:
     print("\nTargets" + (", stated for the full sizes: a quick run does not judge them" if options.quick else ""))
     for what, found, met in report.targets:
         print(f"  {'' if options.quick else 'met     ' if met else 'MISSED  '}{what}: {found}")
-    print("\n| measured (RMIA, LiRA: time over that of all eight attacks) | value | target |\n|---|---|---|")
-    for cells in report.summary:
-        print(f"| {' | '.join(cells)} |")
+    lines = ["| measured (RMIA, LiRA: time over that of all eight attacks) | value | target |", "|---|---|---|"]
+    table = "\n".join(lines + [f"| {' | '.join(cells)} |" for cells in report.summary])
+    print(f"\n{table}")
     options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "scoring.md").write_text(table + "\n")
     path = options.out / "scoring.json"
     content = {
         "quick": options.quick,

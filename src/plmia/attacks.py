@@ -55,6 +55,13 @@ class Attack:
             raise AttackError(
                 f"an attack's name must not be empty or hold slashes, colons or line breaks: {self.name!r}"
             )
+        self._require_parts()
+        gamma = self.calibration.gamma if isinstance(self.calibration, BinaryVote) else 0.0
+        if isinstance(self.views, VotesOfViews) and gamma >= 0.5:
+            raise AttackError(
+                f"attack {self.name} compares shares of views, at most 0.5 from even, with gamma = {gamma}: "
+                "nothing would ever win; take a gamma below 0.5"
+            )
         if isinstance(self.calibration, NoCalibration) and isinstance(self.views, VotesOfViews):
             raise AttackError(f"attack {self.name} takes votes over views, which need a population: add a calibration")
         try:
@@ -65,6 +72,24 @@ class Attack:
                 "make it a frozen dataclass of plain values"
             ) from error
 
+    def _require_parts(self) -> None:
+        """Raise if a part is a class, or lacks a method: easy slips in a file of one's own."""
+        parts = {
+            "statistic": ("__call__",),
+            "calibration": ("shared", "pairwise"),
+            "views": ("points", "pairs"),
+            "population": ("comparisons",),
+        }
+        for part, methods in parts.items():
+            value = getattr(self, part)
+            if isinstance(value, type):
+                raise AttackError(f"the {part} of {self.name} is the class {value.__name__}: give {value.__name__}()")
+            missing = [method for method in methods if not callable(getattr(value, method, None))]
+            if missing:
+                raise AttackError(
+                    f"the {part} of {self.name}, {value!r}, has no method {missing[0]}: see `plmia.Attack`"
+                )
+
 
 ATTACK_P = Attack("attack-p", Loss(), BinaryVote(), note="loss, ranked in the population")
 ATTACK_R = Attack("attack-r", ReferenceRank(), NoCalibration(), note="rank of the loss among OUT references")
@@ -73,7 +98,7 @@ LIRA_FIXED = Attack(
     "lira-fixed",
     GaussianLR(FixedVariance(), offline=OneSided()),
     NoCalibration(),
-    note="Gaussian LR, one variance for all points (as usually run)",
+    note="Gaussian LR, one variance for all points (as published experiments ran it)",
 )
 RMIA = Attack("rmia", BayesLR(), BinaryVote(gamma=math.log(2)), note="Bayes LR, binary votes of the population")
 PL_MIA_PLUS = Attack("pl-mia-plus", GaussianLR(), BinaryVote(), note="Gaussian LR, binary votes")

@@ -154,14 +154,15 @@ class AuditPlan:
 
     def _require_references(self, rows: npt.NDArray[np.bool_]) -> None:
         """Find out before training what the attacks' estimators would refuse afterwards."""
-        least = max(getattr(getattr(a.statistic, "variance", None), "least", 1) for a in self.attacks)
+        variances = [getattr(attack.statistic, "variance", None) for attack in self.attacks]
+        least = max([1, *(v.least(len(self.views)) for v in variances if v is not None)])
         inside = rows.sum(axis=0)
         fewest = len(rows) - inside if self.setup.mode == "offline" else np.minimum(inside, len(rows) - inside)
         short = np.flatnonzero(fewest < least)
         if len(short):
             raise ReferencesError(
                 f"point {some(short)} would have {fewest.min()} IN or OUT references, the attacks need {least}: "
-                "ask for more references, or for the design pairs"
+                f"ask for more references ({2 * least} in pairs)"
             )
 
     def _require_population(self, outsiders: int) -> None:

@@ -6,6 +6,7 @@ aggregated over the population (nothing, binary votes, Cauchy-combined p-values)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -19,8 +20,6 @@ from plmia.moments import FloatArray, IntArray
 from plmia.numerics import count_below
 
 PAIRS_PER_BLOCK = 1 << 20
-# How many partners each population point gets when the null spread must be estimated from pairs.
-PARTNERS = 64
 
 
 class Views(Protocol):
@@ -145,10 +144,8 @@ class BinaryVote:
     scaled: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not self.gamma >= 0:
-            raise AttackError(
-                f"gamma = {self.gamma} is below 0: a query would beat itself; take 0 or more (RMIA: log 2)"
-            )
+        if not 0 <= self.gamma < math.inf:
+            raise AttackError(f"gamma = {self.gamma} is not a finite number from 0 on: take 0, or log 2 as RMIA does")
 
     def shared(self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]) -> FloatArray:
         """Share of wins [n], by sorting."""
@@ -182,8 +179,7 @@ class CauchyCombination:
 def null_deviation(phi: FloatArray, views: Views) -> float:
     """Standard deviation of the difference of two population points, hat sigma_Delta.
 
-    For linear views that is sqrt(2) std(phi_z), over all pairs. Otherwise each point of the population is paired with
-    its next few neighbours in a circle, which takes every point equally often.
+    It is taken over all pairs of two points; for linear views that is sqrt(2) std(phi_z).
 
     Parameters
     ----------
@@ -198,9 +194,9 @@ def null_deviation(phi: FloatArray, views: Views) -> float:
         # The standard deviation of equal numbers need not be 0: their mean is rounded.
         deviation = float(np.sqrt(2) * summary.std(ddof=1)) if np.ptp(summary) > 0 else 0.0
     else:
-        steps = range(1, min(PARTNERS, n - 1) + 1)
-        squares = [np.mean(views.pairs((phi - np.roll(phi, step, axis=0)).T) ** 2) for step in steps]
-        deviation = float(np.sqrt(np.mean(squares)))
+        everyone = np.arange(n)
+        squares = sum(float(np.square(pairs).sum()) for _, pairs in in_blocks(phi, everyone, everyone, views))
+        deviation = math.sqrt(squares / (n * (n - 1)))
     if not deviation > 0:
         raise PopulationError(
             f"all {n} population points have the same statistic, so differences have no scale: "

@@ -59,6 +59,7 @@ def main() -> None:
     \b
     Examples:
       plmia demo -o demo-out              a whole audit, in a minute
+      plmia audit --data data.npz --recipe mlp -o run
       plmia score signals.npz -o out      every attack on signals that exist already
       plmia attacks                       what can be run
     """  # noqa: D301 - click wants the control character itself

@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -31,6 +32,7 @@ Result = TypeVar("Result")
 
 MOST_TRIES = 3
 
+_ANSWER_SECONDS = 20.0
 # What libraries say, under errors of many kinds, when memory does not suffice.
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "unable to allocate")
 
@@ -317,12 +319,20 @@ class Ray:
             return False
         own = {"include_dashboard": False} if self.address is None else {}
         try:
+            _require_answer(self.address or "")
             ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **own)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise TrainingError(
                 f"no Ray cluster answers at {self.address!r} ({error}): check --ray-address, or leave it out"
             ) from error
         return True
+
+
+def _require_answer(address: str) -> None:
+    """Raise OSError if nobody listens at HOST:PORT; Ray itself would go on asking for many minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
 
 
 def _fetch(ray: Any, done: Any) -> Any | Failed:

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from plmia.attacks import Attack
 from plmia.design import ReferencePlan
 from plmia.errors import PopulationError, SignalsError
 from plmia.metrics import TargetMetrics, evaluate
-from plmia.moments import IntArray, Powers, Probabilities, References, leave_one_out
+from plmia.moments import IntArray, Powers, Probabilities, References, leave_one_out, sum_over
 from plmia.scoring import Scores, Tick, score_all
 from plmia.signals import Signals
-from plmia.view import AttackView, KnownSums, Mode, Truth, amid
+from plmia.view import AttackView, KnownSums, Mode, Truth, amid, first_out
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,11 @@ def _truth(signals: Signals, target: int, setup: Setup) -> tuple[Truth, IntArray
     size = setup.population
     if size is None:
         size = min(max(len(outsiders) // 4, 100), len(outsiders) // 2)
+    if len(outsiders) < 4:
+        raise PopulationError(
+            f"target {target} has {len(outsiders)} non-members, 4 are needed to compare with some and evaluate others: "
+            "give more points"
+        )
     if not 2 <= size < len(outsiders):
         raise PopulationError(
             f"a population of {size} was asked for, target {target} has {len(outsiders)} non-members: "
@@ -161,17 +167,28 @@ def _shared_sums(
         served.setdefault(tuple(sorted(plan.references_of(target))), []).append(target)
     union = sorted(set().union(*served))
     leaf_of = {chosen: set(union) - set(chosen) for chosen in served}
+    uses = frozenset[str]().union(*(getattr(attack.statistic, "uses", ()) for attack in attacks))
+    wanted = [name for name in ("confidence", "probability") if name in uses]
     if len(served) < 2 or any(len(leaf) != 1 for leaf in leaf_of.values()):
         for chosen, group in served.items():
-            yield chosen, None, group
+            yield chosen, _sums_of(_references(signals, plan, chosen), wanted) if len(group) > 1 else None, group
         return
     by_leaf = {union.index(leaf.pop()): chosen for chosen, leaf in leaf_of.items()}
     models = _references(signals, plan, union)
     centre = amid(models)
-    uses = frozenset[str]().union(*(getattr(attack.statistic, "uses", ()) for attack in attacks))
-    wanted = [name for name in ("confidence", "probability") if name in uses]
-    features = [Powers(centre) if name == "confidence" else Probabilities() for name in wanted]
+    features = _features(wanted, centre)
     parts = [np.flatnonzero(np.isin(models.rows, plan.order[i])) for i in union]
     for leaf, sums in leave_one_out(models, parts, sorted(by_leaf), features):
         known = KnownSums(centre, **dict(zip(wanted, sums, strict=True)))
         yield by_leaf[leaf], known, served[by_leaf[leaf]]
+
+
+def _features(wanted: Sequence[str], centre: npt.NDArray[np.floating]) -> list[Powers | Probabilities]:
+    return [Powers(centre) if name == "confidence" else Probabilities() for name in wanted]
+
+
+def _sums_of(references: References, wanted: Sequence[str]) -> KnownSums:
+    """Sums that several targets with the same references share."""
+    centre = first_out(references)
+    sums = [sum_over(references, feature) for feature in _features(wanted, centre)]
+    return KnownSums(centre, **dict(zip(wanted, sums, strict=True)))

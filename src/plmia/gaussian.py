@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +111,9 @@ def side_moments(view: AttackView, inside: bool) -> SideMoments:
 class Variance(Protocol):
     """How the variance of each side is estimated."""
 
+    def least(self, n_views: int) -> int:
+        """How many references of each side every point must have."""
+
     def __call__(self, moments: SideMoments) -> FloatArray:
         """Variance, broadcasts to [points, views], positive everywhere."""
 
@@ -123,11 +126,14 @@ class PerPointVariance:
     known of their spread, so its variance is added (it is far below any other spread otherwise).
     """
 
-    least: ClassVar[int] = 2
+    def least(self, n_views: int) -> int:
+        """Two: one alone has no spread."""
+        del n_views
+        return 2
 
     def __call__(self, moments: SideMoments) -> FloatArray:
         """Variance [points, views]."""
-        moments.require(self.least, "a variance per point")
+        moments.require(self.least(1), "a variance per point")
         return moments.variance + moments.rounding
 
 
@@ -135,11 +141,19 @@ class PerPointVariance:
 class FixedVariance:
     """One value for all points and views: the variance around each point's own mean, averaged over all references."""
 
-    least: ClassVar[int] = 1
+    def least(self, n_views: int) -> int:
+        """One, if some point has two."""
+        del n_views
+        return 1
 
     def __call__(self, moments: SideMoments) -> FloatArray:
         """Variance [1, 1]."""
-        moments.require(self.least, "one fixed variance")
+        moments.require(self.least(1), "one fixed variance")
+        if moments.n.max() < 2:
+            raise ReferencesError(
+                f"one fixed variance needs a point with 2 {moments.side} references, all points have 1: "
+                "train more references"
+            )
         pooled = np.average(moments.variance.mean(axis=1), weights=moments.n)
         return np.array([[pooled + moments.rounding.mean()]])
 
@@ -148,11 +162,14 @@ class FixedVariance:
 class PublishedFixedVariance:
     """One value for all points and views, as LiRA's code has it: the spread of all signals around one common mean."""
 
-    least: ClassVar[int] = 1
+    def least(self, n_views: int) -> int:
+        """One, if some point has two."""
+        del n_views
+        return 1
 
     def __call__(self, moments: SideMoments) -> FloatArray:
         """Variance [1, 1]."""
-        moments.require(self.least, "one fixed variance")
+        moments.require(self.least(1), "one fixed variance")
         weights = np.broadcast_to(moments.n[:, None], moments.mean.shape)
         centre = np.average(moments.mean, weights=weights)
         spread = np.average(moments.variance + (moments.mean - centre) ** 2, weights=weights)
@@ -163,12 +180,14 @@ class PublishedFixedVariance:
 class PooledVariance:
     """One value a point: the variance of all its references' signals in all views (`tab:num_ref_pooledaugment`)."""
 
-    least: ClassVar[int] = 1
+    def least(self, n_views: int) -> int:
+        """Two signals: of two references, or of two views."""
+        return 2 if n_views == 1 else 1
 
     def __call__(self, moments: SideMoments) -> FloatArray:
         """Variance [points, 1]."""
         views = moments.mean.shape[1]
-        moments.require(2 if views == 1 else 1, f"a variance pooled over {views} view{'s' * (views > 1)}")
+        moments.require(self.least(views), f"a variance pooled over {views} view{'s' * (views > 1)}")
         within = moments.variance + moments.rounding
         if views == 1:
             return within

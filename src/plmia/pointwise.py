@@ -90,7 +90,7 @@ class ShiftedOut:
     rho: float = 0.9
 
     def __post_init__(self) -> None:
-        if not (self.eta > 0 and self.rho > 0):
+        if not (0 < self.eta < np.inf and 0 < self.rho < np.inf):
             raise AttackError(f"eta = {self.eta} and rho = {self.rho} must both be positive: the paper has 0.3 and 0.9")
 
     def __call__(self, x: FloatArray, out: Gaussian) -> FloatArray:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import bdtrc
 
 from plmia.errors import OutputError
 from plmia.evaluation import AttackResult
@@ -27,7 +28,7 @@ class Summary:
     def __init__(self, attacks: Sequence[str]) -> None:
         self._attacks = list(attacks)
         self._metrics: dict[str, list[TargetMetrics]] = {name: [] for name in attacks}
-        self._flagged: dict[str, list[float]] = {name: [] for name in attacks}
+        self._flagged: dict[str, list[tuple[float, int]]] = {name: [] for name in attacks}
         self._sizes: set[int] = set()
         self._references: set[int] = set()
         self._left_out: dict[int, list[int]] = {}
@@ -36,14 +37,14 @@ class Summary:
         """Take in one result."""
         name = result.scores.attack
         self._metrics[name].append(result.metrics())
-        self._flagged[name].append(result.flagged_population(CHECK_LEVEL))
+        self._flagged[name].append((result.flagged_population(CHECK_LEVEL), len(result.population)))
         self._sizes.add(len(result.population))
         self._references.add(len(result.references))
         self._left_out[result.target] = [int(model) for model in result.left_out]
 
     def flagged(self, attack: str) -> float:
         """Mean share of known non-members that the attack's own p-value flags at `CHECK_LEVEL`."""
-        return float(np.mean(self._flagged[attack]))
+        return float(np.mean([share for share, _ in self._flagged[attack]]))
 
     def notes(self) -> list[str]:
         """What a reader must know beside the numbers, in plain words."""
@@ -57,15 +58,15 @@ class Summary:
                 f"Model {which} is no reference of target {target}: it trained on the target's set or the complement, "
                 f"so it would give the answer away{others}."
             )
-        first = next(iter(self._metrics.values()))[0]
-        poor = [point for point in first.operating if not point.resolved]
+        fewest = min((m for metrics in self._metrics.values() for m in metrics), key=lambda m: m.n_non_members)
+        poor = [point for point in fewest.operating if not point.resolved]
         if poor:
             rates = ", ".join(f"{100 * point.fpr:g} % (needs {point.needed:,})" for point in reversed(poor))
             notes.append(
-                f"With {first.n_non_members:,} evaluated non-members there is no TPR at an FPR of {rates}: "
+                f"With {fewest.n_non_members:,} evaluated non-members there is no TPR at an FPR of {rates}: "
                 "the table leaves it out, metrics.json marks it."
             )
-        wrong = [name for name in self._attacks if self.flagged(name) > self._tolerated()]
+        wrong = [name for name in self._attacks if self._is_refuted(name)]
         if wrong:
             notes.append(
                 f"The combined p-value of {', '.join(wrong)} is nominal only: at {100 * CHECK_LEVEL:g} % it flags "
@@ -74,9 +75,11 @@ class Summary:
             )
         return notes
 
-    def _tolerated(self) -> float:
-        """Share that a valid p-value exceeds in about one audit in a thousand."""
-        return CHECK_LEVEL + 3.1 * float(np.sqrt(CHECK_LEVEL / min(self._sizes)))
+    def _is_refuted(self, attack: str) -> bool:
+        """Whether more known non-members are flagged than a valid p-value would flag in one audit in a thousand."""
+        flagged = round(sum(share * size for share, size in self._flagged[attack]))
+        total = sum(size for _, size in self._flagged[attack])
+        return flagged > 0 and bool(bdtrc(flagged - 1, total, CHECK_LEVEL) < 0.001 / len(self._attacks))
 
     def to_json(self, about: dict[str, Any]) -> dict[str, Any]:
         """Build the contents of metrics.json.
@@ -92,7 +95,14 @@ class Summary:
             attacks[name] = summarise(ordered).to_json()
             attacks[name]["own_p_value_on_population"] = {"level": CHECK_LEVEL, "flagged": self.flagged(name)}
         about = about | {"references": sorted(self._references), "population": sorted(self._sizes)}
-        return {"schema": 1, "about": about, "attacks": attacks, "notes": self.notes()}
+        notes = self.notes()
+        clipped = about["signals"].get("clipped", 0)
+        if clipped:
+            notes.append(
+                f"{clipped:,} signals were probabilities of exactly 0 or 1 and were clipped, so what is beyond is "
+                "unknown: store logits where you can."
+            )
+        return {"schema": 1, "about": about, "attacks": attacks, "notes": notes}
 
 
 class ResultFolder:

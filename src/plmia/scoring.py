@@ -6,6 +6,7 @@ import traceback
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from plmia.cauchy_sum import SignedLog
 from plmia.errors import AttackError, PlmiaError, some
 from plmia.moments import FloatArray, IntArray
 from plmia.numerics import count_below
-from plmia.pointwise import GaussianLR, Statistic
+from plmia.pointwise import Statistic
 from plmia.population import Comparison, Policy
 from plmia.view import AttackView, Mode
 
@@ -82,7 +83,11 @@ def score_all(
         phi = statistics[attack.statistic]
         same = (attack.statistic, attack.views, attack.population)
         rng = np.random.default_rng([seed, zlib.crc32(attack.name.encode())])
-        scores = _calibrate(attack, phi, view, rng, tick, conformal.get(same))
+        try:
+            scores = _calibrate(attack, phi, view, rng, tick, conformal.get(same))
+        except Exception as error:
+            _blame(attack, error, attack.calibration, attack.views, attack.population)
+            raise
         conformal[same] = scores.log10_p_conformal
         if attack.statistic not in later:
             del statistics[attack.statistic]
@@ -93,8 +98,8 @@ def score_all(
 
 def _in_mode(attack: Attack, mode: Mode) -> Attack:
     """Return the attack with a statistic that equals all those which amount to the same in this mode."""
-    statistic = attack.statistic
-    return replace(attack, statistic=statistic.in_mode(mode)) if isinstance(statistic, GaussianLR) else attack
+    in_mode = getattr(attack.statistic, "in_mode", None)
+    return attack if in_mode is None else replace(attack, statistic=in_mode(mode))
 
 
 def _evaluate_alike(
@@ -109,20 +114,27 @@ def _evaluate_alike(
     view.forget(uses)
 
 
+def _blame(attack: Attack, error: Exception, *parts: object) -> None:
+    """Raise what went wrong in one sentence, if one of the parts is the user's own; else the fault is here."""
+    if isinstance(error, PlmiaError) or all(type(part).__module__.startswith("plmia.") for part in parts):
+        return
+    frames = traceback.extract_tb(error.__traceback__)
+    here = str(Path(__file__).parent)
+    where = next((frame for frame in frames if not frame.filename.startswith(here)), frames[-1])
+    raise AttackError(
+        f"attack {attack.name} does not run: {type(error).__name__}: {error} "
+        f"({where.filename}, line {where.lineno}): correct it there"
+    ) from error
+
+
 def evaluate_statistic(attack: Attack, view: AttackView) -> FloatArray:
     """Return the attack's statistic [points, views], checked: one finite number a point and view."""
     try:
         with np.errstate(all="ignore"):  # what comes out is checked below, and one sentence says what is wrong
             phi = np.asarray(attack.statistic(view), dtype=np.float64)
     except Exception as error:
-        if isinstance(error, PlmiaError) or type(attack.statistic).__module__.startswith("plmia."):
-            raise
-        here, *inside = traceback.extract_tb(error.__traceback__)
-        where = inside[0] if inside else here
-        raise AttackError(
-            f"the statistic of {attack.name} does not run: {type(error).__name__}: {error} "
-            f"({where.filename}, line {where.lineno}): correct it there"
-        ) from error
+        _blame(attack, error, attack.statistic)
+        raise
     if phi.shape != view.target.shape:
         raise AttackError(
             f"the statistic of {attack.name} has shape {phi.shape}, {view.target.shape} [points, views] is needed: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,7 @@ class Signals:
         if self.values.ndim != 3 or 0 in self.values.shape or not np.issubdtype(self.values.dtype, np.floating):
             raise SignalsError(
                 f"signals have shape {self.values.shape} and type {self.values.dtype}, "
-                "floats [models, points] or [models, points, views] are needed, none of them empty"
+                "floats [models, points, views] are needed, none of them empty (in a file, [models, points] will do)"
             )
         if self.design.matrix.shape != self.values.shape[:2]:
             raise SignalsError(
@@ -86,7 +86,7 @@ def _require_finite(values: npt.NDArray[np.floating]) -> None:
             )
 
 
-def read_signals(path: Path, scale: Scale = "auto") -> Signals:
+def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
     """Read a signals file.
 
     Parameters
@@ -97,11 +97,14 @@ def read_signals(path: Path, scale: Scale = "auto") -> Signals:
     scale : {"auto", "logit", "probability"}
         What the signals are; "auto" takes logit-scaled confidences and refuses what looks like probabilities.
     """
+    path = Path(path)
+    if scale not in get_args(Scale):
+        raise SignalsError(f"there is no scale {scale!r}: take {', '.join(get_args(Scale))}")
     names = ("signals", "membership", "labels", "n_points")
     arrays = load_npz(path, names, "`signals` and `membership`", SignalsError)
     for name in ("signals", "membership"):
         if name not in arrays:
-            raise SignalsError(f"{path} holds no array {name!r} (it has {', '.join(arrays) or 'none'}): add it")
+            raise SignalsError(f"{path} holds no array {name!r}: add it, both `signals` and `membership` are needed")
     values = _floats(path, arrays["signals"])
     if values.ndim == 2:
         values = values[:, :, None]

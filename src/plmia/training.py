@@ -135,8 +135,8 @@ def _locked_at_once(lock: IO[bytes]) -> bool:
 
 
 def seed_of(seed: int, model: int, attempt: int) -> int:
-    """Seed of a model's training; another for each attempt."""
-    return int(np.random.SeedSequence([seed, model, attempt]).generate_state(1, np.uint64)[0] >> 1)
+    """Seed of a model's training, another for each attempt; 31 bits, which every library takes."""
+    return int(np.random.SeedSequence([seed, model, attempt]).generate_state(1)[0] >> 1)
 
 
 def train_missing(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from plmia.errors import PopulationError, SignalsError
+from plmia.errors import AttackError, PopulationError, SignalsError
 from plmia.moments import FloatArray, IntArray, Powers, Probabilities, References, Sums, sum_over
 
 Mode = Literal["online", "offline"]
@@ -45,7 +45,7 @@ def first_out(references: References) -> npt.NDArray[np.floating]:
     """Return the signal [points, views] of the first OUT reference of each point, to subtract before squaring.
 
     It is one of the OUT signals, so their variance keeps its digits whatever the others are; and offline nothing of
-    the IN signals may reach a score, not even by way of rounding.
+    the IN signals may reach a score, not even by way of rounding (of one target; many targets share a centre).
     """
     work = np.float64 if references.signals.dtype == np.float64 else np.float32
     centre = np.zeros((references.n_points, references.n_views), work)
@@ -89,6 +89,8 @@ class AttackView:
     known: KnownSums | None = None
 
     def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise AttackError(f"there is no mode {self.mode!r}: take {' or '.join(get_args(Mode))}")
         expected = (self.references.n_points, self.references.n_views)
         if self.target.shape != expected:
             raise SignalsError(
@@ -125,15 +127,8 @@ class AttackView:
             return self.known.confidence
         return sum_over(self.references, Powers(self.centre))
 
-    @cached_property
-    def probability_sums(self) -> Sums:
-        """Sums of the true label's probability, and of one minus it, over IN and OUT references."""
-        if self.known and self.known.probability:
-            return self.known.probability
-        return sum_over(self.references, Probabilities())
-
     def probability_sums_at(self, points: slice) -> Sums:
-        """The same at some points, not kept; online, where IN and OUT need no telling apart, possibly all as OUT."""
+        """Sums of p and 1 - p over references at some points, not kept; online possibly all of them as if OUT."""
         if self.known and self.known.probability:
             return self.known.probability.part(points)
         return sum_over(self.references.part(points), Probabilities(), self.mode == "offline")

@@ -338,7 +338,10 @@ USER_FILES: dict[str, tuple[str, list[str]]] = {
     "defines nothing": ("", ["no Attack called 'MINE'", "RMIA"]),
     "takes a known name": ("MINE = ATTACKS['lira']", ["'lira'", "rename"]),
     "statistic raises": ("MINE = make(lambda view: 1 / 0)", ["mine", "ZeroDivisionError", "mine.py, line 8"]),
-    "statistic is not callable": ("MINE = Attack('mine', 3, NoCalibration())", ["mine", "TypeError", "not callable"]),
+    "statistic is not callable": (
+        "MINE = Attack('mine', 3, NoCalibration())",
+        ["mine", "statistic", "no method __call__"],
+    ),
     "statistic has another shape": (
         "MINE = make(lambda view: view.target[:-1])",
         ["(119, 1)", "(120, 1)", "one number"],

@@ -31,6 +31,8 @@ pytestmark = [
 ]
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Nodes listen and connect on the loopback interface only; Ray reads it when it is imported.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 if os.environ.get("CI") != "true":
     pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -51,18 +53,19 @@ def address() -> Iterator[str]:
     import ray
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 100 << 20}
+    node = {"num_cpus": 1, "object_store_memory": 100 << 20}
     for last in (False, True):
         cluster = Cluster()
         try:
             cluster.add_node(include_dashboard=False, **node)
             cluster.add_node(**node)
-            ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1")
+            ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
             break
         except Exception:
             cluster.shutdown()
             if last:
                 raise
+    assert cluster.address.startswith("127.0.0.1:")
     yield cluster.address
     ray.shutdown()
     cluster.shutdown()
@@ -266,6 +269,15 @@ def test_a_missing_ray_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(TrainingError, match=r"Ray is not installed: pip install 'plmia\[ray\]'"):
         next(Ray().run(print, [1]))
+
+
+@pytest.mark.parametrize("port", ["1", "99999"])
+def test_an_address_where_nobody_answers_is_a_sentence(port: str, tmp_path: Path) -> None:
+    """In a process of its own, which is not connected; Ray alone would ask for minutes."""
+    code = f"from plmia import Ray; next(Ray('127.0.0.1:{port}').run(print, [1]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert f"TrainingError: no Ray cluster answers at '127.0.0.1:{port}' (" in done.stderr
+    assert "check --ray-address, or leave it out" in done.stderr
 
 
 def test_statistics_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

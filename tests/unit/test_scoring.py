@@ -130,5 +130,5 @@ def test_a_statistic_that_fails_is_named_with_its_line(view):
         def __call__(self, view):
             return view.target + np.ones(7)
 
-    with pytest.raises(AttackError, match=r"statistic of mine does not run: ValueError: .*test_scoring.py, line \d+"):
+    with pytest.raises(AttackError, match=r"attack mine does not run: ValueError: .*test_scoring.py, line \d+"):
         evaluate_statistic(Attack("mine", Broken(), NoCalibration()), view)

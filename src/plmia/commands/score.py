@@ -14,7 +14,7 @@ from rich.table import Table
 from plmia import __version__
 from plmia.attacks import ATTACKS
 from plmia.commands.options import attack_option, chosen_attacks, common_options, mode_option, population_option
-from plmia.errors import PlmiaError
+from plmia.errors import PlmiaError, SignalsError
 from plmia.evaluation import Setup, attack_targets
 from plmia.progress import Meter
 from plmia.results import ResultFolder, Summary
@@ -124,6 +124,8 @@ def _read(path: Path, scale: Scale) -> tuple[Signals, str]:
     if os.path.isfile(path / "store.json"):  # noqa: PTH113 - Path's raises on a long name
         store = SignalStore.open(path)
         return store.signals(), store.key
+    if os.path.isfile(path / "signals" / "store.json"):  # noqa: PTH113
+        raise SignalsError(f"{path} is an audit: its signals are in {path / 'signals'}, give that folder")
     signals = read_signals(path, scale)
     with path.open("rb") as stream:
         return signals, hashlib.file_digest(stream, "sha256").hexdigest()

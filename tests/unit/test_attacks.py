@@ -1,0 +1,131 @@
+"""Attacks as values: what cannot work is refused when it is put together, in one sentence."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from plmia import (
+    Attack,
+    AttackError,
+    BinaryVote,
+    CauchyCombination,
+    FixedVariance,
+    FreshPopulation,
+    GaussianLR,
+    Loss,
+    MeanOfViews,
+    MembershipDesign,
+    PopulationError,
+    ReferencesError,
+    Setup,
+    Signals,
+    SignalsError,
+    VotesOfViews,
+    attack_targets,
+    read_signals,
+)
+from plmia.results import Summary
+
+
+def signals(n_models=8, n_points=80, seed=0):
+    rng = np.random.default_rng(seed)
+    half = rng.random((n_models // 2, n_points)) < 0.5
+    matrix = np.stack([half, ~half], axis=1).reshape(n_models, n_points)
+    return Signals(rng.normal(size=(n_models, n_points, 1)).astype(np.float32), MembershipDesign(matrix))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"calibration": BinaryVote},
+        {"views": MeanOfViews},
+        {"population": FreshPopulation},
+        {"statistic": Loss},
+        {"calibration": "votes"},
+        {"population": None},
+    ],
+    ids=str,
+)
+def test_a_part_of_the_wrong_kind_is_named(parts):
+    whole = {"statistic": Loss(), "calibration": BinaryVote()} | parts
+    (name,) = parts
+    with pytest.raises(AttackError, match=f"the {name} of mine"):
+        Attack("mine", **whole)
+
+
+def test_votes_over_views_cannot_win_by_more_than_half():
+    Attack("mine", Loss(), BinaryVote(0.4), VotesOfViews())
+    with pytest.raises(AttackError, match="take a gamma below 0.5"):
+        Attack("mine", Loss(), BinaryVote(math.log(2)), VotesOfViews())
+
+
+@pytest.mark.parametrize("gamma", [math.inf, math.nan, -0.1])
+def test_gamma_is_a_finite_number(gamma):
+    with pytest.raises(AttackError, match="gamma"):
+        BinaryVote(gamma)
+
+
+def test_a_mode_that_does_not_exist_is_refused():
+    with pytest.raises(AttackError, match="'Offline': take online or offline"):
+        list(attack_targets(signals(), [Attack("mine", Loss(), BinaryVote())], [0], Setup(mode="Offline")))
+
+
+def test_one_reference_a_side_has_no_variance_to_fix():
+    attack = Attack("mine", GaussianLR(FixedVariance()), CauchyCombination())
+    with pytest.raises(ReferencesError, match="needs a point with 2 .* references"):
+        list(attack_targets(signals(), [attack], [0], Setup(references=2)))
+
+
+def test_too_few_non_members_are_counted():
+    few = signals(n_points=6)
+    matrix = few.design.matrix.copy()
+    matrix[0], matrix[1] = [1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 1]
+    with pytest.raises(PopulationError, match="target 0 has 1 non-members, 4 are needed"):
+        list(
+            attack_targets(
+                Signals(few.values, MembershipDesign(matrix)), [Attack("a", Loss(), BinaryVote())], [0], Setup()
+            )
+        )
+
+
+def test_a_path_may_be_text(tmp_path):
+    given = signals()
+    np.savez(tmp_path / "s.npz", signals=given.values, membership=given.design.matrix)
+    assert read_signals(str(tmp_path / "s.npz")).n_models == 8
+    with pytest.raises(SignalsError, match="there is no scale 'log'"):
+        read_signals(tmp_path / "s.npz", "log")
+
+
+def test_own_calibrations_that_fail_are_named(tmp_path):
+    class Broken(BinaryVote):
+        def shared(self, query, population, size):
+            raise RuntimeError("on purpose")
+
+    Broken.__module__ = "mine"
+    with pytest.raises(
+        AttackError, match=r"attack mine does not run: RuntimeError: on purpose \(.*test_attacks.py, line"
+    ):
+        list(attack_targets(signals(), [Attack("mine", Loss(), Broken())], [0], Setup()))
+
+
+def test_a_rate_that_any_target_cannot_resolve_is_explained():
+    summary = Summary(["mine"])
+    wide = signals(n_points=400)
+    matrix = wide.design.matrix.copy()
+    matrix[2, :200], matrix[3, :200] = True, False  # target 2 has few non-members left
+    data = Signals(wide.values, MembershipDesign(matrix))
+    for result in attack_targets(data, [Attack("mine", Loss(), BinaryVote())], [0, 2], Setup()):
+        summary.add(result)
+    fewest = min(m["n_non_members"] for m in summary.to_json({"signals": {}})["attacks"]["mine"]["per_target"])
+    assert any(f"With {fewest:,} evaluated non-members" in note for note in summary.notes())
+
+
+def test_clipped_signals_are_told():
+    summary = Summary(["mine"])
+    for result in attack_targets(signals(), [Attack("mine", Loss(), BinaryVote())], [0], Setup()):
+        summary.add(result)
+    notes = summary.to_json({"signals": {"clipped": 1234}})["notes"]
+    assert any("1,234 signals were probabilities of exactly 0 or 1" in note for note in notes)

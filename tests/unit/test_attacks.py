@@ -58,7 +58,7 @@ def test_a_part_of_the_wrong_kind_is_named(parts):
 
 def test_votes_over_views_cannot_win_by_more_than_half():
     Attack("mine", Loss(), BinaryVote(0.4), VotesOfViews())
-    with pytest.raises(AttackError, match="take a gamma below 0.5"):
+    with pytest.raises(AttackError, match=r"take a gamma below 0\.5"):
         Attack("mine", Loss(), BinaryVote(math.log(2)), VotesOfViews())
 
 
@@ -75,7 +75,7 @@ def test_a_mode_that_does_not_exist_is_refused():
 
 def test_one_reference_a_side_has_no_variance_to_fix():
     attack = Attack("mine", GaussianLR(FixedVariance()), CauchyCombination())
-    with pytest.raises(ReferencesError, match="needs a point with 2 .* references"):
+    with pytest.raises(ReferencesError, match=r"needs a point with 2 .* references"):
         list(attack_targets(signals(), [attack], [0], Setup(references=2)))
 
 

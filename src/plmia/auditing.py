@@ -250,6 +250,10 @@ def train_run(
     skip : callable
         Told how many models were there already.
     """
+    if keep_models and not getattr(plan.recipe, "keeps_weights", True):
+        raise RecipeError(
+            f"models of recipe {plan.recipe.name!r} cannot be kept as safetensors: leave out --keep-models"
+        )
     store = open_store(plan, folder)
     if plan._given is not None and 0 in store.missing():
         store.append([0], plan._given[None], [{"given": True, "versions": versions()}])

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -228,6 +229,8 @@ def _serve(pipe: Connection) -> None:
     # Standard output is the command's; what training prints must not get between its lines.
     with contextlib.suppress(OSError):
         os.dup2(2, 1)
+    # Hundreds of models would say the same hundreds of times.
+    warnings.simplefilter("once", UserWarning)
     one_thread()
     threading.Thread(target=_die_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):

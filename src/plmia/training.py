@@ -27,6 +27,8 @@ from plmia.store import SignalStore
 
 # A model that diverges is tried with this many seeds in all.
 MOST_SEEDS = 3
+# On a CPU a worker's models are cut into so many stacks, unless they get smaller than this.
+STACKS_A_WORKER, FEW_MODELS = 4, 8
 # Another audit of the same folder may be running: what it shares with its workers is locked as long as it lives.
 _LOCK = "lock"
 
@@ -185,11 +187,15 @@ def train_missing(
 
 
 def _stack_size(most: int, n_models: int, engine: Engine) -> int:
-    """How many models to train together: on a CPU no more than keeps everyone busy, so that they are stored sooner."""
+    """How many models to train together: on a CPU few enough that all workers are busy and results come now and then.
+
+    A stack that is interrupted is lost as a whole; and beyond `FEW_MODELS` a CPU gains little from larger ones.
+    """
     torch = sys.modules.get("torch")  # a recipe that needs it has imported it, to find its device
     if torch is not None and torch.cuda.is_available():
         return most
-    return min(most, -(-n_models // engine.at_once))
+    share = -(-n_models // engine.at_once)
+    return min(most, share, max(FEW_MODELS, -(-share // STACKS_A_WORKER)))
 
 
 def _jobs(store: SignalStore, wanted: Sequence[int], stack: int, seed: int, attempt: int) -> Iterator[Job]:

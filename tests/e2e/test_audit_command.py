@@ -17,6 +17,7 @@ import click.testing
 import numpy as np
 import pytest
 
+from plmia.recipes.named import parse_recipe
 from plmia.store import SignalStore
 from plmia.training import seed_of
 
@@ -189,6 +190,34 @@ def test_groups_of_the_data_go_together(audit: Run, tmp_path: Path) -> None:
     assert audit("--quiet", data=arrays_of() | {"groups": groups}).exit_code == 0
     matrix = SignalStore.open(tmp_path / "run/signals").design.matrix.reshape(5, 40, 3)
     assert (matrix == matrix[:, :, :1]).all()
+
+
+def test_designs_of_the_command(audit: Run, tmp_path: Path) -> None:
+    matrix = np.random.default_rng(3).random((6, 120)) < 0.5
+    matrix[1:5] = [[True], [False], [True], [False]] ^ matrix[1:2]
+    np.save(tmp_path / "design.npy", matrix)
+    result = audit("--design", tmp_path / "design.npy", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["about"]["references"] == [5]
+    np.testing.assert_array_equal(SignalStore.open(tmp_path / "run/signals").design.matrix, matrix)
+    assert audit("--design", "exact", "--quiet", references=5, folder="exact").exit_code == 0
+    counts = SignalStore.open(tmp_path / "exact/signals").design.matrix[1:].sum(axis=0)
+    assert set(counts) == {2}
+    assert "there is no design 'pears': give pairs, halves, exact" in sentence(audit("--design", "pears", folder="no"))
+    np.save(tmp_path / "design.npy", matrix[:, 1:])
+    assert "the design has shape (6, 119)" in sentence(audit("--design", tmp_path / "design.npy", folder="no"))
+    np.save(tmp_path / "design.npy", matrix.astype(int))
+    assert "a bool array [models, points] is needed" in sentence(
+        audit("--design", tmp_path / "design.npy", folder="no")
+    )
+
+
+def test_a_recipe_in_json(audit: Run, tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text(json.dumps(parse_recipe("sklearn:GaussianNB").to_json()))
+    assert audit("--recipe", tmp_path / "recipe.json", "--quiet").exit_code == 0
+    before = (tmp_path / "run/signals/records/000000.json").read_bytes()
+    assert audit("--recipe", "sklearn:GaussianNB", "--quiet").exit_code == 0
+    assert (tmp_path / "run/signals/records/000000.json").read_bytes() == before
 
 
 def test_the_demo_runs(command: Run, tmp_path: Path) -> None:
@@ -417,6 +446,7 @@ def test_bad_data_is_refused(change: Arrays, says: str, audit: Run, tmp_path: Pa
         (["--recipe", "function:none.py"], "there is no Python file none.py"),
         (["--recipe", "gbdt?depth=deep"], "option 'depth' of recipe 'gbdt' cannot be 'deep'"),
         (["--references", 5], "5 references cannot be made of whole complementary pairs: ask for 4 or 6"),
+        (["--references", 2, "--attack", "lira"], "would have 1 IN or OUT references, the attacks need 2"),
         (["--views", "mirror"], "view mirror is for images"),
         (["--views", "miror"], "there is no view 'miror': did you mean 'mirror'?"),
         (["--attack", "rima"], "did you mean"),

@@ -22,7 +22,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 
 # What workers run: they cannot import a test, so it lies in a module of its own.
 WORK = """
-import multiprocessing, os, signal, sys, time
+import multiprocessing, os, signal, sys, time, warnings
 from pathlib import Path
 import numpy as np
 from plmia.errors import TrainingError
@@ -55,6 +55,11 @@ def work(job):
         print("chatter", flush=True)
         os.write(1, b"from below\\n")
         return os.environ["OMP_NUM_THREADS"]
+    if job["do"] == "warn":
+        warnings.warn("the library would be called otherwise", DeprecationWarning)
+        for line in ("a", "b"):
+            exec(compile("warnings.warn('did not converge')", line, "exec"))
+        return "warned"
     if job["do"] == "threads":
         import threadpoolctl
         np.ones((2, 2)) @ np.ones((2, 2))
@@ -165,6 +170,18 @@ def test_a_worker_keeps_to_one_thread_and_off_standard_output(there: Any, capfd:
     out, err = capfd.readouterr()
     assert out == ""
     assert err == "chatter\nfrom below\n"
+
+
+@posix
+def test_a_warning_that_many_models_give_is_shown_once(
+    there: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that Python keeps from users stays with it."""
+    monkeypatch.delenv("PYTHONWARNINGS", raising=False)
+    outcomes(LocalProcesses(1), there.work, jobs_of("warn", 5))
+    err = capfd.readouterr().err
+    assert err.count("did not converge") == 1
+    assert "called otherwise" not in err
 
 
 # Failures ------------------------------------------------------------------------------------------------------------
@@ -312,7 +329,8 @@ def script(there: Any, tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]
     """Start a script of its own, without the customary guard of its main part, in a process group of its own."""
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": str(Path(there.__file__).parent)}
+    paths = [str(Path(there.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
     def start(argument: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

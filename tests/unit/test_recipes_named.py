@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.ensemble import BaggingClassifier
+from sklearn.naive_bayes import GaussianNB
 
 from plmia.errors import RecipeError
 from plmia.recipes.gbdt import GBDT
-from plmia.recipes.named import RECIPES, _options, parse_recipe
+from plmia.recipes.named import RECIPES, _options, parse_recipe, recipe_from_json
 from plmia.recipes.scikit import Sklearn
 
 OWN = "def train(X, y, seed): return 0\ndef query(model, X, y): return [[0.5, 0.5]] * len(X)\n"
@@ -118,6 +122,61 @@ def test_wrong_values_of_torch_recipes_are_sentences_too(text: str) -> None:
     pytest.importorskip("torch")
     with pytest.raises(RecipeError, match="cannot be"):
         parse_recipe(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gbdt?depth=5&subsample=1",
+        "sklearn:RandomForestClassifier?n_estimators=7&max_depth=None&criterion=entropy&bootstrap=False",
+        "sklearn:MLPClassifier?hidden_layer_sizes=10,&tol=1e-3",
+        "sklearn:KNeighborsClassifier?metric_params={'p': 3}",
+        "sklearn:GaussianNB?priors=[0.25, 0.75]",
+        "mlp?widths=8,4&lr=0.1&optimizer=sgd",
+        "wide-resnet?depth=10&augment=True",
+    ],
+)
+def test_a_recipe_in_json_is_the_recipe(text: str, tmp_path: Path) -> None:
+    if not text.startswith(("gbdt", "sklearn")):
+        pytest.importorskip("torch")
+    recipe, path = parse_recipe(text), tmp_path / "recipe.json"
+    path.write_text(json.dumps(recipe.to_json()))
+    again = parse_recipe(str(path))
+    assert again == recipe
+    assert type(again) is type(recipe)
+    assert again.to_json() == recipe.to_json() == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "recipe.json is no recipe in JSON"),
+        ("[1]", "an object with the key 'recipe' is needed"),
+        ('{"recipe": "function", "key": "0"}', "no recipe can be built of 'function' alone"),
+        ('{"recipe": "gbdt", "dept": 3}', "recipe 'gbdt' has no option 'dept': did you mean 'depth'?"),
+        ('{"recipe": "gbdt", "depth": "3"}', "option 'depth' of recipe 'gbdt' cannot be '3'"),
+        ('{"recipe": "sklearn"}', "no recipe can be built of 'sklearn' alone"),
+        (
+            '{"recipe": "sklearn", "class": "mine.GaussianNB", "params": {}}',
+            "mine.GaussianNB cannot be built from JSON",
+        ),
+        ('{"recipe": ["gbdt"]}', "no recipe can be built"),
+    ],
+)
+def test_json_that_is_no_recipe_is_refused(content: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text(content)
+    with pytest.raises(RecipeError) as error:
+        parse_recipe(str(tmp_path / "recipe.json"))
+    assert says in str(error.value)
+
+
+def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
+    """Not built as something else: a part that is an estimator, an array."""
+    for template in (BaggingClassifier(GaussianNB()), GaussianNB(priors=np.ones(3) / 3)):
+        with pytest.raises(RecipeError, match="cannot be built from JSON: not all of its parameters"):
+            recipe_from_json(Sklearn(template).to_json())
+    with pytest.raises(RecipeError, match="is no recipe in JSON"):
+        parse_recipe(str(tmp_path / "none.json"))
 
 
 def test_without_torch_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ class Function:
     text: bytes | None = field(default=None, repr=False)
     name: ClassVar[str] = "function"
     stack: ClassVar[int] = 1
+    keeps_weights: ClassVar[bool] = False
 
     @classmethod
     def of(cls, train: Callable[..., Any], query: Callable[..., Any], key: str | None = None) -> Function:

@@ -46,6 +46,7 @@ class GBDT:
     library: Literal["lightgbm", "xgboost"] = "lightgbm"
     name: ClassVar[str] = "gbdt"
     stack: ClassVar[int] = 1
+    keeps_weights: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.library not in ("lightgbm", "xgboost"):

@@ -56,13 +56,19 @@ def recipe_from_json(description: dict[str, Any]) -> Recipe:
     """Build the recipe again that `Recipe.to_json` described."""
     params = dict(description)
     name = params.pop("recipe", None)
-    if name in _CLASSES:
+    if isinstance(name, str) and name in _CLASSES:
         return _build(name, {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()})
     if name == "sklearn" and isinstance(params.get("params"), dict):
         from plmia.recipes.scikit import Sklearn
 
-        values = {key: _value(text) for key, text in params["params"].items() if "__" not in key}
-        return Sklearn.named(str(params.get("class", "")).rpartition(".")[2], values)
+        values = {key: _value(str(text)) for key, text in params["params"].items() if "__" not in key}
+        built = Sklearn.named(str(params.get("class", "")).rpartition(".")[2], values)
+        if built.to_json() == description:
+            return built
+        raise RecipeError(
+            f"{params.get('class')} cannot be built from JSON: not all of its parameters can be read back; build it in "
+            "Python, or use the recipe `function`"
+        )
     raise RecipeError(
         f"no recipe can be built of {name!r} alone: JSON describes {', '.join(_CLASSES)} and scikit-learn classifiers; "
         "for functions of your own give function:FILE.py"

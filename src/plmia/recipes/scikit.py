@@ -33,6 +33,7 @@ class Sklearn:
     template: Any
     name: ClassVar[str] = "sklearn"
     stack: ClassVar[int] = 1
+    keeps_weights: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not all(hasattr(self.template, method) for method in ("fit", "predict_proba", "get_params")):
@@ -152,7 +153,8 @@ def _text(name: str, value: Any, remedy: str) -> str:
     if hasattr(value, "get_params"):
         return _name(value if isinstance(value, type) else type(value))
     if isinstance(value, list | tuple):
-        return f"({', '.join(_text(name, entry, remedy) for entry in value)})"
+        inside = ", ".join(_text(name, entry, remedy) for entry in value)
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
     return stable_text(name, value, remedy)
 
 

@@ -23,8 +23,8 @@ def main(bench: str | None = None) -> None:
     block = f"<!-- tour -->\n```console\n$ plmia {tour[1]}\n{output}```"
     text = re.sub(r"<!-- tour -->\n```console\n.*?```", lambda _: block, text, flags=re.DOTALL)
     if bench is not None:
-        table = f"<!-- bench -->\n\n{Path(bench).read_text(encoding='utf-8').strip()}\n\n## What holds"
-        text = re.sub(r"<!-- bench -->.*?## What holds", lambda _: table, text, flags=re.DOTALL)
+        table = f"<!-- bench -->\n\n{Path(bench).read_text(encoding='utf-8').strip()}\n\nTraining on one"
+        text = re.sub(r"<!-- bench -->.*?Training on one", lambda _: table, text, flags=re.DOTALL)
     readme.write_text(text, encoding="utf-8")
 
 

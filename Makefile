@@ -24,7 +24,7 @@ demo: $(VENV)/.core ## audit a model on scikit-learn's digits into demo-out/
 	@echo "Look at demo-out/metrics.json (how much each attack finds) and demo-out/scores.npz (every point's score)."
 
 test: $(VENV)/.dev ## run the tests (ARGS="-k cauchy" to choose)
-	$(BIN)/python -m pytest -n 2 tests $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup tests $(ARGS)
 
 check: $(VENV)/.dev ## lint, formatting, types, import direction
 	$(BIN)/ruff check .

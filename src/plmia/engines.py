@@ -276,7 +276,8 @@ class Ray:
     Parameters
     ----------
     address : str, optional
-        Address of a running cluster ("auto" finds the local one); None starts Ray here.
+        Address of a running cluster; by default the one that RAY_ADDRESS names or that was started on this machine
+        ("auto" insists on that), else Ray is started here ("local" does so in any case).
     gpus : float
         GPUs a job; 0.25 packs four jobs on one.
     cpus : float

@@ -348,14 +348,14 @@ def script(there: Any, tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]
 @posix
 def test_workers_end_by_themselves_when_their_parent_is_killed(script: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    process = script(str(log))
-    try:
-        assert wait_until(lambda: len(pids_in(log)) == 2)
-        assert all(map(is_alive, pids_in(log)))
-    finally:
-        process.kill()
-        process.communicate()
-    assert wait_until(lambda: not any(map(is_alive, pids_in(log))), 10)
+    with script(str(log)) as process:
+        try:
+            assert wait_until(lambda: len(pids_in(log)) == 2)
+            assert all(map(is_alive, pids_in(log)))
+        finally:
+            process.kill()
+            process.wait()
+        assert wait_until(lambda: not any(map(is_alive, pids_in(log))), 10)
 
 
 @posix

@@ -61,7 +61,7 @@ from plmia.view import Mode
     help="Processes of this machine, or a Ray cluster.",
 )
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Local processes; one a core by default.")
-@click.option("--ray-address", metavar="ADDRESS", help="Address of a running Ray cluster; starts one here by default.")
+@click.option("--ray-address", metavar="ADDRESS", help="Address of a running Ray cluster; by default this machine's.")
 @click.option(
     "--gpus", type=click.FloatRange(min=0), default=0.0, show_default=True, help="GPUs a Ray job; 0.25 packs four."
 )

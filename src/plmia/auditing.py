@@ -133,8 +133,9 @@ class AuditPlan:
         design = self.layout.digest if isinstance(self.layout, MembershipDesign) else self.layout
         return audit_about(self.data, self.recipe, self.views, self.setup.seed, target, design)
 
+    @functools.cached_property
     def design(self) -> MembershipDesign:
-        """Model 0 is the target, the others are references."""
+        """Model 0 is the target, the others are references; checked against all that is known before training."""
         design = self.layout if isinstance(self.layout, MembershipDesign) else self._drawn(self.layout)
         if design.matrix.shape != (self.references + 1, self.data.n_points):
             raise DataError(
@@ -176,7 +177,7 @@ class AuditPlan:
 
     def warnings(self) -> list[str]:
         """What an auditor must know before training, in plain words."""
-        copies = self.design().split_duplicates(self.data)
+        copies = self.design.split_duplicates(self.data)
         blurred = (
             f"{copies:,} points are copies of others on the other side of a split, which blurs who is a member: keep "
             "copies together with groups, or leave them out"
@@ -228,7 +229,7 @@ def run_audit(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool =
 def open_store(plan: AuditPlan, folder: Path) -> SignalStore:
     """Open the store of an audit, or make it."""
     views = [str(view) for view in plan.views]
-    return SignalStore.create(folder / "signals", plan.about(), plan.design(), views, plan.data.y)
+    return SignalStore.create(folder / "signals", plan.about(), plan.design, views, plan.data.y)
 
 
 def train_run(

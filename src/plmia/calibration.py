@@ -172,8 +172,7 @@ class CauchyCombination:
 
     def pairwise(self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray) -> SignedLog:
         """Combined scores [n], pair by pair."""
-        combined = cauchy_mean_exact(differences / null_std)
-        return SignedLog(combined.sign, combined.log_abs + np.log(differences.shape[1] / size))
+        return cauchy_mean_exact(differences / null_std, size)
 
 
 def null_deviation(phi: FloatArray, views: Views) -> float:

@@ -134,7 +134,7 @@ class AttackView:
         return sum_over(self.references.part(points), Probabilities(), self.mode == "offline")
 
     def forget(self, sums: Collection[str]) -> None:
-        """Free the sums that are named ("confidence", "probability"); asked for again, they are computed again."""
+        """Free the sums that are named, if they are kept; asked for again, they are computed again."""
         for name in sums:
             self.__dict__.pop(f"{name}_sums", None)
 

@@ -82,7 +82,7 @@ def test_gaussian_ratio_matches_scipy(make_references, make_view, side_of, stati
     assert statistic(view) == pytest.approx(naive_ratio(view, side_of, centre), rel=1e-9, abs=1e-9)
 
 
-def test_a_fixed_variance_is_one_for_both_sides_of_the_ratio(make_references, make_view, side_of):
+def test_a_fixed_variance_is_one_for_all_points_of_a_side(make_references, make_view, side_of):
     view = make_view(make_references(12, 9, 2))
     residuals = {
         inside: np.concatenate(

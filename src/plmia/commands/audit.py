@@ -103,7 +103,7 @@ def audit(
     Examples:
       plmia audit --data adult.npz --recipe mlp --references 64 -o run
       plmia audit --data data.npz --recipe 'sklearn:RandomForestClassifier?n_estimators=200' -o run
-      plmia audit --data data.npz --recipe gbdt?depth=5 -o run --engine ray
+      plmia audit --data data.npz --recipe 'gbdt?depth=5' -o run --engine ray
       plmia audit --data cifar-10-binary.tar.gz --recipe wide-resnet --views rmia18 -o run
     """  # noqa: D301 - click wants the control character itself
     way = parse_recipe(recipe)

@@ -88,7 +88,7 @@ class Recipe(Protocol):
         views : sequence of View
             How points are shown to the trained model.
         keep_weights : bool
-            Whether to return the weights.
+            Whether to return the weights; a recipe whose models have none says so by ``keeps_weights = False``.
         """
 
 

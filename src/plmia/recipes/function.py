@@ -101,7 +101,8 @@ class Function:
         keep_weights: bool = False,
     ) -> list[Trained]:
         """Train and query one model after another; see `Recipe.train`."""
-        del keep_weights
+        if keep_weights:
+            raise RecipeError("models of your own functions cannot be kept as safetensors: leave out --keep-models")
         results = []
         for row, seed in zip(members, seeds, strict=True):
             model = self.fit(data.X[row], data.y[row], seed)

@@ -86,7 +86,8 @@ class GBDT:
         keep_weights: bool = False,
     ) -> list[Trained]:
         """Train and query one ensemble after another; see `Recipe.train`."""
-        del keep_weights
+        if keep_weights:
+            raise RecipeError("boosted trees cannot be kept as safetensors: leave out --keep-models")
         grow = self._lightgbm if self.library == "lightgbm" else self._xgboost
         pictures = [shown(data, view) for view in views]
         return [

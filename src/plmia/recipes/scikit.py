@@ -97,7 +97,8 @@ class Sklearn:
         keep_weights: bool = False,
     ) -> list[Trained]:
         """Train and query one classifier after another; see `Recipe.train`."""
-        del keep_weights
+        if keep_weights:
+            raise RecipeError("scikit-learn models cannot be kept as safetensors: leave out --keep-models")
         features = data.features()
         results = []
         for row, seed in zip(members, seeds, strict=True):

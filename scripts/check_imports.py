@@ -17,8 +17,9 @@ DATA_FLOW = """
     errors user_code numerics cauchy_sum progress
     archives data design signals store_files store_layout store_records stacks store
     recipes engines training interop
-    moments view gaussian empirical_bayes pointwise population calibration attacks scoring
-    decisions metrics theory diagnostics evaluation results report auditing elsewhere
+    moments view gaussian trends priors empirical_bayes pointwise population calibration attacks scoring
+    metrics theory tail decisions records intervals comparison epsilon gaussianity evaluation
+    diagnostics planning assessment verdict summary saved results figures report auditing elsewhere
     terminal __init__ commands cli __main__
 """.split()  # noqa: SIM905
 

@@ -16,28 +16,39 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "archives": "read_archive",
+    "assessment": "Assessment assess",
     "attacks": "ATTACKS ATTACK_P ATTACK_R LIRA LIRA_FIXED PL_MIA PL_MIA_PLUS PL_MIA_POOLED RMIA Attack find_attack",
     "auditing": "Audit AuditPlan GivenTarget audit run_audit",
     "calibration": "BinaryVote CauchyCombination MeanOfViews MedianOfViews NoCalibration VotesOfViews",
+    "comparison": "compare compare_auc compare_over_targets",
     "data": "LabelledData read_data",
+    "decisions": "Analytic ClassConformal Conformal Decision HeldOut Known ModelledTail Tolerance decide judge",
     "design": "MembershipDesign ReferencePlan audit_design complementary_pairs exact_k_per_point independent_halves",
+    "diagnostics": ("enough_references nominal_against_realised pairwise_p_values population_size unlike_references"),
     "engines": "Inline LocalProcesses Ray",
+    "epsilon": "EpsilonBound epsilon_bound",
     "errors": (
         "AttackError DataError OutputError PlmiaError PopulationError RecipeError ReferencesError SignalsError "
         "StoreError TrainingError"
     ),
     "evaluation": "AttackResult Setup attack_targets",
     "gaussian": "FixedVariance MeanCentre MedianCentre PerPointVariance PooledVariance PublishedFixedVariance",
+    "gaussianity": "Gaussianity gaussianity",
+    "intervals": "Interval RocBand auc_interval over_targets roc_band tpr_interval",
     "metrics": "AttackMetrics Operating Roc TargetMetrics clopper_pearson evaluate roc_curve summarise",
     "moments": "References",
     "numerics": "log_sigmoid logit_from_logits logit_from_probabilities",
     "pointwise": "BayesLR GaussianLR Loss OneSided ReferenceRank ShiftedOut",
     "population": "FreshPopulation SharedPopulation WithinClass",
+    "planning": "Plan make_plan",
     "recipes.named": "parse_recipe",
     "recipes.views": "View parse_views",
+    "records": "RecordTable discoveries q_values record_table",
+    "saved": "SavedResults",
     "scoring": "Scores score score_all",
     "signals": "Signals read_signals",
     "store": "SignalStore write_stack",
+    "verdict": "Verdict",
     "view": "AttackView Truth",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}

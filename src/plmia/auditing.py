@@ -20,11 +20,11 @@ from plmia.data import LabelledData
 from plmia.design import DesignKind, MembershipDesign, audit_design
 from plmia.engines import Engine, Inline, LocalProcesses
 from plmia.errors import DataError, PopulationError, RecipeError, ReferencesError, some
-from plmia.evaluation import Setup, attack_targets
+from plmia.evaluation import Setup
 from plmia.recipes.named import parse_recipe
 from plmia.recipes.recipe import Recipe, Trained, views_for
 from plmia.recipes.views import View, check_views
-from plmia.results import ResultFolder, Summary
+from plmia.results import run_attacks
 from plmia.store import SignalStore
 from plmia.training import Work, audit_about, shared_data, train_missing, versions
 
@@ -269,26 +269,20 @@ def train_run(
 def score_run(
     plan: AuditPlan, store: SignalStore, folder: Path, tick: Callable[[int], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Attack model 0 of the store and write metrics.json and scores.npz."""
+    """Attack model 0 of the store and write metrics.json, scores.npz and records.csv."""
     signals = store.signals()
-    summary = Summary([attack.name for attack in plan.attacks])
-    with ResultFolder(folder) as results:
-        for result in attack_targets(signals, plan.attacks, [0], replace(plan.setup, references=plan.references), tick):
-            results.add(result)
-            summary.add(result)
-        records = store.finished().values()
-        about = {
-            "audit": plan.about(),
-            "signals": {"models": signals.n_models, "points": signals.n_points, "views": signals.n_views},
-            "mode": plan.setup.mode,
-            "targets": [0],
-            "seed": plan.setup.seed,
-            "train_accuracy": _mean([record.get("train_accuracy") for record in records]),
-            "test_accuracy": _mean([record.get("test_accuracy") for record in records]),
-        }
-        metrics = summary.to_json(about)
-        results.finish(metrics)
-    return metrics
+    records = store.finished().values()
+    about = {
+        "audit": plan.about(),
+        "signals": {"models": signals.n_models, "points": signals.n_points, "views": signals.n_views},
+        "mode": plan.setup.mode,
+        "targets": [0],
+        "seed": plan.setup.seed,
+        "train_accuracy": _mean([record.get("train_accuracy") for record in records]),
+        "test_accuracy": _mean([record.get("test_accuracy") for record in records]),
+    }
+    setup = replace(plan.setup, references=plan.references)
+    return run_attacks(signals, plan.attacks, [0], setup, folder, about, tick)
 
 
 def _mean(values: list[float | None]) -> float | None:

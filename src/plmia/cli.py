@@ -17,6 +17,8 @@ COMMANDS = {
     "attacks": "plmia.commands.score",
     "audit": "plmia.commands.audit",
     "demo": "plmia.commands.audit",
+    "plan": "plmia.commands.plan",
+    "gate": "plmia.commands.gate",
 }
 
 
@@ -62,4 +64,6 @@ def main() -> None:
       plmia audit --data data.npz --recipe mlp -o run
       plmia score signals.npz -o out      every attack on signals that exist already
       plmia attacks                       what can be run
+      plmia plan run                      how many references, views and records the next audit should have
+      plmia gate run --max-tpr 0.02 --at-fpr 0.001      exit code 3 if the model leaks more than that
     """  # noqa: D301 - click wants the control character itself

@@ -58,6 +58,8 @@ class AttackResult:
         The models used as references.
     left_out : int array
         Models that were no references because their membership is the target's or its complement.
+    view : AttackView
+        What the attack saw.
     """
 
     target: int
@@ -66,6 +68,7 @@ class AttackResult:
     population: IntArray
     references: IntArray
     left_out: IntArray
+    view: AttackView
 
     def metrics(self) -> TargetMetrics:
         """Metrics on the evaluated points."""
@@ -121,7 +124,8 @@ def attack_targets(
             )
             split = plan.order[plan.split_of(target)]
             for scores in score_all(attacks, view, setup.seed, tick):
-                yield AttackResult(target, scores, truth, population, references.rows, split[split != target])
+                left_out = split[split != target]
+                yield AttackResult(target, scores, truth, population, references.rows, left_out, view)
 
 
 def _truth(signals: Signals, target: int, setup: Setup) -> tuple[Truth, IntArray]:

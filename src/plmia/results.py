@@ -12,97 +12,48 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import bdtrc
 
+from plmia.attacks import Attack
+from plmia.diagnostics import enough_references
 from plmia.errors import OutputError
-from plmia.evaluation import AttackResult
-from plmia.metrics import TargetMetrics, summarise
+from plmia.evaluation import AttackResult, Setup, attack_targets
+from plmia.saved import SavedResults
+from plmia.scoring import Tick
+from plmia.signals import Signals
+from plmia.summary import Summary, if_possible
 
-# At this level the attacks' own p-values are checked on the population; see `Summary.to_json`.
-CHECK_LEVEL = 0.01
 
+def run_attacks(
+    signals: Signals,
+    attacks: Sequence[Attack],
+    targets: Sequence[int],
+    setup: Setup,
+    folder: Path,
+    about: dict[str, Any],
+    tick: Tick = lambda _: None,
+) -> dict[str, Any]:
+    """Attack, judge, and write what came of it; return the contents of metrics.json.
 
-class Summary:
-    """Metrics of all attacks over all targets, collected one result at a time."""
-
-    def __init__(self, attacks: Sequence[str]) -> None:
-        self._attacks = list(attacks)
-        self._metrics: dict[str, list[TargetMetrics]] = {name: [] for name in attacks}
-        self._flagged: dict[str, list[tuple[float, int]]] = {name: [] for name in attacks}
-        self._sizes: set[int] = set()
-        self._references: set[int] = set()
-        self._left_out: dict[int, list[int]] = {}
-
-    def add(self, result: AttackResult) -> None:
-        """Take in one result."""
-        name = result.scores.attack
-        self._metrics[name].append(result.metrics())
-        self._flagged[name].append((result.flagged_population(CHECK_LEVEL), len(result.population)))
-        self._sizes.add(len(result.population))
-        self._references.add(len(result.references))
-        self._left_out[result.target] = [int(model) for model in result.left_out]
-
-    def flagged(self, attack: str) -> float:
-        """Mean share of known non-members that the attack's own p-value flags at `CHECK_LEVEL`."""
-        return float(np.mean([share for share, _ in self._flagged[attack]]))
-
-    def notes(self) -> list[str]:
-        """What a reader must know beside the numbers, in plain words."""
-        notes = []
-        pairs = {target: models for target, models in self._left_out.items() if models}
-        if pairs:
-            target, models = min(pairs.items())
-            others = f" (and likewise for {len(pairs) - 1} other targets)" if len(pairs) > 1 else ""
-            which = ", ".join(map(str, models))
-            notes.append(
-                f"Model {which} is no reference of target {target}: it trained on the target's set or the complement, "
-                f"so it would give the answer away{others}."
-            )
-        fewest = min((m for metrics in self._metrics.values() for m in metrics), key=lambda m: m.n_non_members)
-        poor = [point for point in fewest.operating if not point.resolved]
-        if poor:
-            rates = ", ".join(f"{100 * point.fpr:g} % (needs {point.needed:,})" for point in reversed(poor))
-            notes.append(
-                f"With {fewest.n_non_members:,} evaluated non-members there is no TPR at an FPR of {rates}: "
-                "the table leaves it out, metrics.json marks it."
-            )
-        wrong = [name for name in self._attacks if self._is_refuted(name)]
-        if wrong:
-            notes.append(
-                f"The combined p-value of {', '.join(wrong)} is nominal only: at {100 * CHECK_LEVEL:g} % it flags "
-                f"{100 * max(map(self.flagged, wrong)):.1f} % of the known non-members. Decide by "
-                "log10_p_conformal."
-            )
-        return notes
-
-    def _is_refuted(self, attack: str) -> bool:
-        """Whether more known non-members are flagged than a valid p-value would flag in one audit in a thousand."""
-        flagged = round(sum(share * size for share, size in self._flagged[attack]))
-        total = sum(size for _, size in self._flagged[attack])
-        return flagged > 0 and bool(bdtrc(flagged - 1, total, CHECK_LEVEL) < 0.001 / len(self._attacks))
-
-    def to_json(self, about: dict[str, Any]) -> dict[str, Any]:
-        """Build the contents of metrics.json.
-
-        Parameters
-        ----------
-        about : dict
-            What was run: joins the keys ``schema``, ``attacks`` and ``notes``.
-        """
-        attacks: dict[str, Any] = {}
-        for name, metrics in self._metrics.items():
-            ordered = sorted(metrics, key=lambda m: m.target)
-            attacks[name] = summarise(ordered).to_json()
-            attacks[name]["own_p_value_on_population"] = {"level": CHECK_LEVEL, "flagged": self.flagged(name)}
-        about = about | {"references": sorted(self._references), "population": sorted(self._sizes)}
-        notes = self.notes()
-        clipped = about["signals"].get("clipped", 0)
-        if clipped:
-            notes.append(
-                f"{clipped:,} signals were probabilities of exactly 0 or 1 and were clipped, so what is beyond is "
-                "unknown: store logits where you can."
-            )
-        return {"schema": 1, "about": about, "attacks": attacks, "notes": notes}
+    Parameters
+    ----------
+    signals, attacks, targets, setup, tick
+        As in `attack_targets`.
+    folder : Path
+        Where metrics.json, scores.npz and records.csv go.
+    about : dict
+        What was run; see `Summary.to_json`.
+    """
+    summary = Summary([attack.name for attack in attacks], len(targets))
+    with ResultFolder(folder) as results:
+        for result in attack_targets(signals, attacks, targets, setup, tick):
+            results.add(result)
+            summary.add(result)
+        best = next(attack for attack in attacks if attack.name == summary.verdict.attack)
+        rng = np.random.default_rng([setup.seed, 2])
+        summary.add_power(if_possible(lambda: enough_references(signals, best, min(targets), setup, rng)))
+        metrics = summary.to_json(about)
+        results.finish(metrics)
+    return metrics
 
 
 class ResultFolder:
@@ -137,11 +88,14 @@ class ResultFolder:
 
     def add(self, result: AttackResult) -> None:
         """Append one result to scores.npz."""
+        if not self._targets and result.view.labels is not None:
+            self._write("labels", result.view.labels)
         if result.target not in self._targets:
             self._targets.add(result.target)
             self._write(f"population/{result.target}", result.population)
             self._write(f"queries/{result.target}", result.truth.queries)
-        for key in ("score", "log10_p", "log10_p_conformal"):
+            self._write(f"members/{result.target}", result.truth.members)
+        for key in ("score", "log10_p", "log10_p_conformal", "statistic"):
             self._write(f"{result.scores.attack}/{result.target}/{key}", getattr(result.scores, key))
 
     def _write(self, name: str, array: npt.NDArray[Any]) -> None:
@@ -156,12 +110,14 @@ class ResultFolder:
             ) from error
 
     def finish(self, metrics: dict[str, Any]) -> None:
-        """Write metrics.json and give both files their names."""
+        """Write metrics.json, give both files their names, and list the records of the first target by exposure."""
         try:
             self._zip.close()
             self._metrics.write_text(json.dumps(metrics, indent=1, allow_nan=False) + "\n", encoding="utf-8")
             self._scores.replace(self._folder / "scores.npz")
             self._metrics.replace(self._folder / "metrics.json")
+            saved = SavedResults(self._folder)
+            saved.records(metrics["verdict"]["attack"], min(self._targets)).write_csv(self._folder / "records.csv")
         except OSError as error:
             raise OutputError(
                 f"cannot write to {self._folder} ({error.strerror}): make room or use another folder"

@@ -40,12 +40,20 @@ class Scores:
         law is an approximation that real data break); of any other the conformal one.
     log10_p_conformal : float64 array [points]
         log10 of (1 + #{z: phi_z >= phi_q}) / (|Z| + 1): valid whenever the query is exchangeable with the population.
+    statistic : float64 array [points]
+        The pointwise statistic phi, the attack's views put together.
     """
 
     attack: str
     score: FloatArray
     log10_p: FloatArray
     log10_p_conformal: FloatArray
+    statistic: FloatArray
+
+    @property
+    def has_combined_p(self) -> bool:
+        """Whether ``log10_p`` is a combined p-value, which is only nominal, rather than the conformal one."""
+        return self.log10_p is not self.log10_p_conformal
 
 
 def score(attack: Attack, view: AttackView, rng: np.random.Generator, tick: Tick = lambda _: None) -> Scores:
@@ -174,7 +182,8 @@ def _calibrate(
         if conformal is None:
             rivals = comparison.population if comparison.shared else view.population
             put("conformal", queries, conformal_log10_p(summary, queries, rivals))
-    return Scores(attack.name, columns["score"], columns.get("log10_p", columns["conformal"]), columns["conformal"])
+    own = columns.get("log10_p", columns["conformal"])
+    return Scores(attack.name, columns["score"], own, columns["conformal"], summary)
 
 
 def _raw_scores(

@@ -45,14 +45,17 @@ def show_metrics(metrics: dict[str, Any], folder: Path) -> None:
     table.add_column("AUC", justify="right")
     for fpr in SHOWN_FPRS:
         table.add_column(f"TPR@{100 * float(fpr):g}%", justify="right")
+    table.add_column("check@1%", justify="right")
     for name, attack in metrics["attacks"].items():
         cells = [_spread(attack["auc"])]
         cells += [_spread(attack["tpr"][f]) if attack["tpr"][f]["resolved"] else "–" for f in SHOWN_FPRS]
-        table.add_row(name, *cells)
+        table.add_row(name, *cells, _check(attack["own_p_value_on_population"]))
     console.print(table)
+    console.print(metrics["verdict"]["text"], soft_wrap=True, markup=False)
     for note in metrics["notes"]:
         console.print(f"- {note}", markup=False, soft_wrap=True)
-    console.print(f"{folder / 'metrics.json'}  {folder / 'scores.npz'}", markup=False, soft_wrap=True)
+    files = "  ".join(str(folder / name) for name in ("metrics.json", "scores.npz", "records.csv"))
+    console.print(files, markup=False, soft_wrap=True)
 
 
 def _headline(about: dict[str, Any]) -> str:
@@ -79,3 +82,10 @@ def _range(values: list[int]) -> str:
 def _spread(value: dict[str, float]) -> str:
     mean, std = 100 * value["mean"], 100 * value["std"]
     return f"{mean:.2f} ± {std:.2f}" if std else f"{mean:.2f}"
+
+
+def _check(own: dict[str, Any]) -> str:
+    """Share of the known non-members that an attack's own p-value flags, and whether its threshold stands."""
+    if own["flagged"] is None:
+        return "–"
+    return f"{'fails' if own['check_failed'] else 'holds'} ({100 * own['flagged']:.1f})"

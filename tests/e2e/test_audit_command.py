@@ -109,7 +109,7 @@ def test_an_audit_writes_metrics_scores_and_signals(audit: Run, command: Run, tm
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     run = tmp_path / "run"
-    assert sorted(path.name for path in run.iterdir()) == ["metrics.json", "scores.npz", "signals"]
+    assert sorted(path.name for path in run.iterdir()) == ["metrics.json", "records.csv", "scores.npz", "signals"]
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["schema"] == 1
     assert list(metrics["attacks"]) == ["rmia", "pl-mia"]

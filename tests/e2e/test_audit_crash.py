@@ -110,7 +110,7 @@ def test_killed_at_twenty_random_moments(tmp_path: Path) -> None:
 
     finish(start(tmp_path, "whole", "whole"))
     assert trained_in(tmp_path, "whole") == [seed_of(0, model, 0) for model in range(REFERENCES + 1)]
-    for name in ("signals/signals.npy", "signals/membership.npy", "metrics.json", "scores.npz"):
+    for name in ("signals/signals.npy", "signals/membership.npy", "metrics.json", "records.csv", "scores.npz"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     names = {path.name for path in (tmp_path / "killed").iterdir() if not path.name.endswith(".tmp")}
-    assert names == {"signals", "metrics.json", "scores.npz"}
+    assert names == {"signals", "metrics.json", "records.csv", "scores.npz"}

@@ -86,7 +86,7 @@ def test_a_killed_run_leaves_no_result(how: str, signals_file: Write, command: R
         assert not (out / "scores.npz").exists()
     # The same again, to its end: what the killed run left is cleared away.
     assert command("score", file, "-o", out, "--quiet", "--attack", "lira").exit_code == 0
-    assert sorted(path.name for path in out.iterdir()) == ["metrics.json", "scores.npz"]
+    assert sorted(path.name for path in out.iterdir()) == ["metrics.json", "records.csv", "scores.npz"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")

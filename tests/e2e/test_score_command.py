@@ -96,9 +96,9 @@ def test_scores_npz_has_every_score_and_p_value(signals_file: Write, command: Ru
     _ok(command("score", file, "-o", out, "--target", 3, "--target", 0, "--quiet"))
     signals = read_signals(file)
     with np.load(out / "scores.npz", allow_pickle=False) as scores:
-        expected = {f"{name}/{t}/{key}" for name in ATTACKS for t in (0, 3) for key in ("score", "log10_p")}
-        expected |= {f"{name}/{t}/log10_p_conformal" for name in ATTACKS for t in (0, 3)}
-        expected |= {f"{key}/{t}" for key in ("population", "queries") for t in (0, 3)}
+        expected = {f"{name}/{t}/{key}" for name in ATTACKS for t in (0, 3) for key in ("score", "statistic")}
+        expected |= {f"{name}/{t}/log10_p{own}" for name in ATTACKS for t in (0, 3) for own in ("", "_conformal")}
+        expected |= {f"{key}/{t}" for key in ("population", "queries", "members") for t in (0, 3)} | {"labels"}
         assert set(scores.files) == expected
         for name in scores.files:
             assert np.isfinite(scores[name]).all()
@@ -111,6 +111,7 @@ def test_scores_npz_has_every_score_and_p_value(signals_file: Write, command: Ru
             population, queries = scores[f"population/{target}"], scores[f"queries/{target}"]
             assert sorted([*population, *queries]) == list(range(120))
             assert not signals.design.matrix[target, population].any()
+            assert np.array_equal(scores[f"members/{target}"], signals.design.matrix[target])
 
 
 def test_the_two_files_tell_the_same_story(signals_file: Write, command: Run, tmp_path: Path) -> None:
@@ -133,10 +134,10 @@ def test_nothing_else_is_written_and_an_earlier_result_is_replaced(
 ) -> None:
     out, file = tmp_path / "deep" / "er" / "out", signals_file()
     _ok(command("score", file, "-o", out, "--quiet", "--attack", "lira"))
-    assert sorted(p.name for p in out.iterdir()) == ["metrics.json", "scores.npz"]
+    assert sorted(p.name for p in out.iterdir()) == ["metrics.json", "records.csv", "scores.npz"]
     (out / "note.txt").write_text("mine")
     _ok(command("score", file, "-o", out, "--quiet", "--attack", "rmia"))
-    assert sorted(p.name for p in out.iterdir()) == ["metrics.json", "note.txt", "scores.npz"]
+    assert sorted(p.name for p in out.iterdir()) == ["metrics.json", "note.txt", "records.csv", "scores.npz"]
     assert list(_metrics(out)["attacks"]) == ["rmia"]
     assert (out / "note.txt").read_text() == "mine"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["deep", "signals.npz"]
@@ -251,8 +252,10 @@ def test_packed_bits_and_zeros_and_ones_are_membership(
     for i, replace in enumerate([{}, packed, {"membership": membership.astype(np.int64)}, {"labels": None}]):
         file = signals_file(name=f"{i}.npz", points=121, replace=replace)
         _ok(command("score", file, "-o", tmp_path / str(i), "--quiet"))
-        results.append((tmp_path / str(i) / "scores.npz").read_bytes())
-    assert results == [results[0]] * 4
+        with np.load(tmp_path / str(i) / "scores.npz") as scores:
+            results.append({name: scores[name].tobytes() for name in scores.files})
+    without_labels = {name: values for name, values in results[0].items() if name != "labels"}
+    assert results == [results[0]] * 3 + [without_labels]
 
 
 # What is printed -----------------------------------------------------------------------------------------------------
@@ -272,7 +275,7 @@ def test_the_table_shows_percent_and_the_notes(signals_file: Write, command: Run
     lines = _ok(command("score", file, "-o", tmp_path, "--target", 0, "--target", 1)).stdout.splitlines()
     for part in ("2 target", "600 points", "online", "14 references", "population "):
         assert part in lines[0]
-    assert lines[1].split() == ["attack", "AUC", "TPR@1%", "TPR@0.1%", "TPR@0.01%", "TPR@0%"]
+    assert lines[1].split() == ["attack", "AUC", "TPR@1%", "TPR@0.1%", "TPR@0.01%", "TPR@0%", "check@1%"]
     rows = {line.split()[0]: line.split()[1:] for line in lines[2 : 2 + len(ATTACKS)]}
     assert list(rows) == list(ATTACKS)
     auc = _metrics(tmp_path)["attacks"]["pl-mia"]["auc"]
@@ -281,7 +284,8 @@ def test_the_table_shows_percent_and_the_notes(signals_file: Write, command: Run
     assert notes
     assert [line[2:] for line in lines if line.startswith("- ")] == notes
     assert any("Model 1 is no reference of target 0" in note for note in notes)
-    assert lines[-1].endswith("scores.npz")
+    assert _metrics(tmp_path)["verdict"]["text"] in lines
+    assert lines[-1].endswith("records.csv")
 
 
 def test_rows_of_the_table_do_not_break_where_there_is_no_terminal(
@@ -293,7 +297,7 @@ def test_rows_of_the_table_do_not_break_where_there_is_no_terminal(
     rows = [line for line in lines if line.startswith(tuple(f"{name} " for name in ATTACKS))]
     assert [row.split()[0] for row in rows] == list(ATTACKS)
     assert max(map(len, rows)) > 80
-    assert all("–" not in row for row in rows)
+    assert all("–" not in row.rsplit(maxsplit=1)[0] for row in rows)
 
 
 def test_a_p_value_that_does_not_hold_is_named(repository: Path, command: Run, tmp_path: Path) -> None:
@@ -301,10 +305,15 @@ def test_a_p_value_that_does_not_hold_is_named(repository: Path, command: Run, t
     out = _ok(command("score", repository / SLICE, "-o", tmp_path)).stdout
     contents = _metrics(tmp_path)
     assert contents["attacks"]["pl-mia"]["own_p_value_on_population"]["flagged"] > 0.5
-    assert contents["attacks"]["lira"]["own_p_value_on_population"]["flagged"] <= 0.02
+    assert contents["attacks"]["pl-mia"]["own_p_value_on_population"]["check_failed"] is True
+    assert contents["attacks"]["lira"]["own_p_value_on_population"]["flagged"] is None
+    row = next(line for line in out.splitlines() if line.startswith("pl-mia "))
+    assert "fails (98.8)" in row
     (note,) = (note for note in contents["notes"] if "nominal only" in note)
     assert note.startswith("The combined p-value of pl-mia, pl-mia-pooled is nominal only")
     assert "log10_p_conformal" in note
+    failed = contents["attacks"]["pl-mia"]["per_target"][0]["diagnostics"]["failed_checks"]
+    assert {"rule": "analytic", "level": 0.01, "fallback": "conformal"} in failed
     assert note in out
 
 

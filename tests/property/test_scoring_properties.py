@@ -217,7 +217,8 @@ def test_permuting_points_permutes_scores(
     if name in POINTWISE:
         assert permuted.score.tobytes() == one.score[order].tobytes()
         assert permuted.log10_p.tobytes() == one.log10_p[order].tobytes()
-    reordered = Scores(one.attack, one.score[order], one.log10_p[order], one.log10_p_conformal[order])
+    columns = (one.score, one.log10_p, one.log10_p_conformal, one.statistic)
+    reordered = Scores(one.attack, *(column[order] for column in columns))
     _same(reordered, permuted, 1e-9)
 
 

@@ -116,7 +116,12 @@ def test_the_result_is_what_the_folder_says(tmp_path: Path) -> None:
     assert about["signals"] == {"models": 9, "points": N, "views": 1}
     assert about["train_accuracy"] == 1.0
     assert 0.3 < about["test_accuracy"] < 1
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["metrics.json", "scores.npz", "signals"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "metrics.json",
+        "records.csv",
+        "scores.npz",
+        "signals",
+    ]
 
 
 def test_leaks_are_found_and_their_absence_too(tmp_path: Path) -> None:

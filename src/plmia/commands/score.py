@@ -15,9 +15,9 @@ from plmia import __version__
 from plmia.attacks import ATTACKS
 from plmia.commands.options import attack_option, chosen_attacks, common_options, mode_option, population_option
 from plmia.errors import PlmiaError, SignalsError
-from plmia.evaluation import Setup, attack_targets
+from plmia.evaluation import Setup
 from plmia.progress import Meter
-from plmia.results import ResultFolder, Summary
+from plmia.results import run_attacks
 from plmia.signals import Scale, Signals, read_signals
 from plmia.terminal import show_metrics, stderr, stdout
 from plmia.view import Mode
@@ -103,14 +103,10 @@ def score(
     chosen = chosen_attacks(names)
     signals, digest = _read(signals_path, cast("Scale", scale))
     numbers = _target_numbers(targets, signals)
-    summary = Summary([attack.name for attack in chosen])
     total = len(numbers) * len(chosen) * signals.n_points
-    with ResultFolder(folder) as results, Meter("scoring", total, None if quiet else stderr()) as meter:
-        for result in attack_targets(signals, chosen, numbers, setup, meter.tick):
-            results.add(result)
-            summary.add(result)
-        metrics = summary.to_json(_about(digest, signals, numbers, setup))
-        results.finish(metrics)
+    with Meter("scoring", total, None if quiet else stderr()) as meter:
+        about = _about(digest, signals, numbers, setup)
+        metrics = run_attacks(signals, chosen, numbers, setup, folder, about, meter.tick)
     if as_json:
         click.echo(json.dumps(metrics, indent=1))
     elif not quiet:

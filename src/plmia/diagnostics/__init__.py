@@ -1,0 +1,42 @@
+"""Do the assumptions of an audit hold, and is it large enough? Each check returns numbers, and a warning if not."""
+
+from __future__ import annotations
+
+from plmia.diagnostics.likeness import UnlikeReferences, unlike_references
+from plmia.diagnostics.p_values import (
+    FprCurve,
+    PairwiseP,
+    PopulationSize,
+    Rates,
+    nominal_against_realised,
+    pairwise_p_values,
+    population_size,
+)
+from plmia.diagnostics.power import (
+    Curve,
+    EnoughReferences,
+    Extrapolation,
+    Pilot,
+    enough_references,
+    extrapolate,
+    needed_outsiders,
+)
+
+__all__ = [
+    "Curve",
+    "EnoughReferences",
+    "Extrapolation",
+    "FprCurve",
+    "PairwiseP",
+    "Pilot",
+    "PopulationSize",
+    "Rates",
+    "UnlikeReferences",
+    "enough_references",
+    "extrapolate",
+    "needed_outsiders",
+    "nominal_against_realised",
+    "pairwise_p_values",
+    "population_size",
+    "unlike_references",
+]

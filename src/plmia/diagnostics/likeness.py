@@ -1,0 +1,126 @@
+"""Is the target like its references? If not, no score that compares it with them means what it says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtr
+
+from plmia.errors import PopulationError, ReferencesError
+from plmia.moments import FloatArray
+from plmia.view import AttackView
+
+# A false alarm is as rare as this.
+ALARM = 0.001
+
+
+@dataclass(frozen=True)
+class UnlikeReferences:
+    """Whether the target's confidence on known non-members is like that of its references.
+
+    Parameters
+    ----------
+    shift, spread : float
+        Mean and log standard deviation, over the population, of the target's signals in units of each point's OUT
+        references; 0 and about 0 for a model like the others.
+    z_shift, z_spread : float
+        How many standard deviations of the references' own values they are away from those.
+    rank_shift, rank_spread : int
+        How many references lie below.
+    n_references : int
+        How many references could be compared.
+    p : float
+        Two-sided p-value of both together (Student's t, doubled for the two statistics).
+    warning : str or None
+        Set if p is below 0.001.
+    """
+
+    shift: float
+    spread: float
+    z_shift: float
+    z_spread: float
+    rank_shift: int
+    rank_spread: int
+    n_references: int
+    p: float
+    warning: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def unlike_references(view: AttackView) -> UnlikeReferences:
+    """Compare the target with its references on the population, where no truth is needed.
+
+    At a population point the target and the OUT references are alike, if they were trained alike. Each takes its turn
+    as the one that is compared with them all, so that the target's values have peers.
+
+    Parameters
+    ----------
+    view : AttackView
+        The target, its references and the population; signals are averaged over views.
+    """
+    n_models = len(view.references) + 1
+    count, first, second = np.zeros(n_models), np.zeros(n_models), np.zeros(n_models)
+    for points, conf, in_mask in view.references.at(np.sort(view.population)):
+        target = view.target[points].mean(axis=1)
+        # Measured from the target's own value: squares stay small.
+        values = np.concatenate([np.zeros((1, len(points))), conf.mean(axis=2) - target])
+        outside = np.concatenate([np.ones((1, len(points)), bool), ~in_mask])
+        residuals, outside = _residuals(values, outside)
+        count += outside.sum(axis=1)
+        first += residuals.sum(axis=1)
+        second += np.square(residuals).sum(axis=1)
+    peers = np.flatnonzero(count[1:] >= 2) + 1
+    if len(peers) < 3 or count[0] < 2:
+        raise ReferencesError(
+            f"{len(peers)} references can be compared with the target on {int(count[0])} population points, 3 and 2 "
+            "are needed: train more references, or give a larger population"
+        )
+    who = np.concatenate([[0], peers])
+    mean = first[who] / count[who]
+    variance = second[who] / count[who] - mean**2
+    if not np.all(variance > 0):
+        raise PopulationError("the signals of a model do not differ over the population: check them")
+    z_shift, z_spread = _against_peers(mean), _against_peers(np.log(variance) / 2)
+    p = min(1.0, 4 * float(stdtr(len(peers) - 1, -max(abs(z_shift), abs(z_spread)))))
+    shift, spread = float(mean[0]), float(np.log(variance[0]) / 2)
+    ranks = int(np.sum(mean[1:] < mean[0])), int(np.sum(variance[1:] < variance[0]))
+    warning = _unlike(z_shift, z_spread, p) if p < ALARM else None
+    return UnlikeReferences(shift, spread, z_shift, z_spread, *ranks, len(peers), p, warning)
+
+
+def _residuals(values: FloatArray, outside: npt.NDArray[np.bool_]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """Deviation [models, n] from the mean of all OUT models in units of theirs, 0 elsewhere; and where there is one.
+
+    The model itself is among them, which bounds its residual: two or three models would else give wild ones.
+    """
+    n = outside.sum(axis=0)
+    mean = values.sum(axis=0, where=outside) / n
+    deviations = np.where(outside, values - mean, 0.0)
+    variance = np.square(deviations).sum(axis=0) / np.maximum(n - 1, 1)
+    usable = (n >= 3) & (variance > 0)
+    deviations /= np.sqrt(np.where(usable, variance, np.inf))
+    return deviations, outside & usable
+
+
+def _against_peers(values: FloatArray) -> float:
+    """Student's t of the first value against the others, of (others - 1) degrees of freedom if it is like them."""
+    others = values[1:]
+    return float((values[0] - others.mean()) / (others.std(ddof=1) * math.sqrt(1 + 1 / len(others))))
+
+
+def _unlike(z_shift: float, z_spread: float, p: float) -> str:
+    if abs(z_shift) >= abs(z_spread):
+        how = f"{'more' if z_shift > 0 else 'less'} confident ({z_shift:+.1f} deviations)"
+    else:
+        how = f"{'more' if z_spread > 0 else 'less'} scattered ({z_spread:+.1f} deviations)"
+    return (
+        f"the target is unlike its references (p = {p:.1g}): on known non-members its signals are {how} than theirs, "
+        "so it was trained differently or on other data, and scores may be off; train the references as the target was"
+    )

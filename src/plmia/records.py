@@ -1,0 +1,214 @@
+"""Which records are exposed: false discovery rates over all evaluated points, and a table of them.
+
+Among many records some conformal p-values are small by chance. The procedure of Benjamini and Hochberg (1995) bounds
+the expected share of non-members among the records it names. Conformal p-values with a common population depend on each
+other, but positively (on each one of the true null hypotheses: PRDS), and then the bound holds as it is: Benjamini and
+Yekutieli (2001) in general, Bates, Candes, Lei, Romano and Sesia (2023) for conformal p-values. It speaks of the mean
+over draws of the population and of the non-members, not of the one audit at hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.errors import OutputError, PlmiaError
+from plmia.metrics import BoolArray, FloatArray
+from plmia.moments import IntArray
+from plmia.scoring import Scores
+
+# Rows that are turned into text at a time.
+_ROWS = 1 << 16
+
+
+def q_values(log10_p: FloatArray) -> FloatArray:
+    """Smallest false discovery rate [n] at which each hypothesis is rejected (Benjamini and Hochberg).
+
+    Parameters
+    ----------
+    log10_p : float array [n]
+        log10 of the p-values of all hypotheses, of members and non-members alike.
+    """
+    return np.minimum(1.0, 10.0 ** _log10_q(log10_p))
+
+
+def discoveries(log10_p: FloatArray, fdr: float) -> BoolArray:
+    """Hypotheses [n] that Benjamini and Hochberg reject at a false discovery rate of ``fdr``."""
+    if not 0 < fdr < 1:
+        raise PlmiaError(f"the false discovery rate is {fdr}: it must lie strictly between 0 and 1 (10 % is 0.1)")
+    # A few roundings up: p n / j may be the same fraction as fdr, and came here by way of logarithms.
+    rounding = 4 * np.spacing(max(1.0, -math.log10(fdr), math.log10(max(1, len(log10_p)))))
+    rejected: BoolArray = _log10_q(log10_p) <= math.log10(fdr) + rounding
+    return rejected
+
+
+def _log10_q(log10_p: FloatArray) -> FloatArray:
+    """log10 of min over j >= rank of p_(j) n / j: ties get the value of the last of them."""
+    n = len(log10_p)
+    order = np.argsort(log10_p)
+    q = log10_p[order] + np.log10(n / np.arange(1, n + 1))
+    out = np.empty(n)
+    out[order] = np.minimum.accumulate(q[::-1])[::-1]
+    return out
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Records named at a false discovery rate, compared with the truth.
+
+    Parameters
+    ----------
+    fdr : float
+        The rate that holds on average.
+    n_discoveries, n_true : int
+        How many evaluated points are named, and how many of them are members.
+    least : int
+        The smallest number of discoveries that the population's size allows, 1 at best: no p-value is below
+        1 / (|Z| + 1), so fewer than Q / (fdr (|Z| + 1)) of Q points are never named. More than Q: none can be.
+    """
+
+    fdr: float
+    n_discoveries: int
+    n_true: int
+    least: int
+
+    @property
+    def realised_fdr(self) -> float:
+        """Share of non-members among the named, 0 where nobody is (the false discovery proportion)."""
+        return (self.n_discoveries - self.n_true) / max(1, self.n_discoveries)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain Python values."""
+        return vars(self) | {"realised_fdr": self.realised_fdr}
+
+
+def exposure(scores: Scores, queries: IntArray, members: BoolArray, fdr: float, population: int) -> Exposure:
+    """Name records at a false discovery rate and compare with the truth.
+
+    Parameters
+    ----------
+    scores : Scores
+        Of every point; their conformal p-values are used.
+    queries : int array [queries]
+        The evaluated points, all of which are hypotheses.
+    members : bool array [points]
+        Who is a member.
+    fdr : float
+        The false discovery rate.
+    population : int
+        How many known non-members the p-values count.
+    """
+    named = discoveries(scores.log10_p_conformal[queries], fdr)
+    least = max(1, math.ceil(len(queries) / (fdr * (population + 1))))
+    return Exposure(fdr, int(np.count_nonzero(named)), int(np.count_nonzero(named & members[queries])), least)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row of the table; see `RecordTable`."""
+
+    index: int
+    label: int | None
+    score: float
+    p: float
+    q: float
+    rank: int
+
+
+@dataclass(frozen=True, eq=False)
+class RecordTable:
+    """Evaluated points, the most exposed first; `record_table` makes one.
+
+    Parameters
+    ----------
+    index : int array [queries]
+        Which point.
+    label : int array [queries] or None
+        Its class, where classes are known.
+    score, p, q : float arrays [queries]
+        Score, conformal p-value, and the smallest false discovery rate at which the point is named.
+    rank : int array [queries]
+        By p-value, then by score; 1 is the most exposed, equals share the smallest rank.
+    """
+
+    index: IntArray
+    label: npt.NDArray[np.integer] | None
+    score: FloatArray
+    p: FloatArray
+    q: FloatArray
+    rank: IntArray
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def rows(self, n: int | None = None) -> list[Record]:
+        """Return the first ``n`` rows, all by default."""
+        return [Record(*row) for row in self._slice(slice(n))]
+
+    def write_csv(self, path: Path) -> None:
+        """Write all rows, whole or not at all: under another name first."""
+        partial = path.with_name(f"{path.name}.partial")
+        try:
+            with partial.open("w", encoding="utf-8", newline="") as file:
+                file.write("index,label,score,p,q,rank\n")
+                for start in range(0, len(self), _ROWS):
+                    file.writelines(map(_line, self._slice(slice(start, start + _ROWS))))
+            partial.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise OutputError(f"cannot write {path} ({error.strerror}): make room or use another folder") from error
+
+    def _slice(self, part: slice) -> Iterator[tuple[Any, ...]]:
+        index = self.index[part].tolist()
+        label = [None] * len(index) if self.label is None else self.label[part].tolist()
+        others = (column[part].tolist() for column in (self.score, self.p, self.q, self.rank))
+        return zip(index, label, *others, strict=True)
+
+
+def _line(row: tuple[Any, ...]) -> str:
+    index, label, score, p, q, rank = row
+    return f"{index},{'' if label is None else label},{score!r},{p:.6g},{q:.6g},{rank}\n"
+
+
+def record_table(
+    scores: Scores, population: IntArray, queries: IntArray, labels: npt.NDArray[np.integer] | None = None
+) -> RecordTable:
+    """Build the table of evaluated points.
+
+    Parameters
+    ----------
+    scores : Scores
+        Of every point.
+    population : int array [population]
+        The population Z, whose points are known not to be members and so are no hypotheses.
+    queries : int array [queries]
+        The points to list; none of the population.
+    labels : int array [points], optional
+        Class of each point.
+    """
+    known = np.zeros(len(scores.score), bool)
+    known[population] = True
+    if known[queries].any():
+        raise PlmiaError("some queries are of the population, who are known not to be members: leave them out")
+    log10_p, score = scores.log10_p_conformal[queries], scores.score[queries]
+    order = np.lexsort((queries, -score, log10_p))
+    p, s = log10_p[order], score[order]
+    new = np.concatenate([[True], (p[1:] != p[:-1]) | (s[1:] != s[:-1])])[: len(order)]
+    rank = np.maximum.accumulate(np.where(new, np.arange(1, len(order) + 1), 0))
+    chosen = queries[order]
+    return RecordTable(
+        index=chosen,
+        label=None if labels is None else labels[chosen],
+        score=s,
+        p=10.0**p,
+        q=q_values(p),
+        rank=rank,
+    )

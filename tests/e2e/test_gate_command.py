@@ -1,0 +1,106 @@
+"""`plmia gate` as a release pipeline meets it: exit codes, the interval's end on the safe side, bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import numpy as np
+import pytest
+
+from plmia.intervals import tpr_interval
+from plmia.metrics import roc_curve
+
+Run = Callable[..., click.testing.Result]
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def run(signals_file: Write, command: Run, tmp_path: Path) -> Callable[..., Path]:
+    """Score simulated signals and return the folder."""
+
+    def score(*options: Any, **shape: Any) -> Path:
+        folder = tmp_path / "run"
+        result = command("score", signals_file(**shape), "-o", folder, "--quiet", *options)
+        assert result.exit_code == 0, result.output
+        return folder
+
+    return score
+
+
+def test_a_model_that_leaks_fails_with_3_and_one_that_does_not_passes_with_0(
+    run: Callable[..., Path], command: Run
+) -> None:
+    leaking = run(points=2_000, shift=4.0)
+    failed = command("gate", leaking, "--max-tpr", 0.1, "--at-fpr", 0.01)
+    assert failed.exit_code == 3
+    assert failed.stdout.startswith("FAIL: with at most 1 % false accusations, ")
+    tight = run(points=2_000, shift=0.0)
+    passed = command("gate", tight, "--max-tpr", 0.1, "--at-fpr", 0.01)
+    assert passed.exit_code == 0, passed.output
+    assert passed.stdout.startswith("PASS: ")
+
+
+def test_the_interval_s_upper_end_decides_for_all_attacks_and_targets_at_once(
+    run: Callable[..., Path], command: Run
+) -> None:
+    folder = run("--attack", "lira", "--attack", "rmia", "--target", 0, "--target", 3, points=1_500, shift=1.0)
+    worst = 0.0
+    with np.load(folder / "scores.npz") as scores:
+        for target in (0, 3):
+            queries, members = scores[f"queries/{target}"], scores[f"members/{target}"]
+            for name in ("lira", "rmia"):
+                roc = roc_curve(scores[f"{name}/{target}/score"][queries], members[queries])
+                worst = max(worst, tpr_interval(roc, 0.01, 1 - 0.05 / 4).high)
+    just_below, just_above = worst - 1e-9, worst + 1e-9
+    assert command("gate", folder, "--max-tpr", just_below, "--at-fpr", 0.01).exit_code == 3
+    assert command("gate", folder, "--max-tpr", just_above, "--at-fpr", 0.01).exit_code == 0
+    shown = json.loads(command("gate", folder, "--max-tpr", just_above, "--at-fpr", 0.01, "--json").stdout)
+    assert shown["passed"] is True
+    assert shown["worst"]["high"] == worst
+
+
+def test_one_attack_may_be_named_and_quiet_prints_nothing(run: Callable[..., Path], command: Run) -> None:
+    folder = run(points=1_000)
+    result = command("gate", folder, "--max-tpr", 0.9999, "--at-fpr", 0.01, "--attack", "rmia", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--max-tpr", 0.02, "--at-fpr", 0.0001), "needs 10000 non-members"),
+        (("--max-tpr", 2, "--at-fpr", 0.01), "--max-tpr is 2: give a rate between 0 and 1"),
+        (("--max-tpr", 0.01, "--at-fpr", 0.01), "no model would pass"),
+        (("--max-tpr", 0.5, "--at-fpr", 0.01, "--attack", "lirra"), "'lirra' is not among the results"),
+    ],
+)
+def test_what_cannot_be_decided_is_an_error_and_not_a_pass(
+    run: Callable[..., Path], command: Run, options: tuple[Any, ...], sentence: str
+) -> None:
+    result = command("gate", run(points=1_000), *options)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_folder_without_results_or_with_damaged_ones_is_named(
+    run: Callable[..., Path], command: Run, tmp_path: Path
+) -> None:
+    limits = ("--max-tpr", 0.5, "--at-fpr", 0.01)
+    missing = command("gate", tmp_path / "nowhere", *limits)
+    assert missing.exit_code == 2
+    assert "has no results" in missing.stderr
+    folder = run(points=500)
+    (folder / "metrics.json").write_text("{", encoding="utf-8")
+    damaged = command("gate", folder, *limits)
+    assert damaged.exit_code == 2
+    assert "damaged" in damaged.stderr
+    folder = run(points=500)
+    (folder / "scores.npz").write_bytes((folder / "scores.npz").read_bytes()[:-300])
+    cut = command("gate", folder, *limits)
+    assert cut.exit_code == 2
+    assert "damaged" in cut.stderr

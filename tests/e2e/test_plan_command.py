@@ -1,0 +1,136 @@
+"""`plmia plan`, as a user meets it: from a file, a store and an audit's folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import numpy as np
+import pytest
+
+from plmia.design import MembershipDesign
+from plmia.store import SignalStore
+
+Run = Callable[..., click.testing.Result]
+Write = Callable[..., Path]
+SLICE = "examples/cifar10_cnn_slice.npz"
+
+
+def _ok(result: click.testing.Result) -> str:
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+@pytest.fixture
+def audit(tmp_path: Path, simulate: Callable[..., Any]) -> Path:
+    """Folder of an audit whose store says that a model took 6 seconds (one of them, a minute)."""
+    arrays = simulate(0, models=34, points=1500, views=2)
+    design = MembershipDesign(arrays["membership"])
+    store = SignalStore.create(tmp_path / "run" / "signals", {"data": "abc"}, design, ["identity", "mirror"])
+    provenance = [{"seconds": 60.0 if model == 7 else 6.0} for model in range(34)]
+    store.append(range(34), arrays["signals"], provenance)
+    return tmp_path / "run"
+
+
+def test_the_tables_and_the_plan_in_words(repository: Path, command: Run) -> None:
+    lines = _ok(command("plan", repository / SLICE, "--fpr", "0.01", "--budget", "64")).splitlines()
+    assert lines[0] == "pl-mia on target 0: TPR@1% in % by references and views (~ extrapolated)"
+    assert lines[1].split() == ["references", "1", "view", "2", "views"]
+    assert [line.split()[0] for line in lines[2:9]] == ["4", "8", "16", "32", "64", "128", "256"]
+    assert "~" not in lines[5]
+    assert lines[6].count("~") == 2
+    assert any(line.split()[:2] == ["population", "AUC"] for line in lines)
+    assert any(line.startswith("member queries") for line in lines)
+    words = [line for line in lines if line.startswith("- ")]
+    assert re.match(r"- With 64 models: 62 references and 2 views, for a TPR at 1 % FPR of about [\d.]+ %", words[0])
+    assert "change what is seen, not the power" in words[-1]
+
+
+def test_json_holds_the_same(repository: Path, command: Run) -> None:
+    def refuse(constant: str) -> float:
+        raise AssertionError(f"{constant} is no JSON")
+
+    arguments = ("plan", repository / SLICE, "--fpr", "0.01", "--budget", "64")
+    made = json.loads(_ok(command(*arguments, "--json")), parse_constant=refuse)
+    assert (made["attack"], made["target"], made["fpr"], made["budget"]) == ("pl-mia", 0, 0.01, 64.0)
+    assert set(made["curves"]) == {"1", "2"}
+    assert [curve["metric"] for curve in made["curves"]["2"]] == ["auc", "0.01"]
+    assert made["best"] == made["splits"][0]
+    assert made["words"] == [line[2:] for line in _ok(command(*arguments)).splitlines() if line.startswith("- ")]
+    quiet = _ok(command(*arguments, "--quiet")).splitlines()
+    assert quiet == [f"- {sentence}" for sentence in made["words"]]
+
+
+def test_an_audit_tells_what_a_model_costs(audit: Path, command: Run) -> None:
+    """Five minutes at 6 seconds a model, of which two views are a part: 50 references with both."""
+    made = json.loads(_ok(command("plan", audit, "--fpr", "0.01", "--budget", "5m", "--view-cost", "0.2", "--json")))
+    assert made["cost"] == {"model": pytest.approx(5.0), "view": 0.2, "unit": "seconds"}
+    assert made["budget"] == 300
+    assert {split["views"]: split["references"] for split in made["splits"]} == {1: 60, 2: 50}
+    assert all(split["cost"] == pytest.approx(300) for split in made["splits"])
+    assert "seconds" in made["words"][0]
+    same = ("--fpr", "0.01", "--json", "--view-cost", "0.2", "--budget")
+    assert json.loads(_ok(command("plan", audit / "signals", *same, "300s"))) == made
+
+
+def test_options_reach_the_attack(signals_file: Write, command: Run) -> None:
+    file = signals_file(models=18, points=1500, views=2)
+
+    def plan(*options: str) -> dict[str, Any]:
+        made: dict[str, Any] = json.loads(_ok(command("plan", file, "--fpr", "0.01", "--json", *options)))
+        return made
+
+    plain = plan()
+    assert plain["budget"] == 32
+    assert plan() == plain
+    for options in (("--attack", "rmia"), ("--target", "3"), ("--mode", "offline"), ("--seed", "1")):
+        assert plan(*options)["curves"] != plain["curves"], options
+    assert plan("--view-cost", "10")["best"]["views"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--budget", "2h"), "do not tell how long a model takes"),
+        (("--budget", "many"), "neither a number of models nor a time"),
+        (("--budget", "0"), "neither a number of models nor a time"),
+        (("--budget", "3"), "give at least 4"),
+        (("--fpr", "0"), "strictly between 0 and 1"),
+        (("--fpr", "nan"), "strictly between 0 and 1"),
+        (("--attack", "pl_mia_"), "did you mean 'pl-mia'"),
+        (("--target", "99"), "target 99 does not exist"),
+    ],
+)
+def test_bad_input_is_one_sentence(signals_file: Write, command: Run, options: tuple[str, ...], words: str) -> None:
+    result = command("plan", signals_file(models=18, points=300), *options)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert words in result.stderr
+    assert result.stderr.startswith("plmia: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_what_is_not_there_is_named(tmp_path: Path, command: Run) -> None:
+    result = command("plan", tmp_path / "nowhere.npz")
+    assert result.exit_code == 2
+    assert "nowhere.npz" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_too_few_references_are_named(signals_file: Write, command: Run) -> None:
+    result = command("plan", signals_file(models=4), "--attack", "attack-p")
+    assert result.exit_code == 2
+    assert "4 are needed" in result.stderr
+
+
+def test_a_store_that_tells_no_seconds_counts_in_models(tmp_path: Path, simulate: Any, command: Run) -> None:
+    arrays = simulate(0, models=18, points=300)
+    store = SignalStore.create(tmp_path / "s", {"data": "abc"}, MembershipDesign(arrays["membership"]), ["identity"])
+    store.append(range(18), np.asarray(arrays["signals"], np.float32), [{} for _ in range(18)])
+    assert command("plan", tmp_path / "s", "--budget", "60s").exit_code == 2
+    assert json.loads(_ok(command("plan", tmp_path / "s", "--json")))["cost"]["unit"] == "models"

@@ -1,0 +1,161 @@
+"""200 audits through the whole software, without a leak and with a known one: every promise of metrics.json at once.
+
+Signals follow the paper's Gaussian model with laws that the attack knows exactly, so that the statistic is the true
+likelihood ratio and the truth has a closed form. A promise that holds fails its test here in less than one run in a
+thousand (seeds are fixed, so it never does): `_allowed` is the 99.9 % point of the binomial law.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.special import bdtrik
+
+from plmia import Attack, AttackView, CauchyCombination, Setup, attack_targets
+from plmia.assessment import Assessment, assess
+from plmia.design import MembershipDesign
+from plmia.metrics import roc_curve
+from plmia.moments import FloatArray
+from plmia.signals import Signals
+from plmia.theory import glr_tpr
+
+AUDITS = 200
+POINTS = 8_000
+POPULATION = 1_500
+ETA, RHO = 1.5, 0.8
+
+
+@dataclass(frozen=True)
+class TrueLikelihoodRatio:
+    """log N(conf; eta, rho^2) - log N(conf; 0, 1): what infinitely many references would give."""
+
+    def __call__(self, view: AttackView) -> FloatArray:
+        ratio: FloatArray = view.target**2 / 2 - ((view.target - ETA) / RHO) ** 2 / 2 - np.log(RHO)
+        return ratio
+
+
+ATTACK = Attack("true-ratio", TrueLikelihoodRatio(), CauchyCombination())
+
+
+@cache
+def _audits(leak: bool) -> tuple[Assessment, ...]:
+    found = []
+    for seed in range(AUDITS):
+        rng = np.random.default_rng([seed, leak])
+        members = np.arange(POINTS) < POINTS // 2
+        rows = np.stack([members, rng.permutation(members), rng.permutation(members)])
+        conf = rng.normal(size=(3, POINTS, 1))
+        if leak:
+            conf[0, members] = ETA + RHO * conf[0, members]
+        signals = Signals(conf, MembershipDesign(rows), np.arange(POINTS) % 5)
+        (result,) = attack_targets(signals, [ATTACK], [0], Setup(population=POPULATION, seed=seed))
+        found.append(assess(result))
+    return tuple(found)
+
+
+def _allowed(share: float, trials: int = AUDITS) -> int:
+    """Return the most successes of a binomial count at this share, but for one run in a thousand."""
+    return int(np.ceil(bdtrik(0.999, trials, share)))
+
+
+@pytest.mark.parametrize("leak", [False, True])
+@pytest.mark.parametrize("level", [0.1, 0.01, 0.001])
+@pytest.mark.parametrize("rule", ["conformal", "class-conformal"])
+def test_conformal_calls_accuse_at_most_their_level(rule: str, level: float, leak: bool) -> None:
+    """One audit's rate varies as Beta(k, |Z| + 1 - k) does; their mean is within its own error of k / (|Z| + 1)."""
+    rates = [a.decision(rule, level).fpr_realised for a in _audits(leak)]
+    if rule == "class-conformal" and level == 0.001:
+        assert all("999" in (a.decision(rule, level).refused or "") for a in _audits(leak))
+        return
+    mean = float(np.mean(rates))
+    per_class = POPULATION if rule == "conformal" else POPULATION / 5
+    # Of the population: one audit's threshold; of the queries: binomial.
+    error = np.sqrt(level * (1 / per_class + 5 / POINTS) / AUDITS)
+    assert mean <= level + 3.1 * error
+    assert mean >= level - 3.1 * error - 1.2 / per_class
+
+
+@pytest.mark.parametrize("leak", [False, True])
+def test_false_discoveries_stay_below_their_rate_on_average(leak: bool) -> None:
+    for i, fdr in enumerate((0.01, 0.05, 0.1)):
+        realised = np.array([a.exposures[i].realised_fdr for a in _audits(leak)])
+        assert realised.mean() <= fdr + 3.1 * np.sqrt(fdr * (1 - fdr) / AUDITS)
+    if leak:
+        assert np.mean([a.exposures[2].n_discoveries for a in _audits(True)]) > 10
+
+
+def test_without_a_leak_epsilon_is_hardly_ever_above_zero() -> None:
+    assert sum(a.epsilon.low > 0 for a in _audits(False)) <= 0.05 * AUDITS
+    assert sum(a.epsilon.one_run_low > 0 for a in _audits(False)) <= _allowed(0.05)
+
+
+def test_with_a_leak_epsilon_shows_it() -> None:
+    assert min(a.epsilon.low for a in _audits(True)) > 0.5
+    assert min(a.epsilon.one_run_low for a in _audits(True)) > 0.5
+
+
+@pytest.mark.parametrize("leak", [False, True])
+@pytest.mark.parametrize("fpr", [0.01, 0.001])
+def test_intervals_cover_the_true_rate(fpr: float, leak: bool) -> None:
+    """At the nominal rate, by theory: guessing finds `fpr`, the known leak what lem:logbf gives."""
+    truth = float(glr_tpr(fpr, ETA, RHO)) if leak else fpr
+    audits = _audits(leak)
+    assert sum(truth in a.at_nominal[fpr] for a in audits) >= 0.92 * AUDITS
+    assert sum(truth in a.joint[fpr] for a in audits) >= 0.92 * AUDITS
+
+
+@pytest.mark.parametrize("leak", [False, True])
+def test_intervals_given_the_cut_cover_the_cut_s_own_rate(leak: bool) -> None:
+    """Clopper-Pearson at the realised FPR: the truth is what further members would exceed this very cut."""
+    covered = 0
+    for seed, audit in enumerate(_audits(leak)):
+        point = audit.metrics.tpr_at(0.01)
+        rng = np.random.default_rng([seed, 7])
+        x = rng.normal(size=200_000)
+        if leak:
+            x = ETA + RHO * x
+        phi = x**2 / 2 - ((x - ETA) / RHO) ** 2 / 2 - np.log(RHO)
+        # The cut in units of the statistic: the score is an increasing function of it.
+        cut = _cut_of(audit, seed, leak)
+        covered += point.low <= float(np.mean(phi >= cut)) <= point.high
+    assert covered >= 0.92 * AUDITS
+
+
+def _cut_of(audit: Assessment, seed: int, leak: bool) -> float:
+    """Draw the audit's signals once more and read its cut at 1 % from the statistic itself."""
+    rng = np.random.default_rng([seed, leak])
+    members = np.arange(POINTS) < POINTS // 2
+    rows = np.stack([members, rng.permutation(members), rng.permutation(members)])
+    conf = rng.normal(size=(3, POINTS, 1))
+    if leak:
+        conf[0, members] = ETA + RHO * conf[0, members]
+    signals = Signals(conf, MembershipDesign(rows), np.arange(POINTS) % 5)
+    (result,) = attack_targets(signals, [ATTACK], [0], Setup(population=POPULATION, seed=seed))
+    queries = result.truth.queries
+    roc = roc_curve(result.scores.statistic[queries], members[queries])
+    point = roc.tpr_at(0.01)
+    assert point.n_true == audit.metrics.tpr_at(0.01).n_true
+    return point.threshold
+
+
+@pytest.mark.parametrize("leak", [False, True])
+def test_the_auc_is_covered(leak: bool) -> None:
+    if leak:
+        # By numerical integration of the exact curve.
+        grid = np.linspace(0, 1, 4001)[1:-1]
+        truth = float(np.trapezoid(np.concatenate([[0], glr_tpr(grid, ETA, RHO), [1]]), np.linspace(0, 1, 4001)))
+    else:
+        truth = 0.5
+    assert sum(truth in a.auc for a in _audits(leak)) >= AUDITS - _allowed(0.05)
+
+
+def test_the_paper_s_threshold_is_refuted_by_the_known_non_members_themselves() -> None:
+    """Without a leak the null ratio is skewed: tau_alpha accuses several times too many, and the audits notice."""
+    calls = [a.decision("analytic", 0.01) for a in _audits(False)]
+    assert np.mean([call.fpr_realised for call in calls]) > 0.05
+    wrong = [call for call in calls if call.fpr_realised is not None and call.fpr_realised > 0.03]
+    assert len(wrong) > AUDITS / 2
+    assert all(call.check is not None and not call.check.passed for call in wrong)

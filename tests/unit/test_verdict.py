@@ -1,0 +1,87 @@
+"""The verdict in words, and which attack it speaks of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from plmia import ATTACKS, Setup, attack_targets
+from plmia.assessment import assess
+from plmia.intervals import Interval
+from plmia.signals import Signals
+from plmia.verdict import Verdict, reach_verdict
+
+Simulate = Callable[..., Signals]
+
+
+def _assessments(signals: Signals, targets: list[int], names: list[str]) -> dict[str, Any]:
+    attacks = [ATTACKS[name] for name in names]
+    groups: dict[str, Any] = {name: [] for name in names}
+    for result in attack_targets(signals, attacks, targets, Setup()):
+        groups[result.scores.attack].append(assess(result, len(names) * len(targets)))
+    return groups
+
+
+def test_the_sentence_reads_as_a_person_would_say_it() -> None:
+    verdict = Verdict("pl-mia", 0.001, 0.091, Interval(0.087, 0.0951, 0.95), 412, 1, 1)
+    assert str(verdict) == (
+        "With at most 1 false accusation in 1,000, the best attack (pl-mia) identifies 9.1 % (8.7 to 9.5 %) of the "
+        "training records; 412 records are exposed at a false discovery rate of 5 %."
+    )
+    assert verdict.leaks
+
+
+def test_no_more_than_guessing_is_called_no_leak() -> None:
+    verdict = Verdict("rmia", 0.01, 0.011, Interval(0.006, 0.02, 0.95), 0, 1, 1)
+    assert not verdict.leaks
+    assert str(verdict).startswith("No leak was shown: guessing would find 1 %. With at most 1 false accusation in 100")
+    assert "0 records are exposed" in str(verdict)
+    small = Verdict("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 0, 138, 1)
+    assert str(small).endswith("5 % (the population is too small to name fewer than 138 at once).")
+    assert "1 record is exposed" in str(Verdict("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 1, 1, 1))
+
+
+def test_the_best_attack_is_the_one_that_finds_most(simulate_signals: Simulate) -> None:
+    signals = simulate_signals(3, models=12, points=3_000, shift=2.5)
+    groups = _assessments(signals, [0], ["attack-p", "rmia", "lira"])
+    verdict = reach_verdict(groups)
+    found = {name: group[0].metrics.tpr_at(0.001).tpr for name, group in groups.items()}
+    assert verdict.fpr == 0.001
+    assert verdict.tpr == max(found.values())
+    assert found[verdict.attack] == verdict.tpr
+    joint = groups[verdict.attack][0].joint[0.001]
+    assert verdict.interval == Interval(joint.low, joint.high, 0.95)
+    assert verdict.exposed == groups[verdict.attack][0].exposures[1].n_discoveries
+
+
+def test_equal_attacks_go_to_the_refined_one(simulate_signals: Simulate) -> None:
+    """lira and pl-mia rank points alike, so they tie; the calibrated one is named."""
+    groups = _assessments(simulate_signals(1, points=2_000), [0], ["lira", "pl-mia"])
+    assert reach_verdict(groups).attack == "pl-mia"
+
+
+def test_joint_intervals_are_wider_and_means_over_targets_lie_inside_theirs(simulate_signals: Simulate) -> None:
+    groups = _assessments(simulate_signals(2, points=2_000, shift=2.0), [0, 2, 4], ["lira", "rmia"])
+    one = groups["lira"][0]
+    assert one.joint[0.01].low < one.at_nominal[0.01].low < one.at_nominal[0.01].high < one.joint[0.01].high
+    verdict = reach_verdict(groups)
+    assert verdict.interval is not None
+    assert verdict.tpr in verdict.interval
+    assert "on average over 3 targets" in str(verdict)
+
+
+def test_with_too_few_non_members_no_share_is_stated(simulate_signals: Simulate) -> None:
+    verdict = reach_verdict(_assessments(simulate_signals(4, points=120), [0], ["lira"]))
+    assert verdict.tpr is None
+    assert not verdict.leaks
+    assert str(verdict).startswith("Too few non-members were evaluated")
+    assert verdict.to_json()["interval"] is None
+
+
+def test_what_is_written_is_what_is_said(simulate_signals: Simulate) -> None:
+    verdict = reach_verdict(_assessments(simulate_signals(5, points=1_000), [0], ["lira"]))
+    written = verdict.to_json()
+    assert written["text"] == str(verdict)
+    assert written["tpr"] == pytest.approx(verdict.tpr)

@@ -148,7 +148,7 @@ class Summary:
                 f"{clipped:,} signals were probabilities of exactly 0 or 1 and were clipped, so what is beyond is "
                 "unknown: store logits where you can."
             )
-        contents: dict[str, Any] = {
+        contents = {
             "schema": 1,
             "verdict": self.verdict.to_json(),
             "about": about,
@@ -157,8 +157,8 @@ class Summary:
             "notes": notes,
         }
         # What a reader of the file would get: lists, not tuples.
-        contents = json.loads(json.dumps(contents, allow_nan=False))
-        return contents
+        plain: dict[str, Any] = json.loads(json.dumps(contents, allow_nan=False))
+        return plain
 
     def _diagnostics(self) -> dict[str, Any]:
         """Checks that belong to no single attack."""

@@ -42,8 +42,8 @@ class Assessment:
     ----------
     metrics : TargetMetrics
         ROC numbers; the interval of a TPR is given the cut.
-    auc : Interval
-        Of the area under the curve.
+    auc, joint_auc : Interval
+        Of the area under the curve; and for all attacks and targets of the run at once.
     at_nominal : dict of float to Interval
         Of the TPR at exactly a nominal FPR, the uncertainty of the cut included; only where the data resolve it.
     joint : dict of float to Interval
@@ -60,6 +60,7 @@ class Assessment:
 
     metrics: TargetMetrics
     auc: Interval
+    joint_auc: Interval
     at_nominal: dict[float, Interval]
     joint: dict[float, Interval]
     decisions: tuple[Decision, ...]
@@ -141,6 +142,7 @@ def assess(result: AttackResult, n_compared: int = 1, confidence: float = CONFID
     return Assessment(
         metrics=metrics,
         auc=auc_interval(roc, confidence),
+        joint_auc=auc_interval(roc, shared),
         at_nominal=dict(_tpr_intervals(roc, metrics, confidence)),
         joint=dict(_tpr_intervals(roc, metrics, shared)),
         decisions=tuple(judge_all(_rules(result.view.labels), known, members, queries, confidence)),

@@ -21,10 +21,13 @@ from plmia.design import DesignKind, MembershipDesign, audit_design
 from plmia.engines import Engine, Inline, LocalProcesses
 from plmia.errors import DataError, PopulationError, RecipeError, ReferencesError, some
 from plmia.evaluation import Setup
+from plmia.frames import Overview
 from plmia.recipes.named import parse_recipe
 from plmia.recipes.recipe import Recipe, Trained, views_for
 from plmia.recipes.views import View, check_views
+from plmia.records import RecordTable
 from plmia.results import run_attacks
+from plmia.saved import SavedResults
 from plmia.store import SignalStore
 from plmia.training import Work, audit_about, shared_data, train_missing, versions
 
@@ -185,9 +188,9 @@ class AuditPlan:
         return [blurred] if copies else []
 
 
-@dataclass(frozen=True)
-class Audit:
-    """The result of an audit.
+@dataclass(frozen=True, repr=False)
+class Audit(Overview):
+    """The result of an audit; a notebook shows the verdict and a table.
 
     Parameters
     ----------
@@ -200,13 +203,9 @@ class Audit:
     folder: Path
     metrics: dict[str, Any]
 
-    def auc(self, attack: str = "pl-mia") -> float:
-        """Area under the ROC curve of one attack."""
-        return float(self.metrics["attacks"][attack]["auc"]["mean"])
-
-    def tpr(self, fpr: float, attack: str = "pl-mia") -> float:
-        """True positive rate of one attack at a false positive rate of at most ``fpr`` (0, 0.0001, 0.001 or 0.01)."""
-        return float(self.metrics["attacks"][attack]["tpr"][f"{fpr:g}"]["mean"])
+    def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
+        """Evaluated points, the most exposed first; see `SavedResults.records`."""
+        return SavedResults(self.folder).records(attack, target)
 
 
 def run_audit(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool = False) -> Audit:

@@ -19,11 +19,16 @@ COMMANDS = {
     "demo": "plmia.commands.audit",
     "plan": "plmia.commands.plan",
     "gate": "plmia.commands.gate",
+    "compare": "plmia.commands.compare",
+    "completion": "plmia.commands.completion",
 }
+
+# What shells expect of a command that Ctrl-C ended: 128 and the signal's number.
+INTERRUPTED = 130
 
 
 class Commands(click.Group):
-    """Commands that are imported on use, and whose bad input ends with one sentence and exit code 2."""
+    """Commands that are imported on use; bad input ends them with one sentence and exit code 2, Ctrl-C with 130."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands."""
@@ -42,15 +47,22 @@ class Commands(click.Group):
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _say("stopped; run the same command again to go on")
+            ctx.exit(INTERRUPTED)
         except PlmiaError as error:
             # One line, whatever a user's own file or path puts into the message; a traceback of the user's own code
             # stands before it.
             trace = getattr(error, "trace", "")
-            console = stderr()
             if trace:
-                console.print(trace.rstrip(), markup=False, soft_wrap=True)
-            console.print(f"plmia: {' '.join(str(error).split())}", markup=False, soft_wrap=True)
-            ctx.exit(2)
+                stderr().print(trace.rstrip(), markup=False, soft_wrap=True)
+            _say(" ".join(str(error).split()))
+            # A command may tell what an interruption left: it says so while it handles that.
+            ctx.exit(INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else 2)
+
+
+def _say(sentence: str) -> None:
+    stderr().print(f"plmia: {sentence}", markup=False, soft_wrap=True)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -66,4 +78,5 @@ def main() -> None:
       plmia attacks                       what can be run
       plmia plan run                      how many references, views and records the next audit should have
       plmia gate run --max-tpr 0.02 --at-fpr 0.001      exit code 3 if the model leaks more than that
+      plmia compare before after          whether a defence helped, with paired tests
     """  # noqa: D301 - click wants the control character itself

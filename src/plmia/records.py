@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.errors import OutputError, PlmiaError
+from plmia.frames import Library, make_frame
 from plmia.metrics import BoolArray, FloatArray
 from plmia.moments import IntArray
 from plmia.scoring import Scores
@@ -151,6 +152,22 @@ class RecordTable:
     def rows(self, n: int | None = None) -> list[Record]:
         """Return the first ``n`` rows, all by default."""
         return [Record(*row) for row in self._slice(slice(n))]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the columns of `to_frame` as lists."""
+        names = ("index", "label", "score", "p", "q", "rank")
+        found = {name: getattr(self, name) for name in names}
+        return {name: column.tolist() for name, column in found.items() if column is not None}
+
+    def to_frame(self, library: Library | None = None) -> Any:
+        """Return all rows as a data frame; without ``label`` where classes are not known.
+
+        Parameters
+        ----------
+        library : {"pandas", "polars"}, optional
+            What to make it with; by default the first of these that is installed.
+        """
+        return make_frame(self.columns(), library)
 
     def write_csv(self, path: Path) -> None:
         """Write all rows, whole or not at all: under another name first."""

@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.errors import OutputError
+from plmia.frames import Overview
 from plmia.metrics import BoolArray, Roc, roc_curve
 from plmia.moments import IntArray
 from plmia.records import RecordTable, record_table
 from plmia.scoring import Scores
 
 
-class SavedResults:
+class SavedResults(Overview):
     """What `plmia score` or `plmia audit` wrote.
 
     Parameters
@@ -77,8 +78,18 @@ class SavedResults:
         queries = self.queries(target)
         return roc_curve(self.scores(attack, target).score[queries], self.members(target)[queries])
 
-    def records(self, attack: str, target: int) -> RecordTable:
-        """Evaluated points, the most exposed first."""
+    def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
+        """Evaluated points, the most exposed first.
+
+        Parameters
+        ----------
+        attack : str, optional
+            By whose scores; by default those of the attack that the verdict names.
+        target : int, optional
+            Of which target; by default the first.
+        """
+        attack = self.metrics["verdict"]["attack"] if attack is None else attack
+        target = self.targets[0] if target is None else target
         scores = self.scores(attack, target)
         return record_table(scores, self.population(target), self.queries(target), self.labels)
 

@@ -3,33 +3,54 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
 
 SHOWN_FPRS = ("0.01", "0.001", "0.0001", "0")
 
+# The table stays readable side by side with something else, however wide a terminal is.
+WIDEST = 100
+
 
 def stdout() -> Console:
     """Return standard output; what its encoding cannot write appears as a question mark."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
     # A file or a pipe has no width at which rows of a table should break.
-    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
+    return _console(sys.stdout, None if _is_terminal(sys.stdout) else 200)
 
 
 def stderr() -> Console:
     """Return standard error."""
-    if isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr.reconfigure(errors="replace")
-    return Console(stderr=True, highlight=False, emoji=False)
+    return _console(sys.stderr, None)
+
+
+def _console(stream: TextIO, width: int | None) -> Console:
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    terminal = _is_terminal(stream)
+    # Without a colour system neither colours nor bold letters are written (https://no-color.org).
+    plain = not terminal or bool(os.environ.get("NO_COLOR"))
+    return Console(
+        file=stream,
+        highlight=False,
+        emoji=False,
+        width=width,
+        force_terminal=terminal,
+        color_system=None if plain else "auto",
+    )
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return bool(stream.isatty())
 
 
 def show_metrics(metrics: dict[str, Any], folder: Path) -> None:
-    """Print the table of results and the notes.
+    """Print the table of results, the verdict and the notes.
 
     Parameters
     ----------
@@ -40,22 +61,47 @@ def show_metrics(metrics: dict[str, Any], folder: Path) -> None:
     """
     console, about = stdout(), metrics["about"]
     console.print(_headline(about), soft_wrap=True, markup=False)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("attack")
-    table.add_column("AUC", justify="right")
-    for fpr in SHOWN_FPRS:
-        table.add_column(f"TPR@{100 * float(fpr):g}%", justify="right")
-    table.add_column("check@1%", justify="right")
-    for name, attack in metrics["attacks"].items():
-        cells = [_spread(attack["auc"])]
-        cells += [_spread(attack["tpr"][f]) if attack["tpr"][f]["resolved"] else "–" for f in SHOWN_FPRS]
-        table.add_row(name, *cells, _check(attack["own_p_value_on_population"]))
-    console.print(table)
-    console.print(metrics["verdict"]["text"], soft_wrap=True, markup=False)
+    console.print(fitting_table(metrics, console))
+    console.print(metrics["verdict"]["text"], style="bold", soft_wrap=True, markup=False)
     for note in metrics["notes"]:
         console.print(f"- {note}", markup=False, soft_wrap=True)
     files = "  ".join(str(folder / name) for name in ("metrics.json", "scores.npz", "records.csv"))
     console.print(files, markup=False, soft_wrap=True)
+
+
+def fitting_table(metrics: dict[str, Any], console: Console) -> Table:
+    """Return the fullest table of results that fits the console: spreads go first, then columns without any number.
+
+    Parameters
+    ----------
+    metrics : dict
+        The contents of metrics.json.
+    console : Console
+        Where it will be printed; on a terminal it takes at most `WIDEST` characters a row.
+    """
+    room = min(console.width, WIDEST) if console.is_terminal else console.width
+    table = Table()
+    for table in _tables(metrics):
+        if console.measure(table).maximum <= room:
+            break
+    return table
+
+
+def _tables(metrics: dict[str, Any]) -> Iterator[Table]:
+    """Tables of the same results, each narrower than the one before."""
+    attacks = metrics["attacks"]
+    known = tuple(f for f in SHOWN_FPRS if any(attack["tpr"][f]["resolved"] for attack in attacks.values()))
+    for fprs, spread in ((SHOWN_FPRS, True), (SHOWN_FPRS, False), (known, False)):
+        table = Table(box=None, pad_edge=False)
+        table.add_column("attack")
+        for name in ("AUC", *(f"TPR@{100 * float(fpr):g}%" for fpr in fprs), "check@1%"):
+            table.add_column(name, justify="right")
+        for name, attack in attacks.items():
+            rates = (attack["tpr"][fpr] for fpr in fprs)
+            cells = (_spread(rate, spread) if rate["resolved"] else "–" for rate in rates)
+            own = _check(attack["own_p_value_on_population"])
+            table.add_row(name.replace("[", r"\["), _spread(attack["auc"], spread), *cells, own)
+        yield table
 
 
 def _headline(about: dict[str, Any]) -> str:
@@ -79,9 +125,9 @@ def _range(values: list[int]) -> str:
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}"
 
 
-def _spread(value: dict[str, float]) -> str:
+def _spread(value: dict[str, float], with_std: bool) -> str:
     mean, std = 100 * value["mean"], 100 * value["std"]
-    return f"{mean:.2f} ± {std:.2f}" if std else f"{mean:.2f}"
+    return f"{mean:.2f} ± {std:.2f}" if std and with_std else f"{mean:.2f}"
 
 
 def _check(own: dict[str, Any]) -> str:

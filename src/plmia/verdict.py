@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from plmia.assessment import CONFIDENCE, Assessment
-from plmia.intervals import Interval
+from plmia.intervals import Interval, over_targets
 
-# The false-positive rate of the verdict: the first of these that the evaluated non-members resolve.
+# The false-positive rate of the verdict: the first of these at which so many non-members may lie above the cut.
 VERDICT_FPRS = (0.001, 0.01)
+LEAST_ABOVE = 5
+# From so many targets on, the interval is that of their mean.
+MANY_TARGETS = 5
 VERDICT_FDR = 0.05
 
 
@@ -27,13 +30,16 @@ class Verdict:
     tpr : float or None
         Share of the members that it finds, mean over targets.
     interval : Interval or None
-        Of that share on these targets, for all attacks at once: picking the best of them is paid for.
+        Of that share, for all attacks at once: picking the best of them is paid for. Of few targets it speaks of these,
+        of many of their mean over further ones.
     exposed : float
         Records that it exposes at `VERDICT_FDR`, mean over targets.
     least : int
         Fewer records than this could not have been named, the population being as small as it is; see `Exposure`.
     targets : int
         How many models were attacked.
+    auc : float
+        Lower end, for all attacks and targets at once, of the largest area under a ROC curve.
     """
 
     attack: str
@@ -43,11 +49,16 @@ class Verdict:
     exposed: float
     least: int
     targets: int
+    auc: float = 0.0
 
     @property
     def leaks(self) -> bool:
-        """Whether the best attack is shown to do better than guessing."""
-        return self.interval is not None and self.fpr is not None and self.interval.low > self.fpr
+        """Whether some attack is shown to do better than guessing: in area, or in what the best of them finds.
+
+        Each of the two is wrong without a leak in at most 2.5 % of runs.
+        """
+        finds_more = self.interval is not None and self.fpr is not None and self.interval.low > self.fpr
+        return finds_more or self.auc > 0.5
 
     def __str__(self) -> str:
         records = f"{_count(self.exposed)} exposed at a false discovery rate of {100 * VERDICT_FDR:g} %"
@@ -55,7 +66,11 @@ class Verdict:
             records += f" (the population is too small to name fewer than {self.least:,} at once)"
         mean = f" on average over {self.targets} targets" if self.targets > 1 else ""
         if self.fpr is None or self.tpr is None or self.interval is None:
-            return f"Too few non-members were evaluated to say what share of the training records is found; {records}."
+            shown = "A leak was shown" if self.leaks else "No leak was shown"
+            return (
+                f"{shown}, but too few non-members were evaluated to say what share of the training records is found; "
+                f"{records}."
+            )
         found = (
             f"With at most 1 false accusation in {round(1 / self.fpr):,}, the best attack ({self.attack}) identifies "
             f"{_percent(self.tpr)} % ({_percent(self.interval.low)} to {_percent(self.interval.high)} %) of the "
@@ -70,6 +85,7 @@ class Verdict:
         return {
             "text": str(self),
             "leak_shown": self.leaks,
+            "auc_low": self.auc,
             "attack": self.attack,
             "fpr": self.fpr,
             "tpr": self.tpr,
@@ -91,12 +107,14 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
         Of every attack, one a target, the same targets for all.
     """
     everything = [assessment for group in assessments.values() for assessment in group]
-    fpr = next((f for f in VERDICT_FPRS if all(f in a.joint for a in everything)), None)
+    fewest = min(a.metrics.n_non_members for a in everything)
+    fpr = next((f for f in VERDICT_FPRS if f * fewest >= LEAST_ABOVE), None)
+    auc = max(a.joint_auc.low for a in everything)
 
     def found(name: str) -> tuple[float, float]:
         group = assessments[name]
-        auc = sum(a.metrics.auc for a in group)
-        return (sum(a.metrics.tpr_at(fpr).tpr for a in group) if fpr is not None else 0.0, auc)
+        area = sum(a.metrics.auc for a in group)
+        return (sum(a.metrics.tpr_at(fpr).tpr for a in group) if fpr is not None else 0.0, area)
 
     # Ties go to the larger area, then to the name that comes last: the refined attacks stand behind the plain ones.
     best = max(reversed(list(assessments)), key=found)
@@ -104,11 +122,16 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
     exposures = [next(e for e in a.exposures if e.fdr == VERDICT_FDR) for a in group]
     exposed, least = sum(e.n_discoveries for e in exposures) / len(group), max(e.least for e in exposures)
     if fpr is None:
-        return Verdict(best, None, None, None, exposed, least, len(group))
+        return Verdict(best, None, None, None, exposed, least, len(group), auc)
     rates = [a.metrics.tpr_at(fpr).tpr for a in group]
-    # All joint intervals hold at once, so their mean ends bound the mean over these targets.
-    low, high = (sum(getattr(a.joint[fpr], end) for a in group) / len(group) for end in ("low", "high"))
-    return Verdict(best, fpr, sum(rates) / len(rates), Interval(low, high, CONFIDENCE), exposed, least, len(group))
+    if len(group) < MANY_TARGETS:
+        # All joint intervals hold at once, so their mean ends bound the mean over these targets.
+        low, high = (sum(getattr(a.joint[fpr], end) for a in group) / len(group) for end in ("low", "high"))
+    else:
+        mean = over_targets(rates, confidence=1 - (1 - CONFIDENCE) / len(assessments))
+        low, high = mean.low, mean.high
+    interval = Interval(low, high, CONFIDENCE)
+    return Verdict(best, fpr, sum(rates) / len(rates), interval, exposed, least, len(group), auc)
 
 
 def _count(exposed: float) -> str:

@@ -21,6 +21,7 @@ from plmia.metrics import roc_curve
 from plmia.moments import FloatArray
 from plmia.signals import Signals
 from plmia.theory import glr_tpr
+from plmia.verdict import reach_verdict
 
 AUDITS = 200
 POINTS = 8_000
@@ -90,6 +91,13 @@ def test_false_discoveries_stay_below_their_rate_on_average(leak: bool) -> None:
 def test_without_a_leak_epsilon_is_hardly_ever_above_zero() -> None:
     assert sum(a.epsilon.low > 0 for a in _audits(False)) <= 0.05 * AUDITS
     assert sum(a.epsilon.one_run_low > 0 for a in _audits(False)) <= _allowed(0.05)
+
+
+def test_the_verdict_speaks_of_a_leak_where_there_is_one() -> None:
+    """Without one in at most 5 % of the audits, with one always."""
+    said = {leak: [reach_verdict({"true-ratio": [a]}).leaks for a in _audits(leak)] for leak in (False, True)}
+    assert sum(said[False]) <= _allowed(0.05)
+    assert all(said[True])
 
 
 def test_with_a_leak_epsilon_shows_it() -> None:

@@ -44,7 +44,7 @@ def test_no_more_than_guessing_is_called_no_leak() -> None:
 
 
 def test_the_best_attack_is_the_one_that_finds_most(simulate_signals: Simulate) -> None:
-    signals = simulate_signals(3, models=12, points=3_000, shift=2.5)
+    signals = simulate_signals(3, models=12, points=14_000, shift=2.5)
     groups = _assessments(signals, [0], ["attack-p", "rmia", "lira"])
     verdict = reach_verdict(groups)
     found = {name: group[0].metrics.tpr_at(0.001).tpr for name, group in groups.items()}
@@ -73,10 +73,10 @@ def test_joint_intervals_are_wider_and_means_over_targets_lie_inside_theirs(simu
 
 
 def test_with_too_few_non_members_no_share_is_stated(simulate_signals: Simulate) -> None:
-    verdict = reach_verdict(_assessments(simulate_signals(4, points=120), [0], ["lira"]))
+    verdict = reach_verdict(_assessments(simulate_signals(4, points=120, shift=0.0), [0], ["lira"]))
     assert verdict.tpr is None
     assert not verdict.leaks
-    assert str(verdict).startswith("Too few non-members were evaluated")
+    assert str(verdict).startswith("No leak was shown, but too few non-members were evaluated")
     assert verdict.to_json()["interval"] is None
 
 
@@ -85,3 +85,19 @@ def test_what_is_written_is_what_is_said(simulate_signals: Simulate) -> None:
     written = verdict.to_json()
     assert written["text"] == str(verdict)
     assert written["tpr"] == pytest.approx(verdict.tpr)
+
+
+def test_an_area_beyond_guessing_is_a_leak_where_no_share_can_be_stated(simulate_signals: Simulate) -> None:
+    verdict = reach_verdict(_assessments(simulate_signals(4, points=300, shift=4.0), [0], ["lira"]))
+    assert verdict.tpr is None
+    assert verdict.leaks
+    assert str(verdict).startswith("A leak was shown, but too few non-members")
+
+
+def test_many_targets_are_averaged(simulate_signals: Simulate) -> None:
+    """Each target alone says little at this rate, their mean says much."""
+    groups = _assessments(simulate_signals(6, models=24, points=2_000, shift=2.5), list(range(12)), ["lira"])
+    verdict = reach_verdict(groups)
+    joint = [a.joint[0.01] for a in groups["lira"]]
+    assert verdict.interval is not None
+    assert verdict.interval.high - verdict.interval.low < 0.5 * (joint[0].high - joint[0].low)

@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check bench constraints clean
+.PHONY: help demo test check docs bench constraints clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s%s\n", $$1, $$2 }'
@@ -32,6 +32,9 @@ check: $(VENV)/.dev ## lint, formatting, types, import direction
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_imports.py
 
+docs: $(VENV)/.dev ## build the documentation into site/; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
 bench: $(VENV)/.dev ## measure the speed of scoring and of training
 	$(BIN)/python benchmarks/scoring.py $(ARGS)
 	$(BIN)/python benchmarks/training.py
@@ -40,7 +43,7 @@ constraints: ## compile constraints.txt anew (ARGS=--upgrade for the newest rele
 	PYTHON="$(PYTHON)" sh scripts/compile_constraints.sh $(ARGS)
 
 clean: ## remove the virtual environment and everything else that was made
-	rm -rf $(VENV) demo-out bench-out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-out bench-out site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.made:

@@ -92,13 +92,17 @@ class Assessment:
             "fdr": {fpr_key(e.fdr): e.to_json() for e in self.exposures},
             "epsilon": self.epsilon.to_json(),
             "diagnostics": {
-                "failed_checks": [
-                    {"rule": d.rule, "level": d.level, "fallback": Conformal.name} for d in self.failed_checks
-                ],
+                "failed_checks": [self._failed(decision) for decision in self.failed_checks],
                 "pairwise_p": self.pairwise.to_json(),
                 "realised_fpr": self.realised.to_json(),
             },
         }
+
+    def _failed(self, decision: Decision) -> dict[str, Any]:
+        """Name a refuted decision and what stands in its place: conformal calls, or none where these are refused."""
+        safe = self.decision(Conformal.name, decision.level)
+        fallback = None if safe.refused else Conformal.name
+        return {"rule": decision.rule, "level": decision.level, "fallback": fallback, "why_none": safe.refused}
 
     def _decisions(self) -> dict[str, Any]:
         by_rule: dict[str, Any] = {}

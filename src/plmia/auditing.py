@@ -279,6 +279,7 @@ def score_run(
         "seed": plan.setup.seed,
         "train_accuracy": _mean([record.get("train_accuracy") for record in records]),
         "test_accuracy": _mean([record.get("test_accuracy") for record in records]),
+        "seconds_per_model": _mean([record.get("seconds") for record in records]),
     }
     setup = replace(plan.setup, references=plan.references)
     return run_attacks(signals, plan.attacks, [0], setup, folder, about, tick)

@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": "plmia.commands.audit",
     "plan": "plmia.commands.plan",
     "gate": "plmia.commands.gate",
+    "report": "plmia.commands.report",
     "compare": "plmia.commands.compare",
     "completion": "plmia.commands.completion",
 }

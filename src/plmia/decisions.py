@@ -24,11 +24,12 @@ import numpy.typing as npt
 from scipy.special import betainc
 
 from plmia.errors import AttackError, PlmiaError, PopulationError
-from plmia.metrics import BoolArray, clopper_pearson
+from plmia.metrics import BoolArray, clopper_pearson, largest_count
 from plmia.moments import IntArray
 from plmia.numerics import count_below
 from plmia.scoring import Scores
-from plmia.tail import FURTHEST, LEAST_TO_MODEL, SelfCheck, cross_check, fit_tail, self_check
+from plmia.self_check import SelfCheck, self_check
+from plmia.tail import FURTHEST, LEAST_TO_MODEL, cross_check, fit_tail
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,15 +226,17 @@ class HeldOut(_AtLevel):
     """The empirical quantile of Z, as most software takes it: at most the level of Z itself is flagged.
 
     It treats Z as if it were the whole world of non-members: a fresh one exceeds the cut with probability
-    (floor(level |Z|) + 1) / (|Z| + 1) on average, which is more than the level by up to 1 / (|Z| + 1). With a level
-    below 1 / |Z| the cut is the top of Z, and the rate 1 / (|Z| + 1) however small the level.
+    (floor(level |Z|) + 1) / (|Z| + 1) on average, which is more than the level by up to 1 / (|Z| + 1). So a level below
+    that, at which the cut would be the top of Z however small the level, is refused.
     """
 
     name: ClassVar[str] = "held-out"
 
     def __call__(self, known: Known) -> Call:
         """Flag above the smallest cut that at most the level of Z exceeds."""
-        return _call_at_rank(self, known, _largest_count(self.level, known.n) + 1)
+        if known.n < (needed := needed_population(self.level)):
+            raise _too_small(known.n, needed, f"the held-out rule at level {self.level:g}")
+        return _call_at_rank(self, known, largest_count(self.level, known.n) + 1)
 
 
 @dataclass(frozen=True)
@@ -383,14 +386,6 @@ def needed_population(level: float) -> int:
     if n > 1 and 1 / n <= level:
         return n - 1
     return max(1, n if 1 / (n + 1) <= level else n + 1)
-
-
-def _largest_count(level: float, n: int) -> int:
-    """Return the largest k with k / n <= level; the product alone is rounded (0.29 * 100 is below 29)."""
-    k = int(level * n)
-    if (k + 1) / n <= level:
-        return k + 1
-    return k - 1 if k / n > level else k
 
 
 def _too_small(n: int, needed: int, what: str, where: str = "population") -> PopulationError:

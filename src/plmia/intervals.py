@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.special import bdtrik, betaincinv, expit, logit, ndtri, stdtrit
 
 from plmia.errors import PlmiaError
-from plmia.metrics import FloatArray, IntArray, Roc, clopper_pearson
+from plmia.metrics import FloatArray, IntArray, Operating, Roc, clopper_pearson
 
 # Share of a band's error that pays for the uniform bound, which is the narrower one away from both ends.
 _UNIFORM_SHARE = 0.25
@@ -143,6 +143,17 @@ def over_targets(
         quantiles = _studentised(sample, rng, tail, resamples)
     low, high = mean - quantiles[1] * error, mean - quantiles[0] * error
     return Interval(float(max(low, limits[0])), float(min(high, limits[1])), float(confidence))
+
+
+def mean_rate(points: Sequence[Operating], confidence: float = 0.95) -> Interval:
+    """Interval of the mean true-positive rate over targets, never narrower than the members of all of them allow.
+
+    Student's interval over few targets, of which most find none, may have no width at all; the Clopper-Pearson interval
+    of all their members together then is what is known.
+    """
+    between = over_targets([point.tpr for point in points], confidence=confidence)
+    low, high = clopper_pearson(sum(p.n_true for p in points), sum(p.n_members for p in points), confidence)
+    return Interval(min(between.low, float(low)), max(between.high, float(high)), between.confidence)
 
 
 @dataclass(frozen=True, eq=False)

@@ -153,7 +153,7 @@ class Roc:
         realised, an interval of the given `confidence`, and whether the non-members resolve `fpr`.
         """
         fpr = _checked_fpr(fpr)
-        allowed = _allowed_false_positives(fpr, self.n_non_members)
+        allowed = largest_count(fpr, self.n_non_members)
         point = int(np.searchsorted(self.false_positives, allowed, side="right")) - 1
         n_true = int(self.true_positives[point])
         low, high = clopper_pearson(n_true, self.n_members, confidence)
@@ -359,8 +359,8 @@ def _checked_fpr(fpr: float) -> float:
     return float(fpr) + 0.0  # -0.0 becomes 0.0
 
 
-def _allowed_false_positives(fpr: float, n: int) -> int:
-    """Return the largest k with k / n <= fpr.
+def largest_count(fpr: float, n: int) -> int:
+    """Return the largest k with k / n <= fpr: how many false positives a rate allows.
 
     The product only guesses: 0.29 * 100 is below 29. A quotient is the float nearest to k / n, and so
     equal to `fpr` whenever that was written as the same fraction, in decimals or as k / n.

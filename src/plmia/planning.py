@@ -6,6 +6,7 @@ queries cost no training, and change how finely power is seen rather than power 
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,7 +16,8 @@ from plmia.attacks import Attack
 from plmia.diagnostics import Curve, Pilot, needed_outsiders, population_size
 from plmia.errors import PlmiaError, PopulationError
 from plmia.evaluation import Setup
-from plmia.metrics import clopper_pearson
+from plmia.intervals import tpr_interval
+from plmia.metrics import roc_curve
 from plmia.scoring import Tick
 from plmia.signals import Signals
 
@@ -238,7 +240,7 @@ def make_plan(
     budget = cost.of(2 * n, 1) if budget is None else budget
     splits = _splits(pilot, curves, cost, budget)
     population = _populations(pilot, fpr, np.random.default_rng([seed, 3]), tick)
-    queries = _queries(pilot, fpr, curves[signals.n_views][-1].mean[-1])
+    queries = _queries(pilot, fpr)
     plan = Plan(
         pilot.attack.name,
         pilot.full.target,
@@ -297,16 +299,18 @@ def _populations(pilot: Pilot, fpr: float, rng: np.random.Generator, tick: Tick)
     return tuple(rows)
 
 
-def _queries(pilot: Pilot, fpr: float, tpr: float) -> tuple[QueriesRow, ...]:
+def _queries(pilot: Pilot, fpr: float) -> tuple[QueriesRow, ...]:
     """Width of the TPR's interval with a quarter of the queries, with all, and with four times as many."""
-    members = pilot.full.truth.members[pilot.full.truth.queries]
-    rows = []
+    queries = pilot.full.truth.queries
+    members = pilot.full.truth.members[queries]
+    roc, rows = roc_curve(pilot.full.scores.score[queries], members), []
     for factor in (0.25, 1.0, 4.0):
         inside, outside = (int(factor * np.sum(members == which)) for which in (True, False))
         width = None
         if pilot.fprs and inside and round(outside * fpr, 9) >= 1:
-            low, high = clopper_pearson(round(tpr * inside), inside)
-            width = float(high - low) / 2
+            # That of the pilot, the error of the cut included; it shrinks with the root of the number.
+            now = tpr_interval(roc, fpr)
+            width = (now.high - now.low) / 2 / math.sqrt(factor)
         rows.append(QueriesRow(inside, outside, width))
     return tuple(rows)
 

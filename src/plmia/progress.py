@@ -55,6 +55,7 @@ class Meter:
     ) -> None:
         if self._timer:
             self._timer.cancel()
+            self._timer.join()
         with self._lock:
             self._console = None
             if self._bar:

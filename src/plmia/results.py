@@ -114,6 +114,8 @@ class ResultFolder:
         try:
             self._zip.close()
             self._metrics.write_text(json.dumps(metrics, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            # Of an earlier run: it must not stay beside these if it cannot be written anew.
+            (self._folder / "records.csv").unlink(missing_ok=True)
             self._scores.replace(self._folder / "scores.npz")
             self._metrics.replace(self._folder / "metrics.json")
             saved = SavedResults(self._folder)

@@ -35,8 +35,10 @@ class SavedResults(Overview):
             self.metrics: dict[str, Any] = json.loads(text)
             self.attacks: list[str] = list(self.metrics["attacks"])
             self.targets: list[int] = [int(target) for target in self.metrics["about"]["targets"]]
-            with zipfile.ZipFile(folder / "scores.npz") as archive:
-                self._names = set(archive.namelist())
+            # Open as long as this is: its table of contents is long where there are many targets.
+            self._archive = zipfile.ZipFile(folder / "scores.npz")
+            if not (self.attacks and self.targets):
+                raise ValueError("no attack or no target")
         except OSError as error:
             raise OutputError(
                 f"{folder} has no results ({error.strerror}: {Path(error.filename or folder).name}): "
@@ -47,12 +49,8 @@ class SavedResults(Overview):
 
     def scores(self, attack: str, target: int) -> Scores:
         """Scores of every point by one attack on one target."""
-        if attack not in self.attacks:
-            raise OutputError(
-                f"{attack!r} is not among the results in {self.folder}: take one of {', '.join(self.attacks)}"
-            )
         score, own, conformal, statistic = (
-            self._array(f"{attack}/{target}/{key}") for key in ("score", "log10_p", "log10_p_conformal", "statistic")
+            self._of(attack, target, key) for key in ("score", "log10_p", "log10_p_conformal", "statistic")
         )
         return Scores(attack, score, conformal if np.array_equal(own, conformal) else own, conformal, statistic)
 
@@ -71,12 +69,12 @@ class SavedResults(Overview):
     @cached_property
     def labels(self) -> npt.NDArray[np.integer] | None:
         """Class of each point [points], where classes are known."""
-        return self._array("labels") if "labels.npy" in self._names else None
+        return self._array("labels") if "labels.npy" in self._archive.namelist() else None
 
     def roc(self, attack: str, target: int) -> Roc:
         """ROC curve on the evaluated points."""
         queries = self.queries(target)
-        return roc_curve(self.scores(attack, target).score[queries], self.members(target)[queries])
+        return roc_curve(self._of(attack, target, "score")[queries], self.members(target)[queries])
 
     def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
         """Evaluated points, the most exposed first.
@@ -93,9 +91,16 @@ class SavedResults(Overview):
         scores = self.scores(attack, target)
         return record_table(scores, self.population(target), self.queries(target), self.labels)
 
+    def _of(self, attack: str, target: int, key: str) -> npt.NDArray[Any]:
+        if attack not in self.attacks:
+            raise OutputError(
+                f"{attack!r} is not among the results in {self.folder}: take one of {', '.join(self.attacks)}"
+            )
+        return self._array(f"{attack}/{target}/{key}")
+
     def _array(self, name: str) -> npt.NDArray[Any]:
         try:
-            with zipfile.ZipFile(self.folder / "scores.npz") as archive, archive.open(f"{name}.npy") as file:
+            with self._archive.open(f"{name}.npy") as file:
                 array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
         except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
             raise OutputError(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from plmia.assessment import Assessment, assess
+from plmia.assessment import LEVELS, Assessment, assess
 from plmia.decisions import Analytic
 from plmia.diagnostics import (
     EnoughReferences,
@@ -20,8 +20,9 @@ from plmia.diagnostics import (
 from plmia.errors import PlmiaError
 from plmia.evaluation import AttackResult
 from plmia.gaussianity import Gaussianity, gaussianity, metrics_by_group
-from plmia.intervals import over_targets
+from plmia.intervals import mean_rate, over_targets
 from plmia.metrics import fpr_key, summarise
+from plmia.self_check import CHECK_FAILS_BELOW, SelfCheck, self_check
 from plmia.verdict import Verdict, reach_verdict
 
 T = TypeVar("T")
@@ -84,13 +85,14 @@ class Summary:
         """What the run found."""
         return reach_verdict(self._assessments)
 
-    def notes(self) -> list[str]:
-        """What a reader must know beside the numbers, in plain words."""
+    def notes(self, seconds: float | None = None) -> list[str]:
+        """What a reader must know beside the numbers, in plain words; a model takes so many seconds to train."""
         notes = []
         pairs = {target: models for target, models in self._left_out.items() if models}
         if pairs:
             target, models = min(pairs.items())
-            others = f" (and likewise for {len(pairs) - 1} other targets)" if len(pairs) > 1 else ""
+            more = len(pairs) - 1
+            others = f" (and likewise for {more} other target{'s' * (more > 1)})" if more else ""
             which = ", ".join(map(str, models))
             notes.append(
                 f"Model {which} is no reference of target {target}: it trained on the target's set or the complement, "
@@ -107,27 +109,35 @@ class Summary:
             )
         warned = [check.warning for _, check in sorted(self._likeness.items()) if check]
         warned.append(self._sizes_of[min(self._sizes_of)].warning)
-        warned.append(self._power.warning if self._power else None)
         notes += [_sentence(warning) for warning in warned if warning]
-        wrong = [name for name in self._assessments if self._refuted(name)]
+        if self._power and self._power.warning:
+            notes.append(_sentence(self._power.warning + _cost(self._power, seconds)))
+        wrong = {name: found for name in self._assessments if (found := self._refuted(name)) is not None}
         if wrong:
-            most = max(share for name in wrong if (share := self._flagged(name)) is not None)
+            level, share = max(wrong.values(), key=lambda found: found[1])
             notes.append(
-                f"The combined p-value of {', '.join(wrong)} is nominal only: at {100 * CHECK_LEVEL:g} % it flags "
-                f"{100 * most:.1f} % of the known non-members, so its threshold is not used. All decisions are by the "
+                f"The combined p-value of {', '.join(wrong)} is nominal only: at {100 * level:g} % it flags "
+                f"{100 * share:.1f} % of the known non-members, so its threshold is not used. All decisions are by the "
                 "conformal p-value (log10_p_conformal)."
             )
         return notes
 
-    def _flagged(self, attack: str) -> float | None:
-        """Share of known non-members that the attack's combined p-value flags at `CHECK_LEVEL`, if it has one."""
-        checks = [a.decision(Analytic.name, CHECK_LEVEL).check for a in self._assessments[attack]]
-        shares = [check.flagged / check.population for check in checks if check is not None]
-        return float(np.mean(shares)) if shares else None
+    def _flagged(self, attack: str, level: float) -> SelfCheck | None:
+        """How many known non-members of all targets the attack's combined p-value flags, if it has one."""
+        checks = [a.decision(Analytic.name, level).check for a in self._assessments[attack]]
+        made = [check for check in checks if check is not None]
+        return self_check(sum(c.flagged for c in made), sum(c.population for c in made), level) if made else None
 
-    def _refuted(self, attack: str) -> bool:
-        """Whether the known non-members refute the paper's threshold at some level, for some target."""
-        return any(d.rule == Analytic.name for a in self._assessments[attack] for d in a.failed_checks)
+    def _refuted(self, attack: str) -> tuple[float, float] | None:
+        """Level at which the known non-members refute the paper's threshold, and the share of them that it flags.
+
+        The level is `CHECK_LEVEL` if it is refuted there. Trying several levels is paid for.
+        """
+        for level in sorted(LEVELS, key=lambda level: level != CHECK_LEVEL):
+            check = self._flagged(attack, level)
+            if check is not None and check.p_value * len(LEVELS) < CHECK_FAILS_BELOW:
+                return level, check.flagged / check.population
+        return None
 
     def to_json(self, about: dict[str, Any]) -> dict[str, Any]:
         """Build the contents of metrics.json.
@@ -141,7 +151,7 @@ class Summary:
             group.sort(key=lambda a: a.metrics.target)
         attacks = {name: self._attack_json(name) for name in self._assessments}
         about = about | {"references": sorted(self._references), "population": sorted(self._sizes)}
-        notes = self.notes()
+        notes = self.notes(about.get("seconds_per_model"))
         clipped = about["signals"].get("clipped", 0)
         if clipped:
             notes.append(
@@ -182,19 +192,21 @@ class Summary:
                 entry["diagnostics"]["gaussianity_groups"] = self._by_group[name]
         summary = summarise([assessment.metrics for assessment in group])
         entry = summary.to_json() | {"per_target": entries}
-        entry |= {key: mean_of([e[key] for e in entries]) for key in ("decisions", "conformal", "fdr", "epsilon")}
+        entry |= over_all(entries)
         if len(group) > 1:
             entry["auc"]["interval"] = over_targets([a.metrics.auc for a in group]).to_json()
             for point in summary.operating:
-                rates = [a.metrics.tpr_at(point.fpr).tpr for a in group]
-                entry["tpr"][fpr_key(point.fpr)]["interval"] = over_targets(rates).to_json()
-        refuted = self._refuted(name)
-        entry["own_p_value_on_population"] = {
-            "level": CHECK_LEVEL,
-            "flagged": self._flagged(name),
-            "check_failed": refuted,
-        }
+                if point.resolved:
+                    rates = mean_rate([a.metrics.tpr_at(point.fpr) for a in group])
+                    entry["tpr"][fpr_key(point.fpr)]["interval"] = rates.to_json()
+        entry["own_p_value_on_population"] = self._own_p_value(name)
         return entry
+
+    def _own_p_value(self, name: str) -> dict[str, Any]:
+        """Whether the known non-members refute the attack's combined p-value; nulls if it has none."""
+        check, refuted = self._flagged(name, CHECK_LEVEL), self._refuted(name)
+        level, share = refuted or (CHECK_LEVEL, check.flagged / check.population if check else None)
+        return {"level": level, "flagged": share, "check_failed": refuted is not None}
 
 
 def if_possible(check: Callable[[], T]) -> T | None:
@@ -205,18 +217,50 @@ def if_possible(check: Callable[[], T]) -> T | None:
         return None
 
 
-def mean_of(values: list[Any]) -> Any:
-    """Mean over targets of numbers inside equal structures; a truth must hold for all; other things must agree."""
-    first = values[0]
-    if isinstance(first, dict):
-        return {key: mean_of([value[key] for value in values if value is not None]) for key in first}
+def over_all(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over targets of what decisions, false discoveries and epsilon come to; see each target for the rest."""
+    first = entries[0]
+    return {
+        "decisions": {
+            rule: {level: _decision([entry["decisions"][rule][level] for entry in entries]) for level in levels}
+            for rule, levels in first["decisions"].items()
+        },
+        "conformal": {
+            rate: {level: _mean([entry["conformal"][rate][level] for entry in entries]) for level in levels}
+            for rate, levels in first["conformal"].items()
+            if isinstance(levels, dict)
+        },
+        "fdr": {
+            fdr: {key: _mean([entry["fdr"][fdr][key] for entry in entries]) for key in found}
+            for fdr, found in first["fdr"].items()
+        },
+        "epsilon": {
+            "low": _mean([entry["epsilon"]["low"] for entry in entries]),
+            "one_run_low": _mean([entry["epsilon"]["one_run"]["low"] for entry in entries]),
+            "delta": first["epsilon"]["delta"],
+        },
+    }
+
+
+def _decision(each: list[dict[str, Any]]) -> dict[str, Any]:
+    refused = [one["refused"] for one in each if one["refused"]]
+    rates = {key: _mean([one[key] for one in each]) for key in ("fpr_realised", "tpr")}
+    return {"level": each[0]["level"]} | rates | {"targets_refused": len(refused), "refused": (refused or [None])[0]}
+
+
+def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    if known and isinstance(known[0], bool):
-        return all(known)
-    if known and isinstance(known[0], int | float):
-        return float(np.mean(known))
-    return first if all(value == first for value in values) else None
+    return float(np.mean(known)) if known else None
 
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:].rstrip('.')}."
+
+
+def _cost(power: EnoughReferences, seconds: float | None) -> str:
+    """What as many references again would cost."""
+    if seconds is None:
+        return ""
+    more = power.n_references * seconds
+    amount = f"{more / 3600:.1f} hours" if more > 3600 else f"{max(more / 60, 1):.0f} minutes"
+    return f" (as many again take about {amount} of training, one at a time)"

@@ -30,14 +30,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import bdtrc, chdtri, lambertw
+from scipy.special import chdtri, lambertw
 
 from plmia.errors import PopulationError
 from plmia.numerics import FloatArray
+from plmia.self_check import SelfCheck, self_check
 
 # Fewer values leave fewer than 10 beyond u, and the likelihood region then says nothing useful.
 LEAST_POPULATION = 100
@@ -46,44 +46,6 @@ LEAST_TO_MODEL = 500
 FURTHEST = 4
 # How many rates x / s are tried beside 0, an exponential tail.
 _RATES = 240
-# A check fails when a valid rule would flag so many known non-members in at most one audit in a thousand.
-CHECK_FAILS_BELOW = 0.001
-
-
-@dataclass(frozen=True)
-class SelfCheck:
-    """How many known non-members a rule flags when each is treated like a query.
-
-    Parameters
-    ----------
-    flagged, population : int
-        How many of how many are called members.
-    level : float
-        The share that may be.
-    p_value : float
-        Probability that a binomial count with this share is at least ``flagged``.
-    """
-
-    flagged: int
-    population: int
-    level: float
-    p_value: float
-
-    @property
-    def passed(self) -> bool:
-        """Whether the count is not too large to be chance."""
-        return self.p_value >= CHECK_FAILS_BELOW
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain Python values."""
-        names = ("flagged", "population", "level", "p_value", "passed")
-        return {name: getattr(self, name) for name in names}
-
-
-def self_check(flagged: int, population: int, level: float) -> SelfCheck:
-    """Test by the binomial upper tail whether ``flagged`` of ``population`` is more than ``level`` allows."""
-    p_value = float(bdtrc(flagged - 1, population, level)) if flagged else 1.0
-    return SelfCheck(flagged, population, level, p_value)
 
 
 @dataclass(frozen=True, eq=False)

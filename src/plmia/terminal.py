@@ -14,9 +14,6 @@ from rich.table import Table
 
 SHOWN_FPRS = ("0.01", "0.001", "0.0001", "0")
 
-# The table stays readable side by side with something else, however wide a terminal is.
-WIDEST = 100
-
 
 def stdout() -> Console:
     """Return standard output; what its encoding cannot write appears as a question mark."""
@@ -77,14 +74,14 @@ def fitting_table(metrics: dict[str, Any], console: Console) -> Table:
     metrics : dict
         The contents of metrics.json.
     console : Console
-        Where it will be printed; on a terminal it takes at most `WIDEST` characters a row.
+        Where it will be printed.
     """
-    room = min(console.width, WIDEST) if console.is_terminal else console.width
-    table = Table()
-    for table in _tables(metrics):
-        if console.measure(table).maximum <= room:
-            break
-    return table
+    # Measured where there is any room: a console cuts what it measures to its own width.
+    wide = console.options.update(max_width=10_000)
+    tables = list(_tables(metrics))
+    return next(
+        (table for table in tables if console.measure(table, options=wide).maximum <= console.width), tables[-1]
+    )
 
 
 def _tables(metrics: dict[str, Any]) -> Iterator[Table]:
@@ -94,13 +91,13 @@ def _tables(metrics: dict[str, Any]) -> Iterator[Table]:
     for fprs, spread in ((SHOWN_FPRS, True), (SHOWN_FPRS, False), (known, False)):
         table = Table(box=None, pad_edge=False)
         table.add_column("attack")
-        for name in ("AUC", *(f"TPR@{100 * float(fpr):g}%" for fpr in fprs), "check@1%"):
+        for name in ("AUC", *(f"TPR@{100 * float(fpr):g}%" for fpr in fprs), "ε ≥", "check@1%"):
             table.add_column(name, justify="right")
         for name, attack in attacks.items():
             rates = (attack["tpr"][fpr] for fpr in fprs)
             cells = (_spread(rate, spread) if rate["resolved"] else "–" for rate in rates)
-            own = _check(attack["own_p_value_on_population"])
-            table.add_row(name.replace("[", r"\["), _spread(attack["auc"], spread), *cells, own)
+            last = f"{attack['epsilon']['low']:.2f}", _check(attack["own_p_value_on_population"])
+            table.add_row(name.replace("[", r"\["), _spread(attack["auc"], spread), *cells, *last)
         yield table
 
 
@@ -134,4 +131,5 @@ def _check(own: dict[str, Any]) -> str:
     """Share of the known non-members that an attack's own p-value flags, and whether its threshold stands."""
     if own["flagged"] is None:
         return "–"
-    return f"{'fails' if own['check_failed'] else 'holds'} ({100 * own['flagged']:.1f})"
+    at = "" if own["level"] == 0.01 else f" at {100 * own['level']:g}%"
+    return f"{'fails' if own['check_failed'] else 'not refuted'} ({100 * own['flagged']:.1f}{at})"

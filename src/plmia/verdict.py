@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plmia.assessment import CONFIDENCE, Assessment
-from plmia.intervals import Interval, over_targets
+from plmia.intervals import Interval, mean_rate
 
 # The false-positive rate of the verdict: the first of these at which so many non-members may lie above the cut.
 VERDICT_FPRS = (0.001, 0.01)
@@ -63,7 +63,7 @@ class Verdict:
     def __str__(self) -> str:
         records = f"{_count(self.exposed)} exposed at a false discovery rate of {100 * VERDICT_FDR:g} %"
         if self.exposed == 0 and self.least > 1:
-            records += f" (the population is too small to name fewer than {self.least:,} at once)"
+            records += f" (the population is so small that it takes {self.least:,} at once to name any)"
         mean = f" on average over {self.targets} targets" if self.targets > 1 else ""
         if self.fpr is None or self.tpr is None or self.interval is None:
             shown = "A leak was shown" if self.leaks else "No leak was shown"
@@ -93,7 +93,7 @@ class Verdict:
             "exposed": self.exposed,
             "least_exposed": self.least,
             "fdr": VERDICT_FDR,
-            "rule": "conformal",
+            "exposed_by": "conformal",
             "targets": self.targets,
         }
 
@@ -128,7 +128,7 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
         # All joint intervals hold at once, so their mean ends bound the mean over these targets.
         low, high = (sum(getattr(a.joint[fpr], end) for a in group) / len(group) for end in ("low", "high"))
     else:
-        mean = over_targets(rates, confidence=1 - (1 - CONFIDENCE) / len(assessments))
+        mean = mean_rate([a.metrics.tpr_at(fpr) for a in group], 1 - (1 - CONFIDENCE) / len(assessments))
         low, high = mean.low, mean.high
     interval = Interval(low, high, CONFIDENCE)
     return Verdict(best, fpr, sum(rates) / len(rates), interval, exposed, least, len(group), auc)

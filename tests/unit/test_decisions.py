@@ -29,7 +29,7 @@ from plmia.decisions import (
 )
 from plmia.errors import AttackError, PlmiaError, PopulationError
 from plmia.scoring import Scores, conformal_log10_p
-from plmia.tail import self_check
+from plmia.self_check import self_check
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -170,7 +170,7 @@ def test_class_conformal_refuses_when_all_classes_are_silent() -> None:
 
 
 @pytest.mark.parametrize("levels", [4, 30, 10_000])
-@pytest.mark.parametrize("level", [0.003, 0.05, 0.29, 0.5])
+@pytest.mark.parametrize("level", [0.005, 0.05, 0.29, 0.5])
 def test_held_out_flags_at_most_the_level_of_the_population(levels: int, level: float) -> None:
     phi, n = tied(levels, 500, levels), 200
     flagged = HeldOut(level)(known_of(phi, n)).flagged
@@ -247,8 +247,9 @@ def test_no_flag_is_no_evidence_against_a_rule() -> None:
     check = self_check(0, 100, 0.01)
     assert check.p_value == 1
     assert check.passed
+    most = 1 - 0.05 ** (1 / 100)  # of 100 none is flagged in 5 % of the cases at this share
     assert json.loads(json.dumps(check.to_json())) == {
-        "flagged": 0, "population": 100, "level": 0.01, "p_value": 1.0, "passed": True,
+        "flagged": 0, "population": 100, "level": 0.01, "p_value": 1.0, "passed": True, "most": pytest.approx(most),
     }  # fmt: skip
 
 
@@ -327,10 +328,9 @@ def test_what_cannot_be_used_is_said_not_raised() -> None:
     members = np.arange(300) % 2 == 0
     decisions = judge_all([R(0.001) for R in RULES], known_of(np.arange(300), 100), members, np.arange(100, 300))
     assert [d.rule for d in decisions] == [R.name for R in RULES]
-    refused = {d.rule for d in decisions if d.refused}
-    assert refused == {"analytic", "conformal", "class-conformal", "tolerance", "modelled-tail"}
+    assert all(decision.refused for decision in decisions)
     for decision in decisions:
-        assert (decision.fpr_realised is None) == (decision.refused is not None)
+        assert decision.fpr_realised is None
         assert json.dumps(decision.to_json(), allow_nan=False)
 
 

@@ -39,7 +39,7 @@ def test_no_more_than_guessing_is_called_no_leak() -> None:
     assert str(verdict).startswith("No leak was shown: guessing would find 1 %. With at most 1 false accusation in 100")
     assert "0 records are exposed" in str(verdict)
     small = Verdict("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 0, 138, 1)
-    assert str(small).endswith("5 % (the population is too small to name fewer than 138 at once).")
+    assert str(small).endswith("5 % (the population is so small that it takes 138 at once to name any).")
     assert "1 record is exposed" in str(Verdict("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 1, 1, 1))
 
 

@@ -54,7 +54,7 @@ def gate(
             "allow more"
         )
     saved = SavedResults(run)
-    found = _intervals(saved, list(names) or saved.attacks, at_fpr, confidence)
+    found = _intervals(saved, list(dict.fromkeys(names)) or saved.attacks, at_fpr, confidence)
     (attack, target), (tpr, interval) = max(found.items(), key=lambda item: (item[1][1].high, item[1][0]))
     passed = interval.high <= max_tpr
     text = (

@@ -112,6 +112,10 @@ def _residuals(values: FloatArray, outside: npt.NDArray[np.bool_]) -> tuple[Floa
 def _against_peers(values: FloatArray) -> float:
     """Student's t of the first value against the others, of (others - 1) degrees of freedom if it is like them."""
     others = values[1:]
+    if not np.ptp(others) > 0:
+        raise ReferencesError(
+            "the references do not differ from each other on the population: train them with other seeds"
+        )
     return float((values[0] - others.mean()) / (others.std(ddof=1) * math.sqrt(1 + 1 / len(others))))
 
 

@@ -339,7 +339,7 @@ def enough_references(
 
 def _warning(curves: Sequence[Curve], n: int) -> str | None:
     if curves[0].fit is None:
-        return f"{n} references are too few to say what more of them would give: 16 are needed for that, in pairs"
+        return f"{n} references are too few to say what more would give: 16 in complementary pairs are needed for that"
     found = []
     for curve in curves:
         doubled, now = curve.times(2), curve.mean[-1]

@@ -1,0 +1,147 @@
+"""Results as a notebook shows them: a table of columns for pandas or polars, and a short page of HTML."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from plmia.errors import OutputError, PlmiaError
+from plmia.metrics import fpr_key
+
+Library = Literal["pandas", "polars"]
+"""What a table is made with."""
+
+LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
+
+# Columns of the HTML table: the false-positive rates that the command's table shows, too.
+SHOWN_FPRS = ("0.01", "0.001", "0.0001", "0")
+
+
+class FrameError(PlmiaError):
+    """A table that cannot be made, because the library for it is unknown or not installed."""
+
+
+def make_frame(columns: Mapping[str, Sequence[Any]], library: Library | None = None) -> Any:
+    """Make a data frame of columns.
+
+    Parameters
+    ----------
+    columns : mapping of str to sequence, each [rows]
+        The columns, in order.
+    library : {"pandas", "polars"}, optional
+        What to make it with; by default the first of these that is installed.
+    """
+    if library is None:
+        library = next((name for name in LIBRARIES if find_spec(name) is not None), None)
+    if library is None:
+        raise FrameError("a frame needs pandas or polars, neither is installed: pip install pandas, or use columns()")
+    if library not in LIBRARIES:
+        raise FrameError(f"there is no library {library!r}: give {' or '.join(map(repr, LIBRARIES))}")
+    try:
+        return import_module(library).DataFrame(dict(columns))
+    except ImportError as error:
+        raise FrameError(f"{library} is not installed: pip install {library}, or use columns()") from error
+
+
+class Overview:
+    """What can be asked of the results of a run: single numbers, a frame, a page for notebooks.
+
+    Those that inherit have `folder`, where the results are, and `metrics`, the contents of metrics.json.
+    """
+
+    folder: Path
+    metrics: dict[str, Any]
+
+    def auc(self, attack: str = "pl-mia") -> float:
+        """Area under the ROC curve of one attack, mean over targets."""
+        return float(self._attack(attack)["auc"]["mean"])
+
+    def tpr(self, fpr: float, attack: str = "pl-mia") -> float:
+        """True positive rate of one attack at a false positive rate of at most ``fpr`` (0, 0.0001, 0.001 or 0.01)."""
+        rates = self._attack(attack)["tpr"]
+        if fpr_key(fpr) not in rates:
+            raise OutputError(f"there is no TPR at an FPR of {fpr:g}: take one of {', '.join(rates)}")
+        return float(rates[fpr_key(fpr)]["mean"])
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the columns of `to_frame` as lists."""
+        return metric_columns(self.metrics)
+
+    def to_frame(self, library: Library | None = None) -> Any:
+        """Return one row an attack and target, with AUC and TPRs as fractions and the ends of their intervals.
+
+        Columns are ``attack``, ``target``, ``auc``, ``auc_low``, ``auc_high``, and for each false-positive rate
+        ``tpr_0.01``, ``tpr_0.01_low``, ``tpr_0.01_high``; empty where there are too few non-members.
+
+        Parameters
+        ----------
+        library : {"pandas", "polars"}, optional
+            What to make it with; by default the first of these that is installed.
+        """
+        return make_frame(self.columns(), library)
+
+    def _attack(self, name: str) -> dict[str, Any]:
+        attacks: dict[str, dict[str, Any]] = self.metrics["attacks"]
+        if name not in attacks:
+            raise OutputError(f"{name!r} is not among the results in {self.folder}: take one of {', '.join(attacks)}")
+        return attacks[name]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r}): {self.metrics['verdict']['text']}"
+
+    def _repr_html_(self) -> str:
+        return html_overview(self.metrics, self.folder)
+
+
+def metric_columns(metrics: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Tidy columns of metrics.json, a row for each attack and target; see `Overview.to_frame`."""
+    rows = [_row(name, entry) for name, attack in metrics["attacks"].items() for entry in attack["per_target"]]
+    return {column: [row[column] for row in rows] for column in rows[0]} if rows else {}
+
+
+def _row(attack: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    ends = entry.get("auc_interval") or {"low": None, "high": None}
+    row = {"attack": attack, "target": entry["target"], "auc": entry["auc"]}
+    row |= {"auc_low": ends["low"], "auc_high": ends["high"]}
+    for fpr, point in entry["tpr"].items():
+        # The interval at exactly this rate, where one exists, tells more than that of the cut which was found.
+        ends = point.get("at_nominal") or point
+        values = (point["tpr"], ends["low"], ends["high"]) if point["resolved"] else (None, None, None)
+        row |= dict(zip((f"tpr_{fpr}", f"tpr_{fpr}_low", f"tpr_{fpr}_high"), values, strict=True))
+    return row
+
+
+def html_overview(metrics: Mapping[str, Any], folder: Path) -> str:
+    """Verdict and a compact table in percent, as HTML without scripts or anything from elsewhere.
+
+    Parameters
+    ----------
+    metrics : mapping
+        The contents of metrics.json.
+    folder : Path
+        Where the results are.
+    """
+    head = ["attack", "AUC", *(f"TPR at {100 * float(fpr):g} %" for fpr in SHOWN_FPRS)]
+    rows = [
+        [name, _percent(attack["auc"]), *(_percent(attack["tpr"].get(fpr)) for fpr in SHOWN_FPRS)]
+        for name, attack in metrics["attacks"].items()
+    ]
+    best = metrics["verdict"]["attack"]
+    body = "".join(f"<tr>{_cells('th' if row[0] == best else 'td', row)}</tr>" for row in rows)
+    return (
+        f"<div><p><strong>{html.escape(metrics['verdict']['text'])}</strong></p>"
+        f"<table><thead><tr>{_cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
+        f"<p>Percent of the members found at a false-positive rate; <code>{html.escape(str(folder))}</code></p></div>"
+    )
+
+
+def _cells(tag: str, texts: Sequence[str]) -> str:
+    return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)
+
+
+def _percent(value: Mapping[str, Any] | None) -> str:
+    return f"{100 * value['mean']:.2f}" if value is not None and value.get("resolved", True) else "–"

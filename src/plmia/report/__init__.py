@@ -1,0 +1,8 @@
+"""The report of an audit: one HTML page and its figures."""
+
+from __future__ import annotations
+
+from plmia.report.content import Extras
+from plmia.report.page import write_report
+
+__all__ = ["Extras", "write_report"]

@@ -1,0 +1,329 @@
+// The page's behaviour: figures drawn by plotly.js when they come into sight, and the table of records.
+"use strict";
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const drawn = JSON.parse(byId("drawn").textContent);
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const coarse = window.matchMedia("(pointer: coarse)");
+  const NARROW = 560;
+
+  // ---- figures ----
+
+  const theme = () => (dark.matches ? drawn.dark : drawn.light);
+
+  function colour(text) {
+    if (!text.startsWith("@")) return text;
+    const [name, strength] = text.slice(1).split("/");
+    const hex = theme()[name];
+    if (!strength) return hex;
+    const part = (at) => parseInt(hex.slice(at, at + 2), 16);
+    return `rgba(${part(1)},${part(3)},${part(5)},${strength})`;
+  }
+
+  function painted(value) {
+    if (typeof value === "string") return colour(value);
+    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(painted);
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, painted(part)]));
+    }
+    return value;
+  }
+
+  function layoutOf(figure, width) {
+    const layout = painted(figure.layout);
+    const narrow = width < NARROW;
+    const axes = Object.keys(layout).filter((key) => /^[xy]axis/.test(key));
+    for (const key of axes) {
+      Object.assign(layout[key], {
+        gridcolor: colour("@grid"), linecolor: colour("@edge"), showline: true, automargin: true, fixedrange: coarse.matches,
+      });
+      layout[key].title = { text: layout[key].title.text, font: { size: narrow ? 12 : 14 }, standoff: 8 };
+      layout[key].tickfont = { size: narrow ? 11 : 12 };
+    }
+    if (narrow && layout.xaxis2) {
+      // Two panels side by side become one above the other.
+      Object.assign(layout.xaxis, { domain: [0, 1] });
+      Object.assign(layout.xaxis2, { domain: [0, 1] });
+      layout.yaxis.domain = [0.6, 1];
+      layout.yaxis2.domain = [0, 0.4];
+      layout.height *= 1.6;
+    }
+    return Object.assign(layout, {
+      autosize: true,
+      showlegend: false,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif", color: colour("@ink"), size: 13 },
+      hoverlabel: { bgcolor: colour("@panel"), bordercolor: colour("@edge"), font: { color: colour("@ink") }, namelength: -1 },
+      margin: { l: 20, r: narrow ? 14 : 24, t: narrow ? 34 : 30, b: 20 },
+      dragmode: coarse.matches ? false : "zoom",
+      bargap: 0,
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("@soft"), activecolor: colour("@ink") },
+    });
+  }
+
+  const config = {
+    responsive: true, displaylogo: false, displayModeBar: coarse.matches ? false : "hover",
+    // Named one by one: among plotly's own choice is one that sends the figure's data to a server.
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
+    plotlyServerURL: "",
+  };
+  const shown = new Map(); // name of a figure -> its traces as they are shown
+
+  function draw(node) {
+    const name = node.dataset.figure;
+    const figure = drawn.figures[name];
+    const plot = node.querySelector(".plot");
+    if (!shown.has(name)) shown.set(name, figure.data.map((trace) => trace.visible !== false));
+    node.classList.add("live");
+    const data = painted(figure.data).map((trace, i) => Object.assign(trace, { visible: shown.get(name)[i] }));
+    return Plotly.react(plot, data, layoutOf(figure, plot.clientWidth), config).then(() => {
+      plot.setAttribute("role", "group");
+      plot.setAttribute("aria-label", figure.alt);
+      for (const svg of plot.querySelectorAll("svg")) svg.setAttribute("aria-hidden", "true");
+      if (!node.dataset.drawn) legend(node, figure);
+      node.dataset.drawn = "true";
+    });
+  }
+
+  const unescaped = (text) => text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
+
+  function swatch(trace) {
+    const ns = "http://www.w3.org/2000/svg";
+    const svg = document.createElementNS(ns, "svg");
+    svg.setAttribute("width", "26");
+    svg.setAttribute("height", "12");
+    svg.setAttribute("aria-hidden", "true");
+    const variable = (text) => (text.startsWith("@") ? `var(--${text.slice(1).split("/")[0]})` : text);
+    const add = (kind, attributes) => {
+      const mark = document.createElementNS(ns, kind);
+      for (const [key, value] of Object.entries(attributes)) mark.setAttribute(key, value);
+      svg.append(mark);
+    };
+    if (trace.type === "bar") {
+      add("rect", { x: 2, y: 1, width: 22, height: 10, fill: variable(trace.marker.color), "fill-opacity": 0.6 });
+    } else if (trace.mode === "markers") {
+      const open = trace.marker.symbol.endsWith("-open");
+      const paint = open ? { fill: "none", stroke: variable(trace.marker.color), "stroke-width": 2 } : { fill: variable(trace.marker.color) };
+      const shapes = {
+        square: "8,1 18,1 18,11 8,11", diamond: "13,0 19,6 13,12 7,6", "triangle-up": "13,0 19,11 7,11", "triangle-down": "13,12 19,1 7,1",
+        x: "8,3 10,1 13,4 16,1 18,3 15,6 18,9 16,11 13,8 10,11 8,9 11,6",
+      };
+      const shape = shapes[trace.marker.symbol.replace("-open", "")];
+      if (shape) add("polygon", { points: shape, ...paint });
+      else add("circle", { cx: 13, cy: 6, r: 5, ...paint });
+    } else {
+      const dashes = { dash: "7,4", dot: "2,3", dashdot: "7,3,2,3", longdash: "11,4" };
+      add("line", {
+        x1: 0, y1: 6, x2: 26, y2: 6, stroke: variable(trace.line.color), "stroke-width": trace.line.width,
+        "stroke-dasharray": dashes[trace.line.dash] || "none",
+      });
+    }
+    return svg;
+  }
+
+  function legendButton(label, mark, pressed, toggle) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.setAttribute("aria-pressed", String(pressed));
+    if (mark) button.append(mark);
+    button.append(label);
+    button.addEventListener("click", () => {
+      const on = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(on));
+      toggle(on);
+    });
+    return button;
+  }
+
+  function legend(node, figure) {
+    const box = node.querySelector(".legend");
+    const entries = figure.data.filter((trace) => trace.showlegend !== false);
+    if (entries.length < 2) return;
+    const state = shown.get(node.dataset.figure);
+    const isBand = (trace) => trace.fill === "toself";
+    const hiddenBands = figure.data.some((trace) => isBand(trace) && trace.visible === false);
+    const off = new Set(); // groups that are switched off
+    let bands = false;
+    const update = () => {
+      figure.data.forEach((trace, i) => {
+        const wanted = trace.visible !== false || (bands && isBand(trace));
+        state[i] = wanted && !off.has(trace.legendgroup ?? trace.name);
+      });
+      draw(node);
+    };
+    for (const trace of entries) {
+      const group = trace.legendgroup ?? trace.name;
+      box.append(legendButton(unescaped(trace.name), swatch(trace), true, (on) => {
+        if (on) off.delete(group); else off.add(group);
+        update();
+      }));
+    }
+    if (hiddenBands) {
+      box.append(legendButton("95 % bands of all attacks", null, false, (on) => { bands = on; update(); }));
+    }
+  }
+
+  const figures = [...document.querySelectorAll("figure[data-figure]")];
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting) {
+        watcher.unobserve(entry.target);
+        draw(entry.target);
+      }
+    }
+  }, { rootMargin: "500px" });
+  figures.forEach((node) => watcher.observe(node));
+  const redraw = () => figures.filter((node) => node.dataset.drawn).forEach(draw);
+  dark.addEventListener("change", redraw);
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if ((width < NARROW) !== (window.innerWidth < NARROW)) redraw();
+    width = window.innerWidth;
+  });
+
+  // ---- records ----
+
+  const rows = JSON.parse(byId("rows").textContent);
+  const count = rows.index.length;
+  const PAGE = 25;
+  const number = (value, digits) => (value === 0 ? "0" : Math.abs(value) < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(digits))));
+  const columns = [
+    { key: "rank", head: "Rank", text: (i) => rows.rank[i].toLocaleString("en") },
+    { key: "index", head: "Record", text: (i) => String(rows.index[i]) },
+    { key: "label", head: "Class", text: (i) => rows.classes[rows.label[i]], words: true },
+    { key: "score", head: "Score", text: (i) => number(rows.score[i], 5) },
+    { key: "p", head: "p", text: (i) => number(rows.p[i], 3) },
+    { key: "q", head: "q", text: (i) => number(rows.q[i], 3) },
+  ].filter((column) => rows[column.key]);
+  const state = { key: "rank", up: true, page: 0, found: [] };
+
+  function head() {
+    const line = document.createElement("tr");
+    for (const column of columns) {
+      const cell = document.createElement("th");
+      cell.scope = "col";
+      if (column.words) cell.className = "words";
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = column.head;
+      button.dataset.key = column.key;
+      button.addEventListener("click", () => {
+        // Larger scores and smaller ranks, p and q come first.
+        state.up = state.key === column.key ? !state.up : column.key !== "score";
+        state.key = column.key;
+        refresh();
+      });
+      cell.append(button);
+      line.append(cell);
+    }
+    if (rows.previews.length) {
+      const cell = document.createElement("th");
+      cell.scope = "col";
+      cell.className = "what";
+      cell.textContent = "What it is";
+      line.append(cell);
+    }
+    byId("table").tHead.append(line);
+  }
+
+  function matches(i, words, label, q) {
+    if (label !== "" && String(rows.label[i]) !== label) return false;
+    if (q !== "" && rows.q[i] > Number(q)) return false;
+    if (!words) return true;
+    const text = [rows.index[i], rows.label ? rows.classes[rows.label[i]] : "", rows.previews[i]?.text ?? ""].join(" ");
+    return text.toLowerCase().includes(words);
+  }
+
+  function refresh() {
+    const words = byId("search").value.trim().toLowerCase();
+    const label = rows.label ? byId("class").value : "";
+    const q = byId("fdr").value;
+    const values = rows[state.key];
+    const sign = state.up ? 1 : -1;
+    state.found = rows.index.map((_, i) => i).filter((i) => matches(i, words, label, q));
+    state.found.sort((a, b) => sign * (values[a] - values[b]) || a - b);
+    state.page = 0;
+    show();
+  }
+
+  function preview(i) {
+    const cell = document.createElement("td");
+    cell.className = "what";
+    const what = rows.previews[i];
+    if (what?.image) {
+      const image = document.createElement("img");
+      image.src = what.image;
+      image.alt = `Record ${rows.index[i]}`;
+      cell.append(image);
+    } else if (what?.text) {
+      cell.textContent = what.text;
+    }
+    return cell;
+  }
+
+  function show() {
+    const pages = Math.max(1, Math.ceil(state.found.length / PAGE));
+    state.page = Math.min(Math.max(state.page, 0), pages - 1);
+    const start = state.page * PAGE;
+    const lines = state.found.slice(start, start + PAGE).map((i) => {
+      const line = document.createElement("tr");
+      for (const column of columns) {
+        const cell = document.createElement("td");
+        if (column.words) cell.className = "words";
+        cell.textContent = column.text(i);
+        line.append(cell);
+      }
+      if (rows.previews.length) line.append(preview(i));
+      return line;
+    });
+    byId("table").tBodies[0].replaceChildren(...lines);
+    for (const button of byId("table").tHead.querySelectorAll("button")) {
+      const chosen = button.dataset.key === state.key;
+      button.parentElement.setAttribute("aria-sort", chosen ? (state.up ? "ascending" : "descending") : "none");
+    }
+    const found = state.found.length;
+    byId("count").textContent = found
+      ? `Records ${start + 1} to ${Math.min(start + PAGE, found)} of ${found.toLocaleString("en")} that match.`
+      : "No record matches.";
+    byId("page").textContent = `Page ${state.page + 1} of ${pages}`;
+    byId("first").disabled = byId("previous").disabled = state.page === 0;
+    byId("next").disabled = byId("last").disabled = state.page >= pages - 1;
+  }
+
+  function csv() {
+    // A spreadsheet would run a text that starts like a formula.
+    const quoted = (text) => `"${(/^[=+\-@\t\r]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+    const lines = state.found.map((i) => {
+      const cells = [rows.index[i], rows.label ? rows.label[i] : "", rows.score[i], rows.p[i], rows.q[i], rows.rank[i]];
+      return (rows.named && rows.label ? [...cells, quoted(rows.classes[rows.label[i]])] : cells).join(",");
+    });
+    const header = `index,label,score,p,q,rank${rows.named && rows.label ? ",class" : ""}`;
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([[header, ...lines, ""].join("\n")], { type: "text/csv" }));
+    link.download = "exposed_records.csv";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  }
+
+  head();
+  if (rows.label) {
+    for (const [label, name] of Object.entries(rows.classes)) byId("class").append(new Option(name, label));
+  } else {
+    byId("class-label").hidden = true;
+  }
+  byId("held").textContent = rows.total > count
+    ? `This page holds the first ${count.toLocaleString("en")} of ${rows.total.toLocaleString("en")}${rows.file ? "; records.csv has all" : ""}.` : "";
+  byId("controls").hidden = byId("pager").hidden = false;
+  byId("controls").addEventListener("submit", (event) => event.preventDefault());
+  byId("search").addEventListener("input", refresh);
+  byId("class").addEventListener("change", refresh);
+  byId("fdr").addEventListener("change", refresh);
+  byId("csv").addEventListener("click", csv);
+  const turn = (change) => () => { state.page = change(state.page); show(); };
+  byId("first").addEventListener("click", turn(() => 0));
+  byId("previous").addEventListener("click", turn((page) => page - 1));
+  byId("next").addEventListener("click", turn((page) => page + 1));
+  byId("last").addEventListener("click", turn(() => Infinity));
+  refresh();
+})();

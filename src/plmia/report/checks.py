@@ -1,0 +1,322 @@
+"""Figures that say whether the numbers can be trusted: p-values, false-positive rates, references, training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from plmia.report.content import Content, nice_percent, percent, seconds, sentence
+from plmia.report.plots import (
+    Absent,
+    Axis,
+    Figure,
+    Spec,
+    band,
+    bars,
+    error_bars,
+    line,
+    linear_axis,
+    log_percent_axis,
+    points,
+)
+from plmia.report.theme import series
+
+RULES = {
+    "conformal": "conformal",
+    "class-conformal": "conformal by class",
+    "held-out": "held-out quantile",
+    "tolerance": "tolerance limit",
+    "modelled-tail": "modelled tail",
+    "analytic": "analytic (the paper's)",
+}
+
+
+def p_values_figure(content: Content) -> Figure | Absent:
+    """Histograms of pairwise p-values with the uniform line (`fig:pvalue_distribution`)."""
+    title = "Pairwise p-values"
+    found = content.entry().get("diagnostics", {}).get("pairwise_p")
+    if not found or not sum(found["non_members"]):
+        why = (found or {}).get("warning") or "this run kept no pairwise p-values: run it again"
+        return Absent("p-values", title, sentence(why))
+    n = len(found["members"])
+    centres = (np.arange(n) + 0.5) / n
+    data, tallest = [], 1.0
+    for name, key, colour in (("non-members", "non_members", "@orange"), ("members", "members", "@blue")):
+        density = n * np.array(found[key]) / max(1, sum(found[key]))
+        tallest = max(tallest, float(density.max()))
+        hover = "density %{y:.2f} of %{fullData.name}<extra></extra>"
+        data.append(bars(name, centres, density, 1 / n, colour, hovertemplate=hover))
+    data.append(line("uniform", [0, 1], [1, 1], "@ink", dash="dash", hoverinfo="skip"))
+    return Figure(
+        "p-values",
+        title,
+        "Each query is compared with each known non-member of the population; members should have small p-values. "
+        "Healthy: the non-members' histogram follows the dashed uniform line. Where it does not, a threshold that "
+        "trusts these p-values is wrong, and the conformal one is used instead.",
+        f"Histogram of pairwise p-values in {n} bins. The non-members' distance from the uniform law is "
+        f"{found['distance']:.3f}.",
+        data,
+        {
+            "xaxis": linear_axis("Pairwise p-value", 0, 1, about=5).to_json(),
+            "yaxis": linear_axis("Density (1 is uniform)", 0, 1.08 * tallest).to_json(),
+            "barmode": "overlay",
+        },
+    )
+
+
+def false_positives_figure(content: Content) -> Figure | Absent:
+    """Nominal against realised false-positive rate of every rule (`fig:cauchy_fpr_agreement`)."""
+    title = "Does each threshold keep its promise?"
+    entry = content.entry()
+    curve = entry.get("diagnostics", {}).get("realised_fpr")
+    if not curve:
+        return Absent("fpr", title, "This run kept no realised false-positive rates: run again.")
+    low = min(curve["levels"][0], 10.0 ** math.floor(math.log10(1 / curve["n_non_members"])))
+    data = [line("exact", [low, 1], [low, 1], "@soft", dash="dash", width=1.5, hoverinfo="skip")]
+    for key, colour in (("combined", series(5)[0]), ("conformal", series(0)[0])):
+        if curve[key]:
+            data += _curve(f"{key} p-value", curve["levels"], curve[key], low, colour)
+    for number, (rule_name, words) in enumerate(RULES.items()):
+        data += _rule_points(entry["decisions"].get(rule_name, {}), words, number, low)
+    broken = [RULES[f["rule"]] for f in entry["diagnostics"]["failed_checks"]]
+    said = f" Refuted by the known non-members: {', '.join(sorted(set(broken)))}." if broken else ""
+    return Figure(
+        "fpr",
+        title,
+        f"Share of {curve['n_non_members']:,} non-members that each rule really accuses, against the rate it promises, "
+        "with 95 % intervals. Healthy: on the dashed line or below it. Points above it accuse more innocent records "
+        "than they admit; a rate of 0 is drawn at the lower edge.",
+        "Realised against nominal false-positive rates on a log-log scale."
+        + said
+        + _realised_at(entry["decisions"].get("conformal", {})),
+        data,
+        {
+            "xaxis": log_percent_axis("Nominal false-positive rate", low).to_json(),
+            "yaxis": log_percent_axis("Realised false-positive rate", low, 1.2).to_json(),
+            "hovermode": "closest",
+        },
+        480,
+    )
+
+
+def _curve(name: str, levels: Sequence[float], rates: Mapping[str, Any], low: float, colour: str) -> Iterator[Spec]:
+    bottom, top, realised = ([max(low, value) for value in rates[key]] for key in ("low", "high", "realised"))
+    yield band(f"{name}, 95 %", levels, bottom, top, colour, legendgroup=name)
+    hover = "%{fullData.name}: %{y:.3~%} realised at %{x:.3~%}<extra></extra>"
+    yield line(name, levels, realised, colour, legendgroup=name, hovertemplate=hover)
+
+
+def _rule_points(decisions: Mapping[str, Any], words: str, number: int, low: float) -> Iterator[Spec]:
+    made = [d for d in decisions.values() if d["fpr_realised"] is not None]
+    if not made:
+        return
+    colour, _, symbol = series(number)
+    # A little to one side of each other, or the rules would hide each other where they agree.
+    x = [d["level"] * 10 ** (0.05 * (number - 2.5)) for d in made]
+    y, bottom, top = ([max(low, d[key]) for d in made] for key in ("fpr_realised", "fpr_low", "fpr_high"))
+    texts = [
+        f"{words} at {nice_percent(d['level'])}: {percent(d['fpr_realised'])} "
+        f"({percent(d['fpr_low'])} to {percent(d['fpr_high'])}) of non-members, {percent(d['tpr'])} of members"
+        for d in made
+    ]
+    hover = "%{text}<extra></extra>"
+    errors = error_bars(y, bottom, top, colour)
+    yield points(words, x, y, colour, symbol, size=9, error_y=errors, text=texts, hovertemplate=hover)
+
+
+def _realised_at(decisions: Mapping[str, Any]) -> str:
+    made = [d for d in decisions.values() if d["fpr_realised"] is not None]
+    shares = ", ".join(f"{percent(d['fpr_realised'])} at {nice_percent(d['level'])}" for d in made)
+    return f" The conformal rule realises {shares}." if made else ""
+
+
+def references_figure(content: Content) -> Figure | Absent:
+    """Power against the number of references, measured and extrapolated, with what they cost."""
+    title = "Would more references find more?"
+    found = _references(content)
+    if not found:
+        return Absent(
+            "references", title, "Power with fewer references was not measured in this run: `plmia plan` measures it."
+        )
+    curves = found["curves"]
+    auc = [curve for curve in curves if curve["metric"] == "auc"]
+    rates = [curve for curve in curves if curve["metric"] != "auc"]
+    data: list[Spec] = []
+    layout: Spec = {"hovermode": "closest"}
+    panels = [(part, words) for part, words in ((auc, "AUC"), (rates, "True-positive rate")) if part]
+    for k, (part, words) in enumerate(panels):
+        ref = "" if k == 0 else str(k + 1)
+        width = (1 - 0.14 * (len(panels) - 1)) / len(panels)
+        domain = (k * (width + 0.14), k * (width + 0.14) + width)
+        traces = [t for number, curve in enumerate(part) for t in _power_traces(curve, 3 * k + number, ref)]
+        data += traces
+        layout |= _power_axes(part, traces, words, domain, ref, _model_seconds(content))
+    cost = _model_seconds(content)
+    said = f" Training one model took {seconds(cost)} on average." if cost else ""
+    return Figure(
+        "references",
+        title,
+        f"Power of {found['attack']} with all, half, a quarter ... of its references (dots; bars are one standard "
+        "deviation over draws), and what a fitted curve expects of more of them (dashed)." + said + " Healthy: the "
+        "curve is flat at its right end, so a larger audit would say the same.",
+        " ".join(_expected(curve) for curve in curves),
+        data,
+        layout,
+    )
+
+
+def _references(content: Content) -> dict[str, Any] | None:
+    """What the run measured with fewer references: for the chosen target if it is there, else for any."""
+    found: Any = content.metrics.get("diagnostics", {}).get("references")
+    if isinstance(found, list):
+        found = {str(entry.get("target")): entry for entry in found}
+    if isinstance(found, dict) and found and "curves" not in found:
+        found = found.get(str(content.target)) or next(iter(found.values()))
+    return found if isinstance(found, dict) and found.get("curves") else None
+
+
+def _model_seconds(content: Content) -> float | None:
+    times = [record["seconds"] for record in content.training.values() if record.get("seconds")]
+    return sum(times) / len(times) if times else None
+
+
+def _name(curve: Mapping[str, Any]) -> str:
+    return "AUC" if curve["metric"] == "auc" else f"TPR at {nice_percent(float(curve['metric']))} FPR"
+
+
+def _power_traces(curve: Mapping[str, Any], number: int, ref: str) -> Iterator[Spec]:
+    colour, _, symbol = series(number)
+    name = _name(curve)
+    on: Spec = {"xaxis": f"x{ref}", "yaxis": f"y{ref}"}
+    budgets, mean = curve["budgets"], np.array(curve["mean"])
+    spread = np.array([d or 0.0 for d in curve["deviation"]])
+    hover = "%{fullData.name} with %{x} references: %{y:.4f}<extra></extra>"
+    errors = error_bars(mean, np.maximum(mean - spread, 0), np.minimum(mean + spread, 1), colour)
+    yield line(name, budgets, mean, colour, legendgroup=name, showlegend=False, hoverinfo="skip", **on)
+    yield points(name, budgets, mean, colour, symbol, error_y=errors, legendgroup=name, hovertemplate=hover, **on)
+    more = [(factor * budgets[-1], curve.get(f"at_{factor}x")) for factor in (2, 4, 8)]
+    beyond = [(n, value) for n, value in more if value is not None]
+    if beyond:
+        x, y = zip((budgets[-1], mean[-1]), *beyond, strict=True)
+        told = hover.replace("references", "references (extrapolated)")
+        yield line(name, x, y, colour, dash="dash", legendgroup=name, showlegend=False, hovertemplate=told, **on)
+
+
+def _power_axes(
+    part: Sequence[Mapping[str, Any]],
+    traces: Sequence[Spec],
+    words: str,
+    domain: tuple[float, float],
+    ref: str,
+    cost: float | None,
+) -> Spec:
+    x = sorted({n for trace in traces for n in trace["x"]})
+    y = [value for trace in traces for value in trace["y"]]
+    gap = max(0.12 * (max(y) - min(y)), 0.01)
+    ticks = [n for i, n in enumerate(x) if i == 0 or n >= 1.6 * x[i - 1]]
+    labels = [f"{n:g}" for n in ticks]
+    title = "References"
+    if cost:
+        labels = [f"{n:g}\n{seconds(n * cost)}" for n in ticks]
+        title = "References (time to train them)"
+    across = Axis(title, x[0] / 1.15, x[-1] * 1.15, ticks, labels, log=True, domain=domain)
+    up = linear_axis(
+        words,
+        max(0.0, min(y) - gap),
+        min(1.0, max(y) + gap),
+        scale=1 if part[0]["metric"] == "auc" else 100,
+        unit="" if part[0]["metric"] == "auc" else " %",
+    )
+    return {f"xaxis{ref}": across.to_json(f"y{ref}"), f"yaxis{ref}": up.to_json(f"x{ref}")}
+
+
+def _expected(curve: Mapping[str, Any]) -> str:
+    now, doubled = curve["mean"][-1], curve.get("at_2x")
+    more = f", about {doubled:.3f} with twice as many" if doubled is not None else ""
+    return f"{_name(curve)} is {now:.3f} with {curve['budgets'][-1]} references{more}."
+
+
+def losses_figure(content: Content) -> Figure | Absent:
+    """Training curves of the target and of its references."""
+    title = "Training curves"
+    if not content.training:
+        return Absent("losses", title, "There are no training records: the signals were made elsewhere.")
+    losses = {model: record.get("losses") or [] for model, record in content.training.items()}
+    longest = max(map(len, losses.values()))
+    if longest < 2:
+        return Absent("losses", title, "The recipe keeps no loss by epoch, so there are no curves to draw.")
+    others = np.array([curve for model, curve in losses.items() if model != content.target and len(curve) == longest])
+    x = np.unique(np.round(np.geomspace(1, longest, min(longest, 200))).astype(int))
+    data: list[Spec] = []
+    if len(others):
+        low, middle, high = np.quantile(others[:, x - 1], [0.0, 0.5, 1.0], axis=0)
+        data.append(band("references, all", x, low, high, "@blue", legendgroup="r"))
+        data.append(line("references (median, and range of all)", x, middle, "@blue", legendgroup="r"))
+    own = np.array(losses.get(content.target, []))
+    if len(own) == longest:
+        data.append(line(f"target {content.target}", x, own[x - 1], "@vermilion", dash="dash", width=2.5))
+    drawn = np.array([value for trace in data for value in trace["y"]])
+    positive = drawn[drawn > 0]
+    bottom, top = float(positive.min()), float(drawn.max())
+    steps = (1, 2, 5) if top < 1000 * bottom else (1,)
+    ticks = [s * 10.0**k for k in range(math.floor(math.log10(bottom)), math.ceil(math.log10(top)) + 1) for s in steps]
+    up = Axis("Training loss", bottom / 1.3, top * 1.3, ticks, [f"{tick:g}" for tick in ticks], log=True)
+    return Figure(
+        "losses",
+        title,
+        "Mean training loss of each epoch. Healthy: the target's curve lies within the range of its references, which "
+        "says that it was trained as they were.",
+        f"Training loss over {longest} epochs of {len(content.training)} models, from {drawn[0]:.3g} to "
+        f"{drawn.min():.3g}.",
+        data,
+        {"xaxis": linear_axis("Epoch", 1, longest).to_json(), "yaxis": up.to_json(), "hovermode": "closest"},
+        380,
+    )
+
+
+def accuracies_figure(content: Content) -> Figure | Absent:
+    """Accuracy of every model on its own points and on the others."""
+    title = "Accuracy of the models"
+    known = {
+        model: (record["train_accuracy"], record["test_accuracy"])
+        for model, record in content.training.items()
+        if record.get("train_accuracy") is not None and record.get("test_accuracy") is not None
+    }
+    if not known:
+        return Absent("accuracies", title, "There are no training records with accuracies.")
+    data = []
+    kinds = (("on points it did not train on", 1, "@vermilion", "square"), ("on its own points", 0, "@blue", "circle"))
+    for k, (words, which, colour, symbol) in enumerate(kinds):
+        for own in (False, True):
+            chosen = [model for model in known if (model == content.target) == own]
+            x = [known[model][which] for model in chosen]
+            # A fixed spread over the height tells models with equal accuracy apart.
+            y = [k + (0.0 if own else 0.28 * math.sin(2.4 * i)) for i in range(len(chosen))]
+            name = f"target, {words}" if own else f"references, {words}"
+            style: Spec = {"size": 14, "hollow": True} if own else {"size": 7}
+            texts = [f"model {model}: {percent(value)} {words}" for model, value in zip(chosen, x, strict=True)]
+            hover = "%{text}<extra></extra>"
+            if chosen:
+                data.append(points(name, x, y, colour, symbol, text=texts, hovertemplate=hover, **style))
+    values = [value for pair in known.values() for value in pair]
+    train, test = (float(np.mean([pair[i] for pair in known.values()])) for i in (0, 1))
+    gap = max(0.02, 0.06 * (max(values) - min(values)))
+    return Figure(
+        "accuracies",
+        title,
+        "Accuracy of each model on the points it trained on and on the others; the target is the large open marker. "
+        "Healthy: the target lies among its references. A wide gap between the two rows is what attacks live on.",
+        f"Mean accuracy is {percent(train)} on own points and {percent(test)} on others, over {len(known)} models.",
+        data,
+        {
+            "xaxis": linear_axis(
+                "Accuracy", max(0.0, min(values) - gap), min(1.0, max(values)) + gap / 2, scale=100, unit=" %"
+            ).to_json(),
+            "yaxis": Axis("", -0.6, 1.6, [0, 1], ["other points", "own points"]).to_json(),
+            "hovermode": "closest",
+        },
+        260,
+    )

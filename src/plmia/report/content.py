@@ -1,0 +1,216 @@
+"""What a report shows: the results of one folder, and what else is known of the audit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.data import LabelledData
+from plmia.errors import DataError, OutputError, SignalsError
+from plmia.metrics import BoolArray
+from plmia.moments import IntArray
+from plmia.records import RecordTable
+from plmia.saved import SavedResults
+from plmia.scoring import Scores
+from plmia.signals import Signals
+from plmia.store import SignalStore
+
+
+@dataclass(frozen=True, eq=False)
+class Extras:
+    """What a report may show beside the results.
+
+    Parameters
+    ----------
+    data : LabelledData, optional
+        The points themselves: images or features.
+    texts : sequence of str, optional
+        The points as text, in place of their features.
+    class_names : sequence of str, optional
+        Name of each class.
+    feature_names : sequence of str, optional
+        Name of each feature of a table.
+    signals : Signals, optional
+        Signals of target and references; those of an audit are found in its folder.
+    """
+
+    data: LabelledData | None = None
+    texts: Sequence[str] | None = None
+    class_names: Sequence[str] | None = None
+    feature_names: Sequence[str] | None = None
+    signals: Signals | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """Results of one attack on one target, among those of all; `read_content` makes one.
+
+    Parameters
+    ----------
+    saved : SavedResults
+        The results of all attacks.
+    attack, target : str, int
+        What the figures and the records speak of.
+    extras : Extras
+        What else may be shown.
+    training : dict of int to dict
+        How each model was made, where the audit made it.
+    """
+
+    saved: SavedResults
+    attack: str
+    target: int
+    extras: Extras = field(default_factory=Extras)
+    training: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The contents of metrics.json."""
+        return self.saved.metrics
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What was run."""
+        about: dict[str, Any] = self.metrics["about"]
+        return about
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """The verdict, as metrics.json has it."""
+        verdict: dict[str, Any] = self.metrics["verdict"]
+        return verdict
+
+    @property
+    def level(self) -> float:
+        """The false-positive rate of the verdict; 1 % where it has none."""
+        return float(self.verdict["fpr"] or 0.01)
+
+    def entry(self, attack: str | None = None) -> dict[str, Any]:
+        """What metrics.json says of an attack (the chosen one by default) on the chosen target."""
+        entries = self.metrics["attacks"][attack or self.attack]["per_target"]
+        found: dict[str, Any] = next(entry for entry in entries if entry["target"] == self.target)
+        return found
+
+    @cached_property
+    def scores(self) -> Scores:
+        """Scores of the chosen attack on the chosen target."""
+        return self.saved.scores(self.attack, self.target)
+
+    @cached_property
+    def queries(self) -> IntArray:
+        """The evaluated points."""
+        return self.saved.queries(self.target)
+
+    @cached_property
+    def members(self) -> BoolArray:
+        """Which of the evaluated points [queries] are members."""
+        return self.saved.members(self.target)[self.queries]
+
+    @cached_property
+    def table(self) -> RecordTable:
+        """Evaluated points, the most exposed first."""
+        return self.saved.records(self.attack, self.target)
+
+    @cached_property
+    def signals(self) -> Signals | None:
+        """Signals of target and references, where they are at hand."""
+        if self.extras.signals is not None:
+            return self.extras.signals
+        store = self.saved.folder / "signals"
+        return SignalStore.open(store).signals() if (store / "store.json").is_file() else None
+
+    def class_name(self, label: int) -> str:
+        """Name of a class; its number where it has none."""
+        names = self.extras.class_names
+        return str(names[label]) if names is not None and 0 <= label < len(names) else f"class {label}"
+
+
+def read_content(
+    folder: Path, extras: Extras | None = None, attack: str | None = None, target: int | None = None
+) -> Content:
+    """Read the results in a folder and choose what the report speaks of.
+
+    Parameters
+    ----------
+    folder : Path
+        Written by `plmia audit` or `plmia score`.
+    extras : Extras, optional
+        What else may be shown; checked against the results.
+    attack : str, optional
+        By default the one of the verdict.
+    target : int, optional
+        By default the first.
+    """
+    saved, extras = SavedResults(folder), extras or Extras()
+    attack = attack or str(saved.metrics["verdict"]["attack"])
+    target = min(saved.targets) if target is None else target
+    if attack not in saved.attacks:
+        raise OutputError(f"{attack!r} is not among the results in {folder}: take one of {', '.join(saved.attacks)}")
+    if target not in saved.targets:
+        shown = ", ".join(map(str, saved.targets))
+        raise OutputError(f"target {target} is not among the results in {folder}: take one of {shown}")
+    store = folder / "signals"
+    training = SignalStore.open(store).finished() if (store / "store.json").is_file() else {}
+    content = Content(saved, attack, target, extras, training)
+    _require_same_points(content)
+    return content
+
+
+def _require_same_points(content: Content) -> None:
+    """Refuse data or signals that are not those of the results."""
+    n_points, extras = int(content.about["signals"]["points"]), content.extras
+    made_of = content.about.get("audit", {}).get("data")
+    if extras.data is not None and extras.data.n_points != n_points:
+        raise DataError(f"the data have {extras.data.n_points} points, the results {n_points}: give those audited")
+    if extras.data is not None and made_of is not None and extras.data.digest != made_of:
+        raise DataError(
+            f"the data have the digest {extras.data.digest[:12]}, the audit was of {made_of[:12]}: give those audited"
+        )
+    if extras.texts is not None and len(extras.texts) != n_points:
+        raise DataError(f"there are {len(extras.texts)} texts, the results have {n_points} points: give one a point")
+    if extras.signals is not None and extras.signals.n_points != n_points:
+        raise SignalsError(
+            f"the signals have {extras.signals.n_points} points, the results {n_points}: give those that were scored"
+        )
+
+
+def percent(rate: float | None) -> str:
+    """A share as per cent: one decimal from 1 % on, two digits below; the space does not break."""
+    if rate is None:
+        return "–"
+    value = 100 * rate
+    return (f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.2g}") + "\u00a0%"
+
+
+def nice_percent(rate: float) -> str:
+    """A round share as per cent, without needless digits: 10 %, 0.1 %."""
+    return f"{100 * rate:.10g}\u00a0%"
+
+
+def seconds(value: float) -> str:
+    """A time in the unit that suits it."""
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if value < limit:
+            return f"{value / size:.2g} {unit}" if value / size < 10 else f"{value / size:.0f} {unit}"
+    return f"{value / 86_400:.1f} days"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital letter at its start and a full stop at its end."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def rounded(values: npt.ArrayLike, digits: int = 5) -> list[Any]:
+    """Plain numbers of a few significant digits, None where they are not finite; an array of any shape."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1:
+        return [rounded(part, digits) for part in array]
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in array.tolist()]

@@ -1,0 +1,201 @@
+"""Write the report: one HTML file that needs nothing else, and the figures beside it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from plmia.errors import OutputError
+from plmia.report.checks import (
+    accuracies_figure,
+    false_positives_figure,
+    losses_figure,
+    p_values_figure,
+    references_figure,
+)
+from plmia.report.content import Content, Extras, nice_percent, read_content, rounded
+from plmia.report.figures import classes_figure, roc_figure, scores_figure, tpr_figure
+from plmia.report.gaussians import record_figures
+from plmia.report.plots import Absent, Figure
+from plmia.report.previews import previews
+from plmia.report.static import png, svg
+from plmia.report.summary import RATES, attack_rows, audited, gaussianity, status, tiles, warnings
+from plmia.report.theme import DARK, LIGHT, in_theme, painted
+from plmia.report.trends import trends_figure
+
+MOST_RECORDS = 2000
+FILES = ("metrics.json", "records.csv", "scores.npz")
+
+
+def write_report(
+    folder: Path,
+    extras: Extras | None = None,
+    *,
+    show_records: bool = True,
+    attack: str | None = None,
+    target: int | None = None,
+) -> Path:
+    """Write ``report.html`` and ``figures/`` into a folder of results; return the path of the page.
+
+    Parameters
+    ----------
+    folder : Path
+        Written by `plmia audit` or `plmia score`.
+    extras : Extras, optional
+        Data, names and signals that the page may show.
+    show_records : bool
+        Whether images, features or texts of records may be shown; without them the page names records by number only.
+    attack : str, optional
+        What the figures and the table speak of; the attack of the verdict by default.
+    target : int, optional
+        Likewise; the first by default.
+    """
+    content = read_content(folder, extras, attack, target)
+    figures: dict[str, list[Figure | Absent]] = {
+        "leak": [roc_figure(content), tpr_figure(content)],
+        "exposed": [scores_figure(content), classes_figure(content)],
+        "trust": [false_positives_figure(content), p_values_figure(content), references_figure(content)],
+        "signals": record_figures(content),
+        "model": [trends_figure(content), losses_figure(content), accuracies_figure(content)],
+    }
+    try:
+        _write_figures(folder / "figures", (f for group in figures.values() for f in group))
+        return _write(folder / "report.html", page(content, figures, show_records=show_records).encode())
+    except OSError as error:
+        raise OutputError(
+            f"cannot write the report to {folder} ({error.strerror}): make room or choose another folder"
+        ) from error
+
+
+def _write_figures(folder: Path, figures: Iterable[Figure | Absent]) -> None:
+    """Write each figure as SVG, JSON and, where Pillow is installed, PNG; remove those of an earlier report."""
+    folder.mkdir(exist_ok=True)
+    written = set()
+    colour = in_theme(LIGHT)
+    for figure in figures:
+        if isinstance(figure, Absent):
+            continue
+        spec = json.dumps(painted(figure.to_json(), colour), indent=1, allow_nan=False)
+        written.add(_write(folder / f"{figure.name}.svg", svg(figure).encode()))
+        written.add(_write(folder / f"{figure.name}.json", f"{spec}\n".encode()))
+        picture = png(figure)
+        if picture is not None:
+            written.add(_write(folder / f"{figure.name}.png", picture))
+    for path in set(folder.glob("*.svg")) | set(folder.glob("*.json")) | set(folder.glob("*.png")):
+        if path not in written:
+            path.unlink()
+
+
+def _write(path: Path, contents: bytes) -> Path:
+    """Write a file whole or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        partial.write_bytes(contents)
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def page(content: Content, figures: dict[str, list[Figure | Absent]], *, show_records: bool) -> str:
+    """Return the HTML of a report."""
+    import jinja2
+
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment.filters["svg"] = _inline_svg
+    template = environment.from_string(asset("template.html.j2"))
+    drawn = {f.name: f.to_json() for group in figures.values() for f in group if isinstance(f, Figure)}
+    scripts = [asset("plotly-basic.min.js"), asset("report.js")]
+    return template.render(
+        style=_safe(css()),
+        scripts=[_safe(script) for script in scripts],
+        policy=policy(scripts),
+        content=content,
+        status=status(content.verdict),
+        tiles=tiles(content),
+        audited=audited(content),
+        warnings=warnings(content),
+        gaussianity=gaussianity(content),
+        rates=[nice_percent(rate) for rate in RATES],
+        attacks=attack_rows(content),
+        figures=figures,
+        absent=lambda figure: isinstance(figure, Absent),
+        records=_safe(in_script(_records(content, show_records=show_records))),
+        drawn=_safe(in_script({"figures": drawn, "light": dict(LIGHT), "dark": dict(DARK)})),
+        show_records=show_records,
+        files=[name for name in FILES if (content.saved.folder / name).exists()],
+    )
+
+
+def _safe(text: str) -> Any:
+    """Mark text of our own as HTML."""
+    import markupsafe
+
+    return markupsafe.Markup(text)  # noqa: S704 - the files of this package, and JSON escaped by `in_script`
+
+
+def _inline_svg(figure: Figure) -> Any:
+    return _safe(svg(figure, css_variable, paper=False))
+
+
+def css_variable(name: str) -> str:
+    """Return a named colour as a variable of the page's style."""
+    return f"var(--{name[1:]})" if name.startswith("@") else name
+
+
+@cache
+def asset(name: str) -> str:
+    """Return the text of a file of this package."""
+    return (files("plmia.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def css() -> str:
+    """Return the style of the page, with the colours of both themes."""
+    light, dark = ("".join(f"--{name}:{value};" for name, value in theme.items()) for theme in (LIGHT, DARK))
+    themes = f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    return themes + asset("style.css")
+
+
+def policy(scripts: Sequence[str]) -> str:
+    """Content security policy: these scripts and no others, and nothing from anywhere."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def in_script(value: Any) -> str:
+    """Return JSON that may stand inside a script element: no text in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _records(content: Content, *, show_records: bool) -> dict[str, Any]:
+    """The first records as columns, with what is shown of them."""
+    table = content.table
+    part = slice(MOST_RECORDS)
+    index = table.index[part].tolist()
+    label = None if table.label is None else table.label[part].tolist()
+    names = {} if label is None else {str(c): content.class_name(c) for c in sorted(set(label))}
+    return {
+        "index": index,
+        "label": label,
+        "score": rounded(table.score[part], 7),
+        "p": rounded(table.p[part], 4),
+        "q": rounded(table.q[part], 4),
+        "rank": table.rank[part].tolist(),
+        "classes": names,
+        "named": content.extras.class_names is not None,
+        "previews": previews(content.extras, index) if show_records else [],
+        "total": len(table),
+        # records.csv is of the verdict's attack on the first target.
+        "file": content.attack == content.verdict["attack"] and content.target == min(content.saved.targets),
+    }

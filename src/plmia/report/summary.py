@@ -1,0 +1,237 @@
+"""The words and numbers of the first screen: risk at a glance, what was audited, what to keep in mind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from plmia.diagnostics import population_size
+from plmia.metrics import fpr_key
+from plmia.report.content import Content, nice_percent, percent, seconds, sentence
+
+RATES = (0.01, 0.001, 0.0001, 0.0)
+MOST_SAID = 6
+
+
+def status(verdict: Mapping[str, Any]) -> tuple[str, str]:
+    """One word for the style, and a few for the reader."""
+    if verdict["leak_shown"]:
+        return "leak", "A leak was shown"
+    return ("unknown", "Too few records to tell") if verdict["fpr"] is None else ("none", "No leak was shown")
+
+
+def tiles(content: Content) -> list[dict[str, Any]]:
+    """Numbers at a glance: each with a heading, a value, what it is compared with, and a scale if it has one."""
+    verdict, entry = content.verdict, content.metrics["attacks"][content.verdict["attack"]]
+    found = []
+    if verdict["fpr"] is not None:
+        ends, fpr = verdict["interval"], verdict["fpr"]
+        times = verdict["tpr"] / fpr
+        found.append(
+            {
+                "head": f"Members found at {nice_percent(fpr)} false accusations",
+                "value": percent(verdict["tpr"]),
+                "note": f"95 % interval {percent(ends['low'])} to {percent(ends['high'])}; guessing finds "
+                f"{nice_percent(fpr)}"
+                + (f", so {times:.0f} times chance" if verdict["leak_shown"] and times >= 1.5 else ""),
+                "scale": _scale(verdict["tpr"], ends["low"], ends["high"], fpr),
+            }
+        )
+    evaluated = len(content.queries)
+    found.append(
+        {
+            "head": f"Exposed records at {nice_percent(verdict['fdr'])} false discoveries",
+            "value": _count(verdict["exposed"]),
+            "note": f"of {evaluated:,} evaluated records; named one by one in the table of records"
+            + (f", mean over {verdict['targets']} targets" if verdict["targets"] > 1 else ""),
+        }
+    )
+    auc, interval = entry["auc"], entry["per_target"][0].get("auc_interval")
+    interval = auc.get("interval") or (interval if len(entry["per_target"]) == 1 else None)
+    found.append(
+        {
+            "head": f"Area under the curve of {verdict['attack']}",
+            "value": f"{auc['mean']:.3f}",
+            "note": "0.5 is guessing, 1 is certainty"
+            + (f"; 95 % interval {interval['low']:.3f} to {interval['high']:.3f}" if interval else ""),
+        }
+    )
+    epsilon = entry.get("epsilon")
+    if epsilon:
+        confidence = nice_percent(entry["per_target"][0]["epsilon"]["confidence"])
+        found.append(
+            {
+                "head": "Differential privacy refuted below",
+                "value": f"ε = {epsilon['low']:.2f}",
+                "note": f"at δ = {epsilon['delta']:.10f}".rstrip("0")
+                + f" with {confidence} confidence; 0 refutes nothing",
+            }
+        )
+    return found
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) or value >= 10 else f"{value:.1f}"
+
+
+def _scale(tpr: float, low: float, high: float, chance: float) -> dict[str, float]:
+    """Places on a logarithmic scale from a third of chance to 1, in per cent of its width."""
+    bottom = math.log10(chance / 3)
+
+    def place(value: float) -> float:
+        return 0.0 if value <= 0 else round(100 * min(1.0, max(0.0, 1 - math.log10(value) / bottom)), 2)
+
+    return {"at": place(tpr), "low": place(low), "high": place(high), "chance": place(chance)}
+
+
+def audited(content: Content) -> list[tuple[str, str]]:
+    """What was audited: names and values."""
+    about, audit = content.about, content.about.get("audit", {})
+    signals = about["signals"]
+    rows = [("Data", _data(content)), ("Model", _model(content))]
+    references = " to ".join(f"{n:,}" for n in sorted({about["references"][0], about["references"][-1]}))
+    views = f", {signals['views']} views of each record" if signals["views"] > 1 else ""
+    rows.append(("References", f"{references} models trained alike{views}, {about['mode']} attack"))
+    targets = about["targets"]
+    which = f"model {targets[0]}" if len(targets) == 1 else f"{len(targets)} models in turn"
+    sizes = " to ".join(f"{n:,}" for n in sorted({about["population"][0], about["population"][-1]}))
+    evaluated = f"{int(content.members.sum()):,} members and {int((~content.members).sum()):,} non-members"
+    rows.append(("Target", f"{which}; {evaluated} evaluated, {sizes} known non-members as the population"))
+    rows.append(("Attacks", ", ".join(content.saved.attacks)))
+    if about.get("date"):
+        rows.append(("Date", str(about["date"])))
+    rows.append(("Seed", str(about["seed"])))
+    rows.append(("Versions", _versions(content)))
+    for name, digest in (("Data, SHA-256", audit.get("data")), ("Signals, SHA-256", signals.get("sha256"))):
+        if digest:
+            rows.append((name, str(digest)))
+    return [(name, value) for name, value in rows if value]
+
+
+def _data(content: Content) -> str:
+    data, labels = content.extras.data, content.saved.labels
+    name = f"{data.name}: " if data is not None else ""
+    classes = f" of {len(np.unique(labels))} classes" if labels is not None else ""
+    return f"{name}{content.about['signals']['points']:,} records{classes}"
+
+
+def _model(content: Content) -> str:
+    recipe = content.about.get("audit", {}).get("recipe")
+    accuracy = content.about.get("test_accuracy")
+    parts = []
+    if isinstance(recipe, dict):
+        kind = str(recipe.get("class", recipe.get("recipe", ""))).rpartition(".")[2]
+        parts.append(kind)
+    if accuracy is not None:
+        own = percent(content.about["train_accuracy"])
+        parts.append(f"accuracy {own} on its own records, {percent(accuracy)} on others")
+    times = [record["seconds"] for record in content.training.values() if record.get("seconds")]
+    if times:
+        parts.append(f"{len(times)} models trained in {seconds(sum(times))} of computing")
+    return "; ".join(parts) or "not recorded: its signals were given"
+
+
+def _versions(content: Content) -> str:
+    record = next(iter(content.training.values()), {})
+    versions = dict(record.get("versions", {}))
+    if content.about.get("plmia"):
+        versions["plmia"] = content.about["plmia"]
+    return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+
+
+def warnings(content: Content) -> list[tuple[str, str]]:
+    """What to keep in mind: ``("warning" or "note", sentence)``, the warnings first."""
+    found = [*content.metrics.get("warnings", []), *_inside(content.metrics.get("diagnostics", {}))]
+    small = population_size(min(content.about["population"])).warning
+    if small and not any("population of" in text for text in found):
+        found.append(small)
+    data = content.extras.data
+    copies = data.duplicates() if data is not None else 0
+    if copies and not any("copies" in text for text in found):
+        found.append(f"{copies:,} records are exact copies of others, which blurs who is a member: keep them together")
+    failed = [name for name, attack in content.metrics["attacks"].items() if _check_failed(attack)]
+    notes: list[str] = []
+    for text in content.metrics.get("notes", []):
+        (found if failed and failed[0] in text and "threshold" in text else notes).append(text)
+    said = list(dict.fromkeys(map(sentence, found)))
+    rest = [text for text in dict.fromkeys(map(sentence, notes)) if text not in said]
+    return [*_few("warning", said), *_few("note", rest)]
+
+
+def _few(kind: str, texts: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the first few; of many targets each may have its own."""
+    yield from ((kind, text) for text in texts[:MOST_SAID])
+    if len(texts) > MOST_SAID:
+        yield kind, f"{len(texts) - MOST_SAID} more like these are in metrics.json."
+
+
+def _check_failed(attack: Mapping[str, Any]) -> bool:
+    return bool(attack.get("own_p_value_on_population", {}).get("check_failed"))
+
+
+def _inside(value: Any) -> Iterator[str]:
+    """All warnings in a JSON value."""
+    if isinstance(value, dict):
+        if isinstance(value.get("warning"), str):
+            yield value["warning"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _inside(part)
+
+
+def attack_rows(content: Content) -> list[dict[str, Any]]:
+    """One row an attack: AUC, TPR at fixed false-positive rates, exposed records, epsilon."""
+    rows = []
+    for name in content.saved.attacks:
+        attack = content.metrics["attacks"][name]
+        exposed = attack.get("fdr", {}).get(fpr_key(content.verdict["fdr"]), {})
+        rows.append(
+            {
+                "name": name,
+                "chosen": name == content.verdict["attack"],
+                "auc": f"{attack['auc']['mean']:.3f}",
+                "auc_interval": _auc_interval(attack),
+                "tpr": [_cell(attack, rate) for rate in RATES],
+                "exposed": _count(exposed["n_discoveries"]) if exposed else "–",
+                "epsilon": f"{attack['epsilon']['low']:.2f}" if attack.get("epsilon") else "–",
+                "check": _check(attack),
+            }
+        )
+    return rows
+
+
+def _auc_interval(attack: Mapping[str, Any]) -> str:
+    ends = attack["auc"].get("interval") or attack["per_target"][0].get("auc_interval")
+    return f"{ends['low']:.3f} to {ends['high']:.3f}" if ends else ""
+
+
+def _cell(attack: Mapping[str, Any], rate: float) -> tuple[str, str]:
+    """A TPR and its interval; what is missing where the data do not resolve it."""
+    mean, first = attack["tpr"][fpr_key(rate)], attack["per_target"][0]["tpr"][fpr_key(rate)]
+    if not mean["resolved"]:
+        return "–", f"needs {mean['needed_non_members']:,.0f}"
+    ends = mean.get("interval") or first.get("at_nominal") or first
+    return percent(mean["mean"]), f"{percent(ends['low'])} to {percent(ends['high'])}"
+
+
+def _check(attack: Mapping[str, Any]) -> str:
+    own = attack.get("own_p_value_on_population", {})
+    if own.get("flagged") is None:
+        return "none; conformal only"
+    word = "refuted" if own["check_failed"] else "not refuted"
+    return f"{word}: flags {percent(own['flagged'])} of known non-members at {nice_percent(own['level'])}"
+
+
+def gaussianity(content: Content) -> str:
+    """How many records fail the Shapiro-Wilk test, in words; nothing where that was not measured."""
+    found = content.metrics.get("diagnostics", {}).get("gaussianity")
+    if not found or not found["in"] or not found["out"]:
+        return ""
+    return (
+        f"At {nice_percent(found['level'])} it rejects {percent(found['in']['rejected'])} of all records IN and "
+        f"{percent(found['out']['rejected'])} OUT."
+    )

@@ -17,14 +17,17 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "archives": "read_archive",
     "assessment": "Assessment assess",
-    "attacks": "ATTACKS ATTACK_P ATTACK_R LIRA LIRA_FIXED PL_MIA PL_MIA_PLUS PL_MIA_POOLED RMIA Attack find_attack",
-    "auditing": "Audit AuditPlan GivenTarget audit run_audit",
+    "attacks": (
+        "ATTACKS ATTACK_P ATTACK_R LIRA LIRA_FIXED PL_MIA PL_MIA_EB PL_MIA_PLUS PL_MIA_POOLED RMIA Attack find_attack"
+    ),
+    "auditing": "Audit AuditPlan audit run_audit",
     "calibration": "BinaryVote CauchyCombination MeanOfViews MedianOfViews NoCalibration VotesOfViews",
     "comparison": "compare compare_auc compare_over_targets",
     "data": "LabelledData read_data",
     "decisions": "Analytic ClassConformal Conformal Decision HeldOut Known ModelledTail Tolerance decide judge",
     "design": "MembershipDesign ReferencePlan audit_design complementary_pairs exact_k_per_point independent_halves",
     "diagnostics": ("enough_references nominal_against_realised pairwise_p_values population_size unlike_references"),
+    "empirical_bayes": "EmpiricalBayesLR",
     "engines": "Inline LocalProcesses Ray",
     "epsilon": "EpsilonBound epsilon_bound",
     "errors": (
@@ -32,8 +35,10 @@ _PUBLIC = {
         "StoreError TrainingError"
     ),
     "evaluation": "AttackResult Setup attack_targets",
+    "frames": "FrameError",
     "gaussian": "FixedVariance MeanCentre MedianCentre PerPointVariance PooledVariance PublishedFixedVariance",
     "gaussianity": "Gaussianity gaussianity",
+    "given_target": "GivenTarget",
     "intervals": "Interval RocBand auc_interval over_targets roc_band tpr_interval",
     "metrics": "AttackMetrics Operating Roc TargetMetrics clopper_pearson evaluate roc_curve summarise",
     "moments": "References",
@@ -46,6 +51,8 @@ _PUBLIC = {
     "records": "RecordTable discoveries q_values record_table",
     "saved": "SavedResults",
     "scoring": "Scores score score_all",
+    "side_by_side": "SideBySide compare_attacks compare_runs",
+    "sides": "Run",
     "signals": "Signals read_signals",
     "store": "SignalStore write_stack",
     "verdict": "Verdict",

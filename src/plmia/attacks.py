@@ -6,6 +6,7 @@ import difflib
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from plmia.calibration import (
     BinaryVote,
@@ -16,11 +17,13 @@ from plmia.calibration import (
     Views,
     VotesOfViews,
 )
+from plmia.empirical_bayes import EmpiricalBayesLR
 from plmia.errors import AttackError
 from plmia.gaussian import FixedVariance, PooledVariance
 from plmia.pointwise import BayesLR, GaussianLR, Loss, OneSided, ReferenceRank, Statistic
 from plmia.population import Policy, SharedPopulation
 from plmia.user_code import load_user_file
+from plmia.view import AttackView
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,11 @@ class Attack:
                 "make it a frozen dataclass of plain values"
             ) from error
 
+    def fit_summary(self, view: AttackView) -> dict[str, Any] | None:
+        """What the statistic estimates over all points of ``view`` (priors, trends), as plain values, if it does."""
+        fit = getattr(self.statistic, "fit", None)
+        return None if fit is None else dict(fit(view).to_json())
+
     def _require_parts(self) -> None:
         """Raise if a part is a class, or lacks a method: easy slips in a file of one's own."""
         parts = {
@@ -109,10 +117,15 @@ PL_MIA_POOLED = Attack(
     CauchyCombination(),
     note="PL-MIA, variance pooled over the views of a point",
 )
+PL_MIA_EB = Attack(
+    "pl-mia-eb",
+    EmpiricalBayesLR(),
+    CauchyCombination(),
+    note="empirical Bayes: priors learned over points, joint over views",
+)
 
-ATTACKS: dict[str, Attack] = {
-    attack.name: attack for attack in (ATTACK_P, ATTACK_R, LIRA, LIRA_FIXED, RMIA, PL_MIA_PLUS, PL_MIA, PL_MIA_POOLED)
-}
+_ALL = (ATTACK_P, ATTACK_R, LIRA, LIRA_FIXED, RMIA, PL_MIA_PLUS, PL_MIA, PL_MIA_POOLED, PL_MIA_EB)
+ATTACKS: dict[str, Attack] = {attack.name: attack for attack in _ALL}
 
 
 def find_attack(name: str) -> Attack:

@@ -43,13 +43,16 @@ def run_attacks(
     about : dict
         What was run; see `Summary.to_json`.
     """
-    summary = Summary([attack.name for attack in attacks], len(targets))
+    by_name = {attack.name: attack for attack in attacks}
+    summary = Summary(list(by_name), len(targets))
     with ResultFolder(folder) as results:
         for result in attack_targets(signals, attacks, targets, setup, tick):
             results.add(result)
             summary.add(result)
-        best = next(attack for attack in attacks if attack.name == summary.verdict.attack)
-        rng = np.random.default_rng([setup.seed, 2])
+            if result.target == min(targets):
+                fit = by_name[result.scores.attack].fit_summary(result.view)
+                summary.add_fit(result.scores.attack, result.target, fit)
+        best, rng = by_name[summary.verdict.attack], np.random.default_rng([setup.seed, 2])
         summary.add_power(if_possible(lambda: enough_references(signals, best, min(targets), setup, rng)))
         metrics = summary.to_json(about)
         results.finish(metrics)

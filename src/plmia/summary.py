@@ -53,6 +53,7 @@ class Summary:
         self._gaussianity: Gaussianity | None = None
         self._by_group: dict[str, list[dict[str, Any] | None]] = {}
         self._power: EnoughReferences | None = None
+        self._fits: dict[tuple[str, int], dict[str, Any]] = {}
 
     def add(self, result: AttackResult) -> Assessment:
         """Take in one result; return what is said of it."""
@@ -76,6 +77,11 @@ class Summary:
             groups = metrics_by_group(self._gaussianity, result.scores, result.truth, result.target)
             self._by_group[result.scores.attack] = [group.to_json() if group else None for group in groups]
 
+    def add_fit(self, attack: str, target: int, fit: dict[str, Any] | None) -> None:
+        """Take in what an attack's statistic estimated over points, if it did."""
+        if fit is not None:
+            self._fits[attack, target] = fit
+
     def add_power(self, power: EnoughReferences | None) -> None:
         """Take in how the number of references bears on the power, if that could be measured."""
         self._power = power
@@ -85,8 +91,8 @@ class Summary:
         """What the run found."""
         return reach_verdict(self._assessments)
 
-    def notes(self, seconds: float | None = None) -> list[str]:
-        """What a reader must know beside the numbers, in plain words; a model takes so many seconds to train."""
+    def notes(self) -> list[str]:
+        """What a reader must know beside the numbers, in plain words."""
         notes = []
         pairs = {target: models for target, models in self._left_out.items() if models}
         if pairs:
@@ -111,7 +117,7 @@ class Summary:
         warned.append(self._sizes_of[min(self._sizes_of)].warning)
         notes += [_sentence(warning) for warning in warned if warning]
         if self._power and self._power.warning:
-            notes.append(_sentence(self._power.warning + _cost(self._power, seconds)))
+            notes.append(_sentence(self._power.warning))
         wrong = {name: found for name in self._assessments if (found := self._refuted(name)) is not None}
         if wrong:
             level, share = max(wrong.values(), key=lambda found: found[1])
@@ -151,7 +157,7 @@ class Summary:
             group.sort(key=lambda a: a.metrics.target)
         attacks = {name: self._attack_json(name) for name in self._assessments}
         about = about | {"references": sorted(self._references), "population": sorted(self._sizes)}
-        notes = self.notes(about.get("seconds_per_model"))
+        notes = self.notes()
         clipped = about["signals"].get("clipped", 0)
         if clipped:
             notes.append(
@@ -190,6 +196,8 @@ class Summary:
         for entry in entries:
             if entry["target"] == self._grouped:
                 entry["diagnostics"]["gaussianity_groups"] = self._by_group[name]
+            if (fit := self._fits.get((name, entry["target"]))) is not None:
+                entry["diagnostics"]["fit"] = fit
         summary = summarise([assessment.metrics for assessment in group])
         entry = summary.to_json() | {"per_target": entries}
         entry |= over_all(entries)
@@ -255,12 +263,3 @@ def _mean(values: list[float | None]) -> float | None:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:].rstrip('.')}."
-
-
-def _cost(power: EnoughReferences, seconds: float | None) -> str:
-    """What as many references again would cost."""
-    if seconds is None:
-        return ""
-    more = power.n_references * seconds
-    amount = f"{more / 3600:.1f} hours" if more > 3600 else f"{max(more / 60, 1):.0f} minutes"
-    return f" (as many again take about {amount} of training, one at a time)"

@@ -1,0 +1,110 @@
+"""Compares the empirical Bayes ratio with the other attacks: ``python benchmarks/empirical_bayes.py SIGNALS.npz ...``.
+
+For each file and number of references: AUC and TPR at 1 %, 0.1 % and 0 % FPR, mean over targets; the paired difference
+to each other attack over targets with its standard error; and what the statistic costs, in times of the Gaussian
+likelihood ratio on the same signals (the least of some repetitions of both in turn). Offline, RMIA is run with several
+a and without votes, of which the best is to be beaten. Writes ``bench-out/empirical_bayes.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia import ATTACKS, Attack, AttackView, References, Setup, Signals, attack_targets, read_signals
+from plmia.calibration import CauchyCombination, NoCalibration
+from plmia.empirical_bayes import EmpiricalBayesLR
+from plmia.metrics import evaluate
+from plmia.pointwise import BayesLR, GaussianLR
+
+EB = Attack("pl-mia-eb", EmpiricalBayesLR(), CauchyCombination())
+# Votes saturate: without them RMIA's statistic ranks better, so both are to be beaten.
+ONLINE = [
+    EB,
+    *(ATTACKS[name] for name in ("pl-mia", "pl-mia-pooled", "lira-fixed", "rmia")),
+    Attack("rmia no votes", BayesLR(), NoCalibration()),
+]
+OFFLINE = [
+    EB,
+    *(ATTACKS[name] for name in ("lira", "lira-fixed")),
+    *(Attack(f"rmia a={a}", BayesLR(a=a), NoCalibration()) for a in (0.0, 0.3, 0.6, 0.9)),
+]
+FPRS = (0.01, 0.001, 0.0)
+Table = dict[str, npt.NDArray[np.float64]]
+
+
+def measure(signals: Signals, attacks: Sequence[Attack], targets: Sequence[int], setup: Setup) -> Table:
+    """AUC and TPRs [targets, 4] of each attack, in per cent."""
+    found: dict[str, dict[int, list[float]]] = {attack.name: {} for attack in attacks}
+    for result in attack_targets(signals, attacks, targets, setup):
+        queries = result.truth.queries
+        metrics = evaluate(result.scores.score[queries], result.truth.members[queries], FPRS, target=result.target)
+        row = [metrics.auc, *(metrics.tpr_at(fpr).tpr for fpr in FPRS)]
+        found[result.scores.attack][result.target] = row
+    return {name: 100 * np.array([rows[target] for target in targets]) for name, rows in found.items()}
+
+
+def report(table: Table) -> dict[str, Any]:
+    """Print means and paired differences, and return them."""
+    ours, summary = table[EB.name], {}
+    for name, rows in table.items():
+        mean, gain = rows.mean(axis=0), ours - rows
+        error = gain.std(axis=0, ddof=1) / np.sqrt(len(rows)) if len(rows) > 1 else np.zeros(4)
+        summary[name] = {"mean": mean.tolist(), "gain": gain.mean(axis=0).tolist(), "error": error.tolist()}
+        means = " ".join(f"{value:6.2f}" for value in mean)
+        gains = " ".join(f"{g:+6.2f} ({e:.2f})" for g, e in zip(gain.mean(axis=0), error, strict=True))
+        print(f"    {name:14s} {means}" + ("" if name == EB.name else f"   eb gains {gains}"))
+    return summary
+
+
+def cost(signals: Signals, references: int, mode: Any, repetitions: int = 5) -> dict[str, float]:
+    """Seconds of both statistics on one target with so many references."""
+    rows = np.arange(2, 2 + references)
+    population = np.flatnonzero(~signals.design.matrix[0])[::4]
+
+    def seconds(statistic: Callable[[AttackView], Any]) -> float:
+        reference_models = References(signals.values, rows, signals.design.matrix[rows])
+        view = AttackView(signals.values[0].astype(np.float64), reference_models, population, mode=mode)
+        start = time.perf_counter()
+        statistic(view)
+        return time.perf_counter() - start
+
+    times = [(seconds(GaussianLR()), seconds(EmpiricalBayesLR())) for _ in range(repetitions)]
+    plain, ours = (min(column) for column in zip(*times, strict=True))
+    print(f"    cost: {ours:.3f} s, Gaussian LR {plain:.3f} s: {ours / plain:.1f} times")
+    return {"eb": ours, "gaussian": plain}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("signals", nargs="+", type=Path)
+    parser.add_argument("--targets", type=int, default=6)
+    parser.add_argument("--references", type=int, nargs="+", default=[4, 8, 16, 32, 64])
+    parser.add_argument("--modes", nargs="+", default=["online", "offline"])
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {}
+    for path in arguments.signals:
+        signals = read_signals(path)
+        for mode in arguments.modes:
+            for references in arguments.references:
+                if references > signals.n_models - 2:
+                    continue
+                print(f"{path.stem}, {mode}, {references} references: AUC, TPR at 1 %, 0.1 %, 0 % FPR")
+                setup = Setup(mode, references)
+                table = measure(signals, ONLINE if mode == "online" else OFFLINE, range(arguments.targets), setup)
+                key = f"{path.stem} {mode} {references}"
+                results[key] = {"attacks": report(table), "seconds": cost(signals, references, mode)}
+    out = Path("bench-out")
+    out.mkdir(exist_ok=True)
+    (out / "empirical_bayes.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

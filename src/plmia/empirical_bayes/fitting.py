@@ -1,0 +1,378 @@
+"""Fits the model of `plmia.empirical_bayes` to points with known references."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from plmia.empirical_bayes.collecting import (
+    BoolArray,
+    Coordinates,
+    Grain,
+    collect,
+    exactly,
+    find_pairs,
+    gather,
+    rounding,
+)
+from plmia.empirical_bayes.fitted import Fit, log_t, weigh
+from plmia.errors import PopulationError
+from plmia.moments import FloatArray, IntArray, References
+from plmia.priors import IN, OUT, Evidence, ShiftPrior, Spread, SpreadPrior
+from plmia.trends import Knots
+from plmia.view import AttackView, Mode
+
+# Trends of a few knots need no more points than these; the fewer references these have, the more of them.
+CELLS_TO_FIT = 1 << 17
+LEAST_TO_FIT, MOST_TO_FIT = 1 << 12, 1 << 13
+# Signals that are kept as they are, for what needs more than sums: about and at most how many; how many points that
+# makes; and at how many points a reference plays the target, over all references.
+CELLS_TO_PROBE, MOST_CELLS = 1 << 16, 1 << 20
+LEAST_PROBE, MOST_PROBE = 1024, 1536
+POINTS_HELD_OUT = 3 << 11
+# Fewer points with both sides than these teach nothing that could be applied to others.
+LEAST_TRANSFER = 50
+
+# Degrees of freedom to choose from; with a thousand, t is Gaussian.
+TAILS = (4.0, 6.0, 9.0, 14.0, 25.0, 60.0, 1000.0)
+# A heavier tail must raise the log likelihood of a signal by so much, or it is chance.
+HEAVIER = 0.002
+# Where no reference can be left out to choose.
+UNKNOWN_TAIL = 14.0
+# From the weakest bend on; a stronger one is tried only if the one before helps.
+BENDS = (np.inf, 8.0, 3.0)
+# A bend helps if the share by which it lowers the log loss of membership, plus twice what it adds to the AUC, exceeds
+# this: less is chance.
+CLEARLY = 0.008
+# Tails show in so many cases.
+CASES_FOR_TAILS = 1 << 12
+MOST_PAIR_CORRELATION = 0.9
+# Coordinates that tell less than this share of what the first tells cost more by their noise than they give.
+LEAST_TOLD = 0.03
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Some points with all their signals, in coordinates of their own.
+
+    Parameters
+    ----------
+    turned : float64 array [references, points, coordinates]
+        The signals.
+    in_mask : bool array [references, points]
+        Membership.
+    units : list of int arrays
+        References that are left out together: complementary pairs, then single ones.
+    coordinates : Coordinates
+        The coordinates: eigenvectors of the covariance of the views within points and sides, largest first, as far
+        as they tell IN from OUT.
+    pair_correlation : float64 array [coordinates]
+        Correlation of the two models of a pair around the means of their sides; 0 without pairs.
+    n, mean, squares : float64 arrays [2, points], [2, points, coordinates] twice
+        Counts and means of both sides, and sums of squares about the means.
+    hidden : float64 array, broadcasts to [2, points, coordinates]
+        Variance that the signals do not show.
+    """
+
+    turned: FloatArray
+    in_mask: BoolArray
+    units: list[IntArray]
+    coordinates: Coordinates
+    pair_correlation: FloatArray
+    n: FloatArray
+    mean: FloatArray
+    squares: FloatArray
+    hidden: FloatArray
+
+    @classmethod
+    def of(cls, references: References, units: list[IntArray], bend: float) -> Probe:
+        """All points of ``references``, which are left out in these ``units``."""
+        conf, in_mask = references.conf(slice(None), slice(None)), references.in_mask
+        size = np.abs(conf).max(axis=0)
+        signals = Coordinates(bend, np.eye(1)).of(conf)
+        evidence = exactly(signals, in_mask)
+        away = signals - np.where(in_mask[:, :, None], evidence.mean[IN], evidence.mean[OUT])
+        rotation = _rotation(away if away.any() else signals - signals.mean(axis=0))
+        away = away @ rotation
+        square = away**2
+        inside = np.einsum("rn,rnk->nk", in_mask.astype(np.float64), square)
+        squares, mean = np.stack([inside, square.sum(axis=0) - inside]), evidence.mean @ rotation
+        told = _told(evidence.n, mean, squares, rounding(size, references.signals.dtype, bend).mean())
+        kept = told >= LEAST_TOLD * told[0]
+        coordinates = Coordinates(bend, rotation[:, kept], Grain.of(signals))
+        mean = mean[:, :, kept]
+        return cls(
+            signals @ coordinates.rotation,
+            in_mask,
+            units,
+            coordinates,
+            _pair_correlation(away[:, :, kept], square[:, :, kept], in_mask, units),
+            evidence.n,
+            mean,
+            squares[:, :, kept],
+            coordinates.hidden(mean, size, references.signals.dtype),
+        )
+
+    def without(self, rows: IntArray) -> Evidence:
+        """Evidence of the other references."""
+        n, mean, squares = self.n.copy(), self.mean.copy(), self.squares.copy()
+        points = np.arange(n.shape[1])
+        for row in rows:
+            side = np.where(self.in_mask[row], IN, OUT)
+            before, rest = n[side, points, None], np.maximum(n[side, points, None] - 1, 1)
+            away = self.turned[row] - mean[side, points]
+            n[side, points] -= 1.0
+            mean[side, points] -= away / rest
+            squares[side, points] -= away**2 * before / rest
+        variance = np.maximum(squares, 0.0) / np.maximum(n - 1, 1)[:, :, None]
+        return Evidence(n, mean, variance + self.hidden, self.n_pairs - (len(rows) == 2))
+
+    @property
+    def n_pairs(self) -> int:
+        """How many complementary pairs there are."""
+        return sum(len(unit) == 2 for unit in self.units)
+
+
+def _told(n: FloatArray, mean: FloatArray, squares: FloatArray, rounded: float) -> FloatArray:
+    """How well each coordinate [coordinates] tells IN from OUT: the divergence of two Gaussian laws, nearly.
+
+    That is the square of the mean shift in deviations, plus half the square of the log ratio of the variances.
+    """
+    both = (n > 0).all(axis=0)
+    freedom = np.maximum(n - 1, 0.0).sum(axis=1)
+    shift = (mean[IN] - mean[OUT])[both] if both.any() else np.zeros((1, mean.shape[2]))
+    shown = freedom > 0
+    variance = squares[shown].sum(axis=1) / freedom[shown, None] if shown.any() else shift.var(axis=0)[None]
+    variance = variance + rounded
+    told: FloatArray = shift.mean(axis=0) ** 2 / variance.mean(axis=0)
+    told += np.log(variance[0] / variance[-1]) ** 2 / 2
+    return told
+
+
+def _rotation(away: FloatArray) -> FloatArray:
+    """Eigenvectors [views, coordinates] of the second moments of ``away`` [references, points, views]."""
+    flat = away.reshape(-1, away.shape[2])
+    vectors = np.linalg.eigh(flat.T @ flat)[1][:, ::-1]
+    signs: FloatArray = np.where(vectors.sum(axis=0) < 0, -1.0, 1.0)
+    return vectors * signs
+
+
+def _pair_correlation(away: FloatArray, square: FloatArray, in_mask: BoolArray, units: list[IntArray]) -> FloatArray:
+    """Correlation [coordinates] within complementary pairs, of which one is IN and one OUT at every point."""
+    pairs = [unit for unit in units if len(unit) == 2]
+    if len(pairs) < 2:  # of one pair the deviations from the mean are 0
+        return np.zeros(away.shape[2])
+    one, other = np.stack(pairs, axis=1)
+    product = np.einsum("rnk,rnk->k", away[one], away[other])
+    inside = np.einsum("rn,rnk->k", in_mask.astype(np.float64), square)
+    scale = np.sqrt(inside * (square.sum(axis=(0, 1)) - inside))
+    # Should others than pairs be among the references, their squares count as well: by the share of pairs.
+    product *= len(away) / (2 * len(pairs))
+    correlation = np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
+    clipped: FloatArray = np.clip(correlation, -MOST_PAIR_CORRELATION, MOST_PAIR_CORRELATION)
+    return clipped
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """References that played the target, on points where their membership is known.
+
+    Parameters
+    ----------
+    distance, freedom, log_volume : float64 arrays [2, cases]
+        Of their signals from the laws of both sides, and of these laws (see `Laws`), tails not capped.
+    member : bool array [cases]
+        Whether the reference trained on the point.
+    n_coordinates : int
+        How many coordinates signals have.
+    """
+
+    distance: FloatArray
+    freedom: FloatArray
+    log_volume: FloatArray
+    member: BoolArray
+    n_coordinates: int
+
+    def tails(self) -> FloatArray:
+        """For each side [2] the most degrees of freedom under which its own signals are likeliest."""
+        chosen = np.full(2, UNKNOWN_TAIL)
+        for side, own in ((IN, self.member), (OUT, ~self.member)):
+            if own.any():
+                cases = evenly(np.flatnonzero(own), CASES_FOR_TAILS)
+                distance, freedom = self.distance[side, cases], self.freedom[side, cases]
+                likelihood = [log_t(distance, np.minimum(freedom, t), self.n_coordinates).mean() for t in TAILS]
+                likelihood[-1] += HEAVIER
+                chosen[side] = TAILS[int(np.argmax(likelihood))]
+        return chosen
+
+    def judged(self, tails: FloatArray) -> Judged:
+        """How well the ratio tells who trained on what."""
+        log_density = log_t(self.distance, np.minimum(self.freedom, tails[:, None]), self.n_coordinates)
+        log_density -= self.log_volume
+        ratio = log_density[IN] - log_density[OUT]
+        loss = float(np.logaddexp(0.0, np.where(self.member, -ratio, ratio)).mean())
+        members = int(self.member.sum())
+        # The rank-sum statistic; ties hardly occur.
+        ranks = np.flatnonzero(self.member[np.argsort(ratio, kind="stable")])
+        pairs = members * (len(ratio) - members)
+        auc = (float(ranks.sum()) - members * (members - 1) / 2) / pairs if pairs else 0.5
+        return Judged(loss, auc)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How well a fit judges references that play the target.
+
+    Parameters
+    ----------
+    loss : float
+        Log loss of membership at even odds, if the ratio is taken at its word.
+    auc : float
+        Area under the ROC curve.
+    """
+
+    loss: float
+    auc: float
+
+    def clearly_better(self, other: Judged) -> bool:
+        """Whether this is no chance."""
+        return 1 - self.loss / other.loss + 2 * (self.auc - other.auc) > CLEARLY
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Points to fit to.
+
+    Parameters
+    ----------
+    references : References
+        The references at these points.
+    units : list of int arrays
+        References that are left out together: complementary pairs, then single ones.
+    target : float64 array [points, views]
+        The target's signals.
+    mode : {"online", "offline"}
+        Offline the target trained on none of the points.
+    """
+
+    references: References
+    units: list[IntArray]
+    target: FloatArray
+    mode: Mode
+
+
+def fit_view(view: AttackView, most_knots: int, tail: float | None, bend: float | None) -> Fit:
+    """Fit to evenly spaced points, offline to those of the population; choose tails and bend if they are not given."""
+    offline = view.mode == "offline"
+    if offline and not len(view.population):
+        raise PopulationError(
+            "offline empirical Bayes learns from the population, which has 0 points: name points that are not members"
+        )
+    n_fit = min(max(LEAST_TO_FIT, CELLS_TO_FIT // (len(view.references) * view.n_views)), MOST_TO_FIT)
+    points = evenly(view.population if offline else np.arange(view.n_points), n_fit)
+    near = gather(view.references, points)
+    sample = Sample(near, find_pairs(near.in_mask), view.target[points], view.mode)
+    best, judged = _fit_bend(sample, most_knots, tail, BENDS[0] if bend is None else bend)
+    for candidate in BENDS[1:] if bend is None and judged else ():
+        fit, rival = _fit_bend(sample, most_knots, tail, candidate)
+        if rival is None or judged is None or not rival.clearly_better(judged):
+            break
+        best, judged = fit, rival
+    return best
+
+
+def _fit_bend(sample: Sample, most_knots: int, tail: float | None, bend: float) -> tuple[Fit, Judged | None]:
+    """Fit with one bend, and how well it judges references that play the target (None if none can)."""
+    near = sample.references
+    cells = near.signals[:, 0].size
+    n_probe = min(max(LEAST_PROBE, CELLS_TO_PROBE // cells), MOST_PROBE, max(MOST_CELLS // cells, 1))
+    probe = Probe.of(gather(near, evenly(np.arange(near.n_points), n_probe)), sample.units, bend)
+    evidence = collect(near, probe.coordinates, probe.n_pairs)
+    fit = _fit_priors(evidence, probe.coordinates.of(sample.target), sample.mode, most_knots, probe)
+    held_out = play_target(fit, probe) if fit.shift is not None else None
+    if held_out is None:
+        return replace(fit, tails=np.full(2, tail or UNKNOWN_TAIL)), None
+    fit = replace(fit, tails=held_out.tails() if tail is None else np.full(2, tail))
+    return fit, held_out.judged(fit.tails)
+
+
+def _fit_priors(evidence: Evidence, target: FloatArray, mode: Mode, most_knots: int, probe: Probe) -> Fit:
+    """Fit the priors to points with this evidence, on which the target has the signals ``target``."""
+    both = evidence.n[IN] > 0
+    transfer = mode == "online" or int(both.sum()) >= LEAST_TRANSFER
+    evidence, target = (evidence.at(both), target[both]) if transfer else (evidence.out_alone(), target)
+    shown = evidence
+    if mode == "offline" and not evidence.freedom[OUT].any():
+        shown = _with_target(evidence, target)
+    # The centre needs no more of the fit than these.
+    fit = Fit(mode, probe.coordinates, probe.pair_correlation, probe.n_pairs, _overall(shown))
+    centre = fit.centre(evidence)
+    knots = Knots.place(centre, most_knots)
+    hats = knots.hats(centre)
+    prior = SpreadPrior.fit(shown, hats, probe.pair_correlation)
+    fit = replace(fit, knots=knots, spread=prior, n_points=len(centre))
+    if not transfer:
+        return fit
+    spread = prior.posterior(evidence.out_alone() if mode == "offline" else evidence, hats)
+    noise = _shift_noise(evidence, spread, None if mode == "offline" else probe.pair_correlation)
+    shift = evidence.mean[IN] - evidence.mean[OUT]
+    return replace(fit, shift=ShiftPrior.fit(shift, noise, fit.features(centre, spread), spread.scale, hats))
+
+
+def _overall(evidence: Evidence) -> FloatArray:
+    """Square of the mean deviation [2] of the first coordinate; of a side that shows none, that of the other."""
+    sides = zip(np.sqrt(evidence.variance[:, :, 0]), evidence.freedom, strict=True)
+    overall = np.array([np.average(deviation, weights=d) ** 2 if d.any() else 0.0 for deviation, d in sides])
+    return np.where(overall > 0, overall, overall.max() if overall.any() else 1.0)
+
+
+def _shift_noise(evidence: Evidence, spread: Spread, pair_correlation: FloatArray | None) -> FloatArray:
+    """Sampling variance [points, coordinates] of the shift, as the posterior of the spread expects it.
+
+    Without a correlation of the IN mean alone: offline the OUT mean is what the shift is counted from, noise and all.
+    """
+    # The mean of an inverse chi-square, as if it were log-normal: that exists however few its degrees of freedom.
+    variance = spread.variance * np.exp(2 / spread.freedom)[:, :, None]
+    total, _, _ = weigh(
+        variance, evidence.n[:, :, None], 0.0 if pair_correlation is None else pair_correlation * evidence.n_pairs
+    )
+    inside: FloatArray = variance[IN] / evidence.n[IN][:, None]
+    return inside if pair_correlation is None else total
+
+
+def _with_target(evidence: Evidence, target: FloatArray) -> Evidence:
+    """Add the target, which did not train on these points, to their OUT references (one each)."""
+    n, mean, variance = evidence.n.copy(), evidence.mean.copy(), evidence.variance.copy()
+    n[OUT] += 1
+    variance[OUT] += (target - mean[OUT]) ** 2 / 2
+    mean[OUT] = (mean[OUT] + target) / 2
+    return Evidence(n, mean, variance)
+
+
+def play_target(fit: Fit, probe: Probe) -> HeldOut | None:
+    """Leave out some references in turn, each with its complement, and see how the rest predict them."""
+    if len(probe.units) < 2:
+        return None
+    chosen = evenly(np.arange(len(probe.units)), max(2, POINTS_HELD_OUT // probe.in_mask.shape[1]))
+    cases: list[tuple[FloatArray, FloatArray, FloatArray, BoolArray]] = []
+    for unit in (probe.units[i] for i in chosen):
+        evidence = probe.without(unit)
+        usable = (evidence.n[OUT] > 0) & ((evidence.n[IN] > 0) | (fit.mode == "offline"))
+        if not usable.any():
+            continue
+        laws = fit.laws(evidence.at(usable))
+        for row in unit:
+            distance = laws.distance(probe.turned[row, usable])
+            cases.append((distance, laws.freedom, laws.log_volume, probe.in_mask[row, usable]))
+    if not cases:
+        return None
+    distance, freedom, volume, member = (np.concatenate(column, axis=-1) for column in zip(*cases, strict=True))
+    return HeldOut(distance, freedom, volume, member, probe.turned.shape[2])
+
+
+def evenly(values: IntArray, most: int) -> IntArray:
+    """At most so many of the ``values``, evenly spaced."""
+    if len(values) <= most:
+        return values
+    return values[np.linspace(0, len(values) - 1, most).astype(np.intp)]

@@ -22,6 +22,7 @@ from plmia.engines import Engine, Inline, LocalProcesses
 from plmia.errors import DataError, PopulationError, RecipeError, ReferencesError, some
 from plmia.evaluation import Setup
 from plmia.frames import Overview
+from plmia.given_target import GivenTarget
 from plmia.recipes.named import parse_recipe
 from plmia.recipes.recipe import Recipe, Trained, views_for
 from plmia.recipes.views import View, check_views
@@ -30,56 +31,6 @@ from plmia.results import run_attacks
 from plmia.saved import SavedResults
 from plmia.store import SignalStore
 from plmia.training import Work, audit_about, shared_data, train_missing, versions
-
-
-@dataclass(frozen=True)
-class GivenTarget:
-    """A target that exists already, instead of one that the audit trains.
-
-    Parameters
-    ----------
-    members : bool array [points]
-        Which of the data's points it trained on.
-    conf : float array [points] or [points, views], optional
-        Its logit-scaled true-label confidences.
-    model : object, optional
-        A fitted scikit-learn classifier to ask for them instead.
-    """
-
-    members: npt.NDArray[np.bool_]
-    conf: npt.NDArray[np.floating] | None = None
-    model: Any = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "members", np.asarray(self.members))
-        if (self.conf is None) == (self.model is None):
-            raise DataError("a target that is given needs its signals (conf) or its model, one of the two")
-
-    def check(self, data: LabelledData) -> None:
-        """Raise `DataError` if the members are not those of ``data``."""
-        if self.members.shape != (data.n_points,) or self.members.dtype != np.bool_:
-            raise DataError(
-                f"the target's members have shape {self.members.shape} and type {self.members.dtype}: "
-                f"a bool array [{data.n_points}] is needed, True where it trained on the point"
-            )
-
-    def signals(self, data: LabelledData, views: Sequence[View]) -> npt.NDArray[np.float32]:
-        """Return confidences [points, views]."""
-        if self.conf is None:
-            from plmia.recipes.scikit import Sklearn
-
-            return Sklearn.query(self.model, data, self.members, views).conf
-        conf = np.asarray(self.conf, dtype=np.float32)
-        conf = conf[:, None] if conf.ndim == 1 else conf
-        if conf.shape != (data.n_points, len(views)):
-            raise DataError(
-                f"the target's signals have shape {conf.shape}, [{data.n_points}, {len(views)}] is needed, points and "
-                "views of the references: query both alike"
-            )
-        if not np.isfinite(conf).all():
-            point = int(np.argmin(np.isfinite(conf).all(axis=1)))
-            raise DataError(f"the target's signal at point {point} is {conf[point].tolist()}: it must be finite")
-        return conf
 
 
 @dataclass(frozen=True)
@@ -266,9 +217,27 @@ def train_run(
 
 
 def score_run(
-    plan: AuditPlan, store: SignalStore, folder: Path, tick: Callable[[int], None] = lambda _: None
+    plan: AuditPlan,
+    store: SignalStore,
+    folder: Path,
+    tick: Callable[[int], None] = lambda _: None,
+    show_records: bool = True,
 ) -> dict[str, Any]:
-    """Attack model 0 of the store and write metrics.json, scores.npz and records.csv."""
+    """Attack model 0 of the store and write metrics.json, scores.npz, records.csv and report.html.
+
+    Parameters
+    ----------
+    plan, folder
+        As in `run_audit`.
+    store : SignalStore
+        The trained models' signals.
+    tick : callable
+        Told how many points are done.
+    show_records : bool
+        Whether the report shows images, features or texts of records.
+    """
+    from plmia.report import Extras, write_report
+
     signals = store.signals()
     records = store.finished().values()
     about = {
@@ -279,10 +248,11 @@ def score_run(
         "seed": plan.setup.seed,
         "train_accuracy": _mean([record.get("train_accuracy") for record in records]),
         "test_accuracy": _mean([record.get("test_accuracy") for record in records]),
-        "seconds_per_model": _mean([record.get("seconds") for record in records]),
     }
     setup = replace(plan.setup, references=plan.references)
-    return run_attacks(signals, plan.attacks, [0], setup, folder, about, tick)
+    metrics = run_attacks(signals, plan.attacks, [0], setup, folder, about, tick)
+    write_report(folder, Extras(data=plan.data, signals=signals), show_records=show_records)
+    return metrics
 
 
 def _mean(values: list[float | None]) -> float | None:

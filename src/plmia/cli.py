@@ -21,6 +21,7 @@ COMMANDS = {
     "gate": "plmia.commands.gate",
     "report": "plmia.commands.report",
     "compare": "plmia.commands.compare",
+    "reproduce": "plmia.commands.reproduce",
     "completion": "plmia.commands.completion",
 }
 

@@ -117,8 +117,10 @@ def test_the_result_is_what_the_folder_says(tmp_path: Path) -> None:
     assert about["train_accuracy"] == 1.0
     assert 0.3 < about["test_accuracy"] < 1
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "figures",
         "metrics.json",
         "records.csv",
+        "report.html",
         "scores.npz",
         "signals",
     ]

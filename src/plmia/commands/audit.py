@@ -73,6 +73,7 @@ from plmia.view import Mode
     help="Take in models that python -m plmia.elsewhere trained on another machine.",
 )
 @click.option("--keep-models", is_flag=True, help="Save the models' weights as safetensors.")
+@click.option("--no-records", is_flag=True, help="Show no image, feature or text of any record in the report.")
 @common_options
 def audit(
     data_path: Path,
@@ -90,13 +91,15 @@ def audit(
     gpus: float,
     stacks: Path | None,
     keep_models: bool,
+    no_records: bool,
     seed: int,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Train a target and its references, collect signals, run every attack.
 
-    Interrupted at any moment, the same command goes on where it was. Writes metrics.json, scores.npz and signals/.
+    Interrupted at any moment, the same command goes on where it was. Writes report.html, metrics.json, scores.npz,
+    records.csv, figures/ and signals/.
 
     \b
     Recipes: mlp, wide-resnet, gbdt, sklearn:CLASSIFIER, function:FILE.py
@@ -118,7 +121,7 @@ def audit(
     if stacks is not None:
         merged = open_store(plan, folder).import_npy(stacks)
         _say(None if quiet else stderr(), [f"took in {len(merged)} models from {stacks}"])
-    perform(plan, folder, engine, keep_models, as_json, quiet)
+    perform(plan, folder, engine, keep_models, as_json, quiet, not no_records)
 
 
 @click.command()
@@ -153,7 +156,15 @@ def _layout(text: str) -> DesignKind | MembershipDesign:
     return MembershipDesign(load_npy(Path(text)))
 
 
-def perform(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool, as_json: bool, quiet: bool) -> None:
+def perform(
+    plan: AuditPlan,
+    folder: Path,
+    engine: Engine,
+    keep_models: bool,
+    as_json: bool,
+    quiet: bool,
+    show_records: bool = True,
+) -> None:
     """Run the audit, show progress, print the result."""
     console = None if quiet else stderr()
     _say(console, plan.warnings())
@@ -170,7 +181,7 @@ def perform(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool, as
         gone = [model for model in store.finished() if not weights_file(folder / "models", model).exists()]
         _say(console, [f"weights of model {some(gone)} were not kept when it was trained"] if gone else [])
     with Meter("scoring", len(plan.attacks) * plan.data.n_points, console) as meter:
-        metrics = score_run(plan, store, folder, meter.tick)
+        metrics = score_run(plan, store, folder, meter.tick, show_records)
     if as_json:
         click.echo(json.dumps(metrics, indent=1))
     elif not quiet:

@@ -44,7 +44,9 @@ SECONDS = {"s": 1, "m": 60, "h": 3600}
     metavar="SHARE",
     help="Cost of each view after the first, as a share of a model's.",
 )
-@click.option("--attack", "name", default="pl-mia", show_default=True, metavar="NAME", help="Attack, or FILE.py:NAME.")
+@click.option(
+    "--attack", "name", default="pl-mia-eb", show_default=True, metavar="NAME", help="Attack, or FILE.py:NAME."
+)
 @click.option("--target", type=int, default=0, show_default=True, metavar="I", help="Model to attack, by number.")
 @mode_option
 @click.option(

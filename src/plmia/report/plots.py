@@ -142,7 +142,8 @@ def linear_axis(title: str, low: float, high: float, *, scale: float = 1.0, unit
 
 def round_ticks(low: float, high: float, about: int) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten between two values, about so many."""
-    if not high > low:
+    # Values that differ by rounding alone have no ticks between them that could be told apart.
+    if not high - low > 1e-9 * max(1.0, abs(low), abs(high)):
         return [low]
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))

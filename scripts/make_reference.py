@@ -1,0 +1,231 @@
+"""Write into docs/ what the software prints: the help of every command, and the output below every code block.
+
+    python scripts/make_reference.py [PAGE ...]            write; all pages by default
+    python scripts/make_reference.py --check [PAGE ...]    change nothing, exit with 1 where a page is out of date
+
+The blocks of a page run in order, in a folder of their own that has examples/ in it:
+
+- ``python``: in one namespace a page; a ``text`` block right below it is what it prints. With ``title="mine.py"`` it is
+  saved under that name instead.
+- ``console``: each line ``$ command`` is run, the other lines are what it prints.
+
+A comment on the line before a block says what differs: ``<!-- not run: why -->``, ``<!-- output varies: why -->``, or
+``<!-- exit code 3 -->``. Every other ``python``, ``console`` or ``sh`` block has to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import io
+import linecache
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+COMMANDS = "reference/command.md"
+
+# A comment, the fence with its language and title, the text; of a Python block also the output below it.
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?"
+    r"^```(?P<language>python|console|sh)(?: title=\"(?P<title>[^\"\n]+)\")?[^\n]*\n(?P<text>.*?)^```$"
+    r"(?P<below>\n\n```text\n.*?^```$)?",
+    flags=re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block of a page, as it was found."""
+
+    whole: str
+    mark: str
+    language: str
+    title: str
+    text: str
+    below: str
+    line: int
+
+    @classmethod
+    def of(cls, match: re.Match[str]) -> Block:
+        """Take what `BLOCK` found."""
+        parts = {name: match[name] or "" for name in ("mark", "language", "title", "text", "below")}
+        return cls(whole=match[0], line=match.string.count("\n", 0, match.start()) + 1, **parts)
+
+    @property
+    def varies(self) -> bool:
+        """Whether what it prints is another each time."""
+        return self.mark.startswith("output varies: ")
+
+    @property
+    def exit_code(self) -> int:
+        """What its commands must exit with."""
+        code = re.fullmatch(r"exit code (\d+)", self.mark)
+        return int(code[1]) if code else 0
+
+
+class PageError(Exception):
+    """A block that does not run."""
+
+
+def pages() -> list[str]:
+    """Return the names of all pages."""
+    return sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+
+def run_page(page: str) -> str:
+    """Run the blocks of a page; return its text with what they print now."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    hidden = re.search(r"^[ \t]+```(python|console|sh)\b", text, flags=re.MULTILINE)
+    if hidden:
+        raise PageError(f"{page}: a {hidden[1]} block is indented, so it would not be run: begin it at the margin")
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    done, end = [], 0
+    with tempfile.TemporaryDirectory(prefix="plmia-docs-") as folder:
+        (Path(folder) / "examples").symlink_to(ROOT / "examples")
+        with contextlib.chdir(folder):
+            for match in BLOCK.finditer(text):
+                done += [text[end : match.start()], _run(Block.of(match), page, namespace)]
+                end = match.end()
+    return "".join([*done, text[end:]])
+
+
+def _run(block: Block, page: str, namespace: dict[str, Any]) -> str:
+    """Run one block; return its text with what it prints now."""
+    whole = block.whole
+    if block.mark.startswith("not run: "):
+        return whole
+    if block.language == "sh":
+        raise PageError(f"{page}, line {block.line}: make it a console block, or say why it is not run")
+    if block.language == "console":
+        answer = "".join(_answers(block, page))
+        return whole if block.varies else whole.replace(f"\n{block.text}```", f"\n{answer}```", 1)
+    if block.title:
+        Path(block.title).write_text(block.text, encoding="utf-8")
+        return whole
+    printed = _execute(block, page, namespace)
+    if printed and not block.below:
+        raise PageError(f"{page}, line {block.line}: it prints {printed!r}, add a text block below it for that")
+    if block.varies or not block.below:
+        return whole
+    kept = whole[: len(whole) - len(block.below)]
+    return f"{kept}\n\n```text\n{printed}```"
+
+
+def _execute(block: Block, page: str, namespace: dict[str, Any]) -> str:
+    """Run a Python block; return what it prints."""
+    name = f"<{page}, line {block.line}>"
+    # So that tracebacks, and whoever looks up the source of a function, find it.
+    linecache.cache[name] = (len(block.text), None, block.text.splitlines(keepends=True), name)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            exec(compile(block.text, name, "exec"), namespace)
+        except Exception as error:
+            raise PageError(f"{name}: {type(error).__name__}: {error}") from error
+    return printed.getvalue()
+
+
+def _answers(block: Block, page: str) -> Iterator[str]:
+    """Commands of a console block, each followed by what it prints now."""
+    commands = [line for line in block.text.splitlines() if line.startswith("$ ")]
+    if not commands:
+        raise PageError(f"{page}, line {block.line}: no line begins with '$ '")
+    for command in commands:
+        words = shlex.split(command[2:], comments=True)
+        programs = {
+            "plmia": [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"],
+            "python": [sys.executable],
+        }
+        if words[0] not in programs:
+            raise PageError(f"{page}, line {block.line}: {words[0]} is not run here, say why by a comment")
+        done = subprocess.run(
+            [*programs[words[0]], *words[1:]], capture_output=True, text=True, encoding="utf-8", check=False
+        )
+        if done.returncode != block.exit_code:
+            raise PageError(f"{page}, line {block.line}: {command} exits with {done.returncode}: {done.stderr}")
+        # A sentence for the user goes to standard error; progress there is not part of the answer.
+        yield f"{command}\n{done.stdout or (done.stderr if block.exit_code == 2 else '')}"
+
+
+def command_page() -> str:
+    """Return the page with the help of every command."""
+    import click
+
+    from plmia.cli import main as command
+
+    names = command.list_commands(click.Context(command))
+    codes = (
+        "Exit codes: 0 all went well, 2 the input cannot be worked with (one sentence on standard error says what is "
+        "wrong and what to do), 3 a gate failed, 130 stopped by Ctrl-C."
+    )
+    parts = ["# The `plmia` command\n", f"{codes}\n"]
+    for words in ([], *([name] for name in names)):
+        title = " ".join(["plmia", *words])
+        parts.append(f"## `{title}`\n\n```text\n{_help(words)}```\n")
+    parts.append(
+        "## `python -m plmia.elsewhere`\n\nTrains the models of an audit on a machine that has only NumPy and PyTorch; "
+        f"see [GPU elsewhere](../how-to/gpu-elsewhere.md).\n\n```text\n{_elsewhere_help()}```\n"
+    )
+    return "\n".join(parts)
+
+
+def _help(words: list[str]) -> str:
+    import click.testing
+
+    from plmia.cli import main as command
+
+    result = click.testing.CliRunner().invoke(command, [*words, "--help"], prog_name="plmia", terminal_width=100)
+    if result.exit_code:
+        raise PageError(f"plmia {' '.join(words)} --help exits with {result.exit_code}: {result.output}")
+    return "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
+
+
+def _elsewhere_help() -> str:
+    # The width is argparse's business, and the folders in which Python looks are not.
+    environment = os.environ | {"COLUMNS": "100"}
+    words = [sys.executable, "-m", "plmia.elsewhere", "--help"]
+    return subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="such as tutorial/auditor.md; all by default")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a page is out of date")
+    given = parser.parse_args()
+    stale = 0
+    for page in given.pages or sorted({*pages(), COMMANDS}):
+        path = DOCS / page
+        try:
+            text = command_page() if page == COMMANDS else run_page(page)
+        except PageError as error:
+            print(error, file=sys.stderr)
+            stale += 1
+            continue
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text == before:
+            continue
+        if given.check:
+            stale += 1
+            diff = difflib.unified_diff(before.splitlines(), text.splitlines(), f"docs/{page}", "now", lineterm="", n=1)
+            print("\n".join(diff), "run `python scripts/make_reference.py`", sep="\n", file=sys.stderr)
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"docs/{page}")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

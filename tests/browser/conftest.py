@@ -1,0 +1,134 @@
+"""A Chromium without a screen, and reports for it to open."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plmia.attacks import ATTACKS
+from plmia.data import LabelledData
+from plmia.design import MembershipDesign
+from plmia.evaluation import Setup
+from plmia.report import Extras, write_report
+from plmia.results import run_attacks
+from plmia.signals import Signals
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+HOSTILE = "</script><script>window.hacked = 1</script>"
+
+
+def missing(what: str) -> None:
+    """Skip on a developer's machine; under CI a browser test that does not run is a failure."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what}: CI must run the browser tests")
+    pytest.skip(f"{what}: the report is not tried in a browser")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, driven by Playwright."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright is not installed")
+    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        missing("there is no chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, headless=True, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@dataclass
+class Opened:
+    """A report that is open, and what it did: requests, messages of the console, errors and dialogs."""
+
+    page: Any
+    requests: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+
+    def draw_all(self) -> None:
+        """Scroll through the page, so that every figure is drawn."""
+        figures = self.page.locator("figure[data-figure]")
+        for k in range(figures.count()):
+            figures.nth(k).evaluate("node => node.scrollIntoView({ behavior: 'instant', block: 'center' })")
+            figures.nth(k).locator(".plot .main-svg").first.wait_for(state="visible", timeout=10_000)
+        self.page.wait_for_function("[...document.querySelectorAll('figure[data-figure]')].every(f => f.dataset.drawn)")
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Callable[..., Opened]]:
+    """Open a report: ``opened(path, width=1280, scheme="light", **options of the browser context)``."""
+    contexts = []
+
+    def show(path: Path, width: int = 1280, scheme: str = "light", **options: Any) -> Opened:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
+        contexts.append(context)
+        result = Opened(context.new_page())
+        result.page.on("request", lambda request: result.requests.append(request.url))
+        result.page.on("console", lambda message: result.messages.append(message.text))
+        result.page.on("pageerror", lambda error: result.messages.append(str(error)))
+        result.page.on("dialog", lambda dialog: result.messages.append(dialog.message))
+        result.page.goto(path.as_uri())
+        return result
+
+    yield show
+    for context in contexts:
+        context.close()
+
+
+def simulated(seed: int, models: int, points: int, classes: int) -> Signals:
+    """Signals that leak, in complementary pairs of models."""
+    rng = np.random.default_rng(seed)
+    half = rng.random(((models + 1) // 2, points)) < 0.5
+    membership = np.stack([half, ~half], axis=1).reshape(-1, points)[:models]
+    values = rng.normal(size=(points, 1)) + rng.normal(size=(models, points, 1)) + 1.5 * membership[:, :, None]
+    return Signals(values.astype(np.float32), MembershipDesign(membership), rng.integers(0, classes, points))
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Signals]:
+    """Return a folder with the results of all attacks on simulated signals, and the signals."""
+    folder = tmp_path_factory.mktemp("results")
+    signals = simulated(0, 18, 1500, 4)
+    about = {"signals": {"sha256": "0" * 64, "models": 18, "points": 1500, "views": 1}, "mode": "online"}
+    attacks = list(ATTACKS.values())
+    run_attacks(signals, attacks, [0], Setup(population=300), folder, about | {"targets": [0], "seed": 0})
+    return folder, signals
+
+
+@pytest.fixture(scope="session")
+def hostile(results: tuple[Path, Signals], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the page of a report whose class names and texts try to run scripts."""
+    folder, signals = results
+    copy = tmp_path_factory.mktemp("hostile") / "run"
+    shutil.copytree(folder, copy)
+    names = ["plain", HOSTILE, "<img src=x onerror='window.hacked = 1'>", "a & b <b>bold</b>"]
+    texts = [f"text {i} {HOSTILE} &amp; <b>{i}</b>" for i in range(signals.n_points)]
+    return write_report(copy, Extras(texts=texts, class_names=names, signals=signals))
+
+
+@pytest.fixture(scope="session")
+def pictures(results: tuple[Path, Signals], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the page of a report on images, without signals."""
+    folder, signals = results
+    copy = tmp_path_factory.mktemp("pictures") / "run"
+    shutil.copytree(folder, copy)
+    X = np.random.default_rng(1).integers(0, 256, (signals.n_points, 8, 8, 3), dtype=np.uint8)
+    assert signals.labels is not None
+    return write_report(copy, Extras(data=LabelledData(X, signals.labels.astype(np.int64), name="noise")))

@@ -1,0 +1,155 @@
+"""`plmia report`, as a user meets it: from results to one page, with what is asked for and no more."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click.testing
+import numpy as np
+import pytest
+
+from plmia.attacks import ATTACKS, Attack
+from plmia.design import MembershipDesign
+from plmia.evaluation import Setup
+from plmia.report import Extras, write_report
+from plmia.results import run_attacks
+from plmia.signals import Signals
+
+Run = Callable[..., click.testing.Result]
+Write = Callable[..., Path]
+
+POINTS = 400
+
+
+@pytest.fixture
+def scored(command: Run, signals_file: Write, tmp_path: Path) -> tuple[Path, Path]:
+    """Return the output of `plmia score` and the signals it scored."""
+    signals = signals_file(0, models=16, points=POINTS)
+    folder = tmp_path / "out"
+    result = command(
+        "score", signals, "-o", folder, "--target", 0, "--target", 1, "--attack", "rmia", "--attack", "lira"
+    )
+    assert result.exit_code == 0, result.output
+    return folder, signals
+
+
+def page(folder: Path) -> str:
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_it_writes_the_page_and_the_figures(command: Run, scored: tuple[Path, Path]) -> None:
+    folder, signals = scored
+    result = command("report", folder, "--signals", signals)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == str(folder / "report.html")
+    verdict = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["verdict"]["text"]
+    assert verdict in page(folder)
+    names = {path.stem for path in (folder / "figures").glob("*.svg")}
+    assert {"roc", "tpr", "scores", "classes", "fpr", "p-values", "record-1"} <= names
+    assert names == {path.stem for path in (folder / "figures").glob("*.json")}
+
+
+def test_attack_and_target_can_be_chosen(command: Run, scored: tuple[Path, Path]) -> None:
+    folder, _ = scored
+    result = command("report", folder, "--attack", "lira", "--target", 1, "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    assert "Evaluated records by lira on target 1" in page(folder)
+
+
+def test_data_are_shown_unless_the_user_says_no(command: Run, scored: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, _ = scored
+    data = tmp_path / "data.npz"
+    names = np.array(["cats <script>", "dogs", "birds"])
+    np.savez(data, texts=np.array([f"secret {i}" for i in range(POINTS)]), class_names=names)
+    assert command("report", folder, "--data", data).exit_code == 0
+    assert "secret" in page(folder)
+    assert "cats <script>" not in page(folder)
+    assert command("report", folder, "--data", data, "--no-records").exit_code == 0
+    assert "secret" not in page(folder)
+    assert "birds" in page(folder)
+
+
+def test_rows_of_a_table_are_shown_with_the_names_of_their_features(
+    command: Run, scored: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, _ = scored
+    data = tmp_path / "data.npz"
+    X = np.random.default_rng(0).normal(size=(POINTS, 3))
+    np.savez(data, X=X, y=np.arange(POINTS) % 3, feature_names=np.array(["age", "weight", "height"]))
+    assert command("report", folder, "--data", data).exit_code == 0
+    assert "weight = " in page(folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--attack", "pl-mia"], "'pl-mia' is not among the results"),
+        (["--target", 9], "target 9 is not among the results"),
+        (["--data", "nowhere.npz"], "there is no file nowhere.npz"),
+        (["--signals", "nowhere.npz"], "nowhere.npz"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    command: Run, scored: tuple[Path, Path], arguments: list[object], words: str
+) -> None:
+    folder, _ = scored
+    result = command("report", folder, *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (folder / "report.html").exists()
+
+
+def test_a_folder_without_results_is_named(command: Run, tmp_path: Path) -> None:
+    result = command("report", tmp_path)
+    assert result.exit_code == 2
+    assert f"{tmp_path} has no results" in result.stderr
+
+
+def test_names_that_are_no_texts_are_refused(command: Run, scored: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, _ = scored
+    np.savez(tmp_path / "data.npz", texts=np.arange(POINTS))
+    result = command("report", folder, "--data", tmp_path / "data.npz")
+    assert result.exit_code == 2
+    assert "a list of texts is needed" in result.stderr
+
+
+def test_an_audit_brings_its_own_signals_and_training(command: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 5)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", X=X, y=(X[:, 0] + rng.normal(size=300) > 0).astype(int))
+    folder = tmp_path / "run"
+    arguments = ["--data", tmp_path / "data.npz", "--recipe", "sklearn:DecisionTreeClassifier", "--references", 8]
+    assert command("audit", *arguments, "-o", folder, "--workers", 1, "--quiet").exit_code == 0
+    result = command("report", folder, "--data", tmp_path / "data.npz")
+    assert result.exit_code == 0, result.output
+    assert (folder / "figures" / "record-1.svg").exists()
+    assert (folder / "figures" / "accuracies.svg").exists()
+    assert "DecisionTreeClassifier" in page(folder)
+    np.savez(tmp_path / "other.npz", X=X + 1, y=np.arange(300) % 2)
+    result = command("report", folder, "--data", tmp_path / "other.npz")
+    assert result.exit_code == 2
+    assert "give those audited" in result.stderr
+
+
+def test_fifty_thousand_points_and_nine_attacks_take_seconds_and_few_bytes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    points, models = 50_000, 10
+    half = rng.random((models // 2, points)) < 0.5
+    membership = np.stack([half, ~half], axis=1).reshape(models, points)
+    values = rng.normal(size=(models, points, 1)).astype(np.float32) + membership[:, :, None]
+    signals = Signals(values, MembershipDesign(membership), rng.integers(0, 1000, points))
+    attacks = list(ATTACKS.values())[:9]
+    lira = ATTACKS["lira"]
+    attacks += [Attack(f"lira-{k}", lira.statistic, lira.calibration) for k in range(9 - len(attacks))]
+    about = {"signals": {"models": models, "points": points, "views": 1}, "mode": "online", "targets": [0], "seed": 0}
+    run_attacks(signals, attacks, [0], Setup(), tmp_path, about)
+    texts = [f"record {i} " * 50 for i in range(points)]
+    start = time.perf_counter()
+    path = write_report(tmp_path, Extras(texts=texts, class_names=[f"class {k}" for k in range(1000)], signals=signals))
+    assert time.perf_counter() - start < 10
+    assert path.stat().st_size < 6_000_000
+    assert (tmp_path / "figures" / "roc.svg").stat().st_size < 200_000

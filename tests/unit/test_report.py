@@ -1,0 +1,373 @@
+"""What the report says: its numbers are those of the results, its page is safe, whole and always the same."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plmia.attacks import ATTACKS
+from plmia.data import LabelledData
+from plmia.errors import DataError, OutputError, SignalsError
+from plmia.evaluation import Setup
+from plmia.metrics import clopper_pearson
+from plmia.report import Extras, write_report
+from plmia.report.checks import (
+    accuracies_figure,
+    false_positives_figure,
+    losses_figure,
+    p_values_figure,
+    references_figure,
+)
+from plmia.report.content import Content, percent, read_content, rounded, seconds, sentence
+from plmia.report.figures import classes_figure, roc_figure, scores_figure, thinned, tpr_figure
+from plmia.report.gaussians import chosen_places, record_figures
+from plmia.report.page import asset, in_script, policy
+from plmia.report.plots import Absent, Figure, linear_axis, round_ticks
+from plmia.report.summary import attack_rows, audited, status, tiles, warnings
+from plmia.report.trends import trends_figure
+from plmia.results import run_attacks
+from plmia.signals import Signals
+
+NAMES = ("attack-r", "lira", "pl-mia", "rmia")
+
+
+@pytest.fixture(scope="module")
+def signals(simulate_signals: Callable[..., Signals]) -> Signals:
+    return simulate_signals(0, models=18, points=3000)
+
+
+@pytest.fixture(scope="module")
+def folder(signals: Signals, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("results")
+    about = {"signals": {"sha256": "ab" * 32, "models": 18, "points": 3000, "views": 1}, "plmia": "1.2.3"}
+    about |= {"mode": "online", "targets": [0, 3], "seed": 7}
+    run_attacks(signals, [ATTACKS[name] for name in NAMES], [0, 3], Setup(population=150), path, about)
+    return path
+
+
+@pytest.fixture(scope="module")
+def content(folder: Path, signals: Signals) -> Content:
+    return read_content(folder, Extras(signals=signals), "pl-mia", 3)
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    """Return the results in a folder of the test's own."""
+    shutil.copytree(folder, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> Content:
+    path = folder / "metrics.json"
+    metrics = json.loads(path.read_text(encoding="utf-8"))
+    change(metrics)
+    path.write_text(json.dumps(metrics), encoding="utf-8")
+    return read_content(folder)
+
+
+def drawn(figure: Figure | Absent) -> Figure:
+    assert isinstance(figure, Figure), figure
+    return figure
+
+
+def traces(figure: Figure | Absent) -> dict[str, dict[str, Any]]:
+    return {trace["name"]: trace for trace in drawn(figure).data}
+
+
+def test_the_verdict_chooses_attack_and_the_first_target(folder: Path) -> None:
+    content = read_content(folder)
+    assert (content.attack, content.target) == (content.verdict["attack"], 0)
+
+
+@pytest.mark.parametrize(("attack", "target", "word"), [("nothing", None, "'nothing'"), (None, 5, "target 5")])
+def test_what_was_not_run_is_refused(folder: Path, attack: str | None, target: int | None, word: str) -> None:
+    with pytest.raises(OutputError, match=word):
+        read_content(folder, attack=attack, target=target)
+
+
+def test_foreign_data_and_signals_are_refused(copied: Path, simulate_signals: Callable[..., Signals]) -> None:
+    few = LabelledData(np.zeros((10, 2)), np.arange(10) % 2)
+    with pytest.raises(DataError, match="10 points, the results 3000"):
+        read_content(copied, Extras(few))
+    with pytest.raises(DataError, match="2 texts"):
+        read_content(copied, Extras(texts=["a", "b"]))
+    with pytest.raises(SignalsError, match="the results 3000"):
+        read_content(copied, Extras(signals=simulate_signals(0, points=50)))
+    edited(copied, lambda metrics: metrics["about"].update(audit={"data": "0" * 64}))
+    other = LabelledData(np.zeros((3000, 2)), np.arange(3000) % 2)
+    with pytest.raises(DataError, match="000000000000"):
+        read_content(copied, Extras(other))
+
+
+def test_the_roc_is_thinned_but_exact(content: Content) -> None:
+    roc = content.saved.roc("pl-mia", 3)
+    x, y = thinned(roc, 40)
+    assert len(x) <= 40
+    for rate, found in zip(x, y, strict=True):
+        assert found == roc.tpr_at(rate).tpr
+    assert (x[0], x[-1], y[-1]) == (1 / roc.n_non_members, 1, 1)
+
+
+def test_the_roc_shows_all_attacks_and_one_band(content: Content) -> None:
+    figure = roc_figure(content)
+    names = traces(figure)
+    assert {"chance", *NAMES} <= set(names)
+    assert [trace["name"] for trace in figure.data if trace.get("fill") and trace.get("visible") is not False] == [
+        "pl-mia, 95 % band"
+    ]
+    assert figure.data[-1]["name"] == "pl-mia"
+    assert all(y is None or y > 0 for trace in figure.data for y in trace["y"])
+    assert percent(content.entry()["tpr"]["0.01"]["tpr"]) in figure.alt
+
+
+def test_rates_are_those_of_the_json(content: Content) -> None:
+    figure = tpr_figure(content)
+    trace = traces(figure)["at 1\u00a0% FPR"]
+    for name, at, x, low in zip(NAMES, trace["y"], trace["x"], trace["error_x"]["arrayminus"], strict=True):
+        entry = content.metrics["attacks"][name]["tpr"]["0.01"]
+        assert round(len(NAMES) - 1 - at) == NAMES.index(name)
+        edge = 10 ** figure.layout["xaxis"]["range"][0]  # where 0 is drawn
+        assert x == pytest.approx(max(entry["mean"], edge), rel=1e-4)
+        assert x - low == pytest.approx(max(entry["interval"]["low"], edge), rel=1e-3)
+    assert "at 0.01\u00a0% FPR" not in traces(figure), "not resolved by so few"
+
+
+def test_histograms_of_scores_hold_everyone(content: Content) -> None:
+    found = traces(scores_figure(content))
+    assert sum(found["members"]["y"]) == pytest.approx(1, abs=1e-3)
+    assert sum(found["non-members"]["y"]) == pytest.approx(1, abs=1e-3)
+
+
+def test_classes_are_counted_like_a_loop_would(content: Content) -> None:
+    figure = drawn(classes_figure(content))
+    labels = content.saved.labels
+    assert labels is not None
+    for kind, inside in (("members", True), ("non-members", False)):
+        expected = {}
+        for c in range(3):
+            flagged = [
+                content.scores.log10_p_conformal[q] <= np.log10(content.level)
+                for q, member in zip(content.queries, content.members, strict=True)
+                if labels[q] == c and member == inside
+            ]
+            low, high = clopper_pearson(sum(flagged), len(flagged))
+            expected[f"class {c}"] = (
+                f"{sum(flagged):,} of {len(flagged):,} {kind} flagged ({percent(low)} to {percent(high)})"
+            )
+        texts = dict(text.split(": ", 1) for text in traces(figure)[kind]["text"])
+        assert texts == expected
+
+
+def test_checks_show_what_the_json_holds(content: Content) -> None:
+    found = content.entry()["diagnostics"]["pairwise_p"]
+    members = traces(p_values_figure(content))["members"]
+    assert members["y"] == pytest.approx(20 * np.array(found["members"]) / sum(found["members"]), rel=1e-4)
+    analytic = traces(false_positives_figure(content))["analytic (the paper's)"]
+    decisions = content.entry()["decisions"]["analytic"].values()
+    assert analytic["y"] == pytest.approx([d["fpr_realised"] for d in decisions], rel=1e-4)
+    assert "analytic" in drawn(false_positives_figure(content)).alt
+
+
+def test_power_is_shown_with_its_extrapolation(content: Content) -> None:
+    found = content.metrics["diagnostics"]["references"]
+    data = drawn(references_figure(content)).data
+    assert data[1]["y"] == pytest.approx(found["curves"][0]["mean"], rel=1e-4)
+    dashed = [trace for trace in data if trace.get("line", {}).get("dash") == "dash"]
+    assert dashed[0]["x"][-1] == 8 * found["n_references"]
+    assert dashed[0]["y"][1] == pytest.approx(found["curves"][0]["at_2x"], rel=1e-4)
+
+
+def test_training_is_shown_where_there_was_some(content: Content, copied: Path) -> None:
+    assert isinstance(losses_figure(content), Absent)
+    assert isinstance(accuracies_figure(content), Absent)
+    rng = np.random.default_rng(0)
+    training = {
+        model: {
+            "losses": np.exp(-np.arange(30) / 5 + rng.normal()).tolist(),
+            "train_accuracy": 0.9,
+            "test_accuracy": 0.8,
+        }
+        for model in range(6)
+    } | {6: {"losses": [], "train_accuracy": None}}
+    trained = Content(content.saved, "pl-mia", 3, content.extras, training)
+    found = traces(losses_figure(trained))
+    assert found["target 3"]["y"][0] == pytest.approx(training[3]["losses"][0], rel=1e-4)
+    assert traces(accuracies_figure(trained))["target, on its own points"]["x"] == [0.9]
+
+
+def test_signals_of_records_are_those_of_the_references(content: Content, signals: Signals) -> None:
+    figures = record_figures(content)
+    assert len(figures) == 6
+    point = int(content.table.index[0])
+    inside = signals.design.matrix[:, point].copy()
+    # Models 2 and 3 are complements of each other, so target 3 has neither of them as a reference.
+    inside[[2, 3]] = False
+    assert f"IN ({inside.sum()})" in traces(figures[0])
+    assert f"Record {point}, class" in figures[0].title
+    assert drawn(figures[0]).layout["shapes"][0]["x0"] == pytest.approx(float(signals.values[3, point, 0]))
+    absent = record_figures(Content(content.saved, "pl-mia", 3))
+    assert isinstance(absent[0], Absent)
+    assert "--signals" in absent[0].reason
+
+
+@pytest.mark.parametrize(("n", "places"), [(1, [0]), (2, [0, 1]), (100, [0, 1, 2, 24, 49, 74])])
+def test_records_are_chosen_once_each(n: int, places: list[int]) -> None:
+    assert chosen_places(n) == places
+
+
+@pytest.mark.parametrize("knots", [1, 4])
+def test_trends_of_empirical_bayes_are_drawn(content: Content, copied: Path, knots: int) -> None:
+    fit = {
+        "knots": {"at": list(range(knots)), "low": -2.0, "high": 5.0},
+        "spread": {"level": [[[4.0]] * knots, [[9.0]] * knots], "covariance": [[0.2, 0.0], [0.0, 0.2]]},
+        "shift": {"lines": [[[1.0, 2.0][: min(knots, 2)]]] * knots, "spread": [[0.25]] * knots},
+        "n_points": 1200,
+    }
+    figure = trends_figure(content)
+    assert isinstance(figure, Absent)
+    assert "pl-mia-eb" in figure.reason
+
+    def add(metrics: dict[str, Any]) -> None:
+        metrics["attacks"]["pl-mia-eb"] = metrics["attacks"].pop("lira")
+        for entry in metrics["attacks"]["pl-mia-eb"]["per_target"]:
+            entry["fit"] = fit
+
+    found = traces(trends_figure(edited(copied, add)))
+    assert found["deviation, IN"]["y"] == [2.0] * max(2, knots)
+    assert found["deviation, OUT"]["y"] == [3.0] * max(2, knots)
+    shift = found["shift, IN less OUT"]
+    assert shift["y"] == (pytest.approx([0, 2 / 3, 4 / 3, 2], abs=1e-4) if knots > 1 else [1.0, 1.0])
+    assert shift["xaxis"] == "x2"
+
+
+def test_the_first_screen_says_what_the_json_says(content: Content) -> None:
+    verdict = content.verdict
+    shown = {tile["head"].split()[0]: tile["value"] for tile in tiles(content)}
+    assert verdict["fpr"] is not None
+    assert shown["Members"] == percent(verdict["tpr"])
+    assert shown["Exposed"].replace(",", "") in (f"{verdict['exposed']:.0f}", f"{verdict['exposed']:.1f}")
+    assert shown["Area"] == f"{content.metrics['attacks'][verdict['attack']]['auc']['mean']:.3f}"
+    facts = dict(audited(content))
+    assert facts["Signals, SHA-256"] == "ab" * 32
+    assert facts["Seed"] == "7"
+    assert facts["Versions"] == "plmia 1.2.3"
+    assert "3,000 records of 3 classes" in facts["Data"]
+    said = warnings(content)
+    kinds = [kind for kind, _ in said]
+    assert kinds == sorted(kinds, reverse=True), "warnings first"
+    assert any("population of 150" in text for kind, text in said if kind == "warning")
+    assert any("threshold is not used" in text for kind, text in said if kind == "warning")
+    assert len({text for _, text in said}) == len(said)
+    assert [row["name"] for row in attack_rows(content)] == list(NAMES)
+
+
+def test_copies_in_the_data_are_told(folder: Path) -> None:
+    X = np.arange(6000.0).reshape(3000, 2)
+    X[5] = X[6]
+    data = LabelledData(X, np.arange(3000) % 2)
+    assert any("2 records are exact copies" in text for _, text in warnings(read_content(folder, Extras(data))))
+
+
+@pytest.mark.parametrize(
+    ("leak", "fpr", "word"), [(True, 0.01, "leak"), (False, 0.01, "none"), (False, None, "unknown")]
+)
+def test_the_status_has_three_values(leak: bool, fpr: float | None, word: str) -> None:
+    assert status({"leak_shown": leak, "fpr": fpr})[0] == word
+
+
+def test_the_page_is_the_same_every_time_and_figures_lie_beside_it(copied: Path, signals: Signals) -> None:
+    (copied / "figures").mkdir()
+    (copied / "figures" / "old.svg").write_text("of an earlier report", encoding="utf-8")
+    (copied / "figures" / "notes.txt").write_text("of the user", encoding="utf-8")
+
+    def everything() -> dict[str, bytes]:
+        paths = [copied / "report.html", *sorted((copied / "figures").iterdir())]
+        return {path.name: path.read_bytes() for path in paths}
+
+    assert write_report(copied, Extras(signals=signals)) == copied / "report.html"
+    first = everything()
+    write_report(copied, Extras(signals=signals))
+    assert everything() == first
+    assert "old.svg" not in first
+    assert {"notes.txt", "roc.svg", "roc.json", "record-1.svg"} <= first.keys()
+    spec = json.loads(first["roc.json"])
+    assert spec["data"][-1]["line"]["color"].startswith("#")
+    assert len(first["report.html"]) < 6_000_000
+    assert not list(copied.rglob("*.partial"))
+
+
+def test_the_page_holds_only_its_own_scripts(copied: Path) -> None:
+    text = write_report(copied).read_text(encoding="utf-8")
+    wanted = [asset("plotly-basic.min.js"), asset("report.js")]
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert scripts == wanted
+    allowed = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in wanted]
+    assert unescape(policy(wanted)).split("script-src ")[1].split(";")[0].split() == allowed
+    assert "</script" not in in_script({"a": "</script><!--", "b": "\u2028&"})
+    assert json.loads(in_script({"a": "</script>", "b": "\u2028&"})) == {"a": "</script>", "b": "\u2028&"}
+
+
+def test_raw_records_are_left_out_on_request(copied: Path) -> None:
+    texts = [f"secret {i}" for i in range(3000)]
+    assert "secret" in write_report(copied, Extras(texts=texts)).read_text(encoding="utf-8")
+    page = write_report(copied, Extras(texts=texts), show_records=False).read_text(encoding="utf-8")
+    assert "secret" not in page
+    assert "left out on request" in page
+
+
+def test_a_report_without_labels_or_diagnostics_says_what_is_missing(copied: Path) -> None:
+    def strip(metrics: dict[str, Any]) -> None:
+        metrics.pop("diagnostics")
+        for attack in metrics["attacks"].values():
+            for entry in attack["per_target"]:
+                entry["diagnostics"].pop("pairwise_p")
+
+    edited(copied, strip)
+    with np.load(copied / "scores.npz") as archive:
+        arrays = {name: archive[name] for name in archive.files if name != "labels"}
+    np.savez(copied / "scores.npz", **arrays)
+    page = write_report(copied).read_text(encoding="utf-8")
+    for words in ("carry no labels", "kept no pairwise", "`plmia plan`", "--signals FILE", "no training records"):
+        assert words in page, words
+    assert not (copied / "figures" / "classes.svg").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(copied: Path) -> None:
+    (copied / "figures").write_text("in the way", encoding="utf-8")
+    with pytest.raises(OutputError, match="cannot write the report"):
+        write_report(copied)
+
+
+def test_numbers_in_words() -> None:
+    assert [percent(rate) for rate in (0.5, 0.0123, 0.00052, 0.0, None)] == [
+        "50.0\u00a0%",
+        "1.2\u00a0%",
+        "0.052\u00a0%",
+        "0.0\u00a0%",
+        "–",
+    ]
+    assert [seconds(value) for value in (0.31, 62, 600, 10_000, 400_000)] == [
+        "0.31 s",
+        "62 s",
+        "10 min",
+        "2.8 h",
+        "4.6 days",
+    ]
+    assert rounded([1.234567, float("nan"), float("inf")]) == [1.2346, None, None]
+    assert sentence("a b") == "A b."
+    assert sentence("A b.") == "A b."
+
+
+def test_values_that_differ_by_rounding_alone_have_one_tick() -> None:
+    assert round_ticks(3.0, 3.0 + 1e-14, 6) == [3.0]
+    assert linear_axis("x", 3.0, 3.0 + 1e-14).labels == ["3"]

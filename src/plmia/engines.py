@@ -229,8 +229,8 @@ def _serve(pipe: Connection) -> None:
     # Standard output is the command's; what training prints must not get between its lines.
     with contextlib.suppress(OSError):
         os.dup2(2, 1)
-    # Hundreds of models would say the same hundreds of times.
     warnings.simplefilter("once", UserWarning)
+    _show_warnings_once()
     one_thread()
     threading.Thread(target=_die_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
@@ -238,6 +238,22 @@ def _serve(pipe: Connection) -> None:
         while True:
             job = pipe.recv()
             _answer(pipe, work if isinstance(work, Failed) else attempt(work, job))
+
+
+def _show_warnings_once() -> None:
+    """Show a warning once a process: hundreds of models would say the same hundreds of times.
+
+    The filter "once" forgets what it showed whenever a library changes filters for a while, as most do in every fit.
+    """
+    shown: set[tuple[str, type[Warning]]] = set()
+    show = warnings.showwarning
+
+    def show_new(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+        if (str(message), category) not in shown:
+            shown.add((str(message), category))
+            show(message, category, *where, **options)
+
+    warnings.showwarning = show_new
 
 
 def _answer(pipe: Connection, result: Any) -> None:

@@ -17,6 +17,9 @@ Library = Literal["pandas", "polars"]
 
 LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
 
+# The attack that is meant where none is named.
+DEFAULT = "pl-mia-eb"
+
 # Columns of the HTML table: the false-positive rates that the command's table shows, too.
 SHOWN_FPRS = ("0.01", "0.001", "0.0001", "0")
 
@@ -56,12 +59,12 @@ class Overview:
     folder: Path
     metrics: dict[str, Any]
 
-    def auc(self, attack: str = "pl-mia") -> float:
-        """Area under the ROC curve of one attack, mean over targets."""
+    def auc(self, attack: str | None = None) -> float:
+        """Area under the ROC curve, mean over targets; of `DEFAULT`, or else the verdict's attack, if none is named."""
         return float(self._attack(attack)["auc"]["mean"])
 
-    def tpr(self, fpr: float, attack: str = "pl-mia") -> float:
-        """True positive rate of one attack at a false positive rate of at most ``fpr`` (0, 0.0001, 0.001 or 0.01)."""
+    def tpr(self, fpr: float, attack: str | None = None) -> float:
+        """True positive rate at a false positive rate of at most ``fpr`` (0, 0.0001, 0.001 or 0.01), as for `auc`."""
         rates = self._attack(attack)["tpr"]
         if fpr_key(fpr) not in rates:
             raise OutputError(f"there is no TPR at an FPR of {fpr:g}: take one of {', '.join(rates)}")
@@ -84,8 +87,10 @@ class Overview:
         """
         return make_frame(self.columns(), library)
 
-    def _attack(self, name: str) -> dict[str, Any]:
+    def _attack(self, name: str | None) -> dict[str, Any]:
         attacks: dict[str, dict[str, Any]] = self.metrics["attacks"]
+        if name is None:
+            name = DEFAULT if DEFAULT in attacks else str(self.metrics["verdict"]["attack"])
         if name not in attacks:
             raise OutputError(f"{name!r} is not among the results in {self.folder}: take one of {', '.join(attacks)}")
         return attacks[name]

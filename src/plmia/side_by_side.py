@@ -110,7 +110,7 @@ class Pair:
         size, than = _size(row)
         where = "" if row.fpr is None else f" of the members at {100 * row.fpr:g} % FPR"
         if self.what == "runs":
-            sentence = f"in {self.other} {row.label} {size}{where} {than} in {self.first}"
+            sentence = f"{'In' if row.shown else 'in'} {self.other} {row.label} {size}{where} {than} in {self.first}"
         else:
             sentence = f"{self.other} {size}{where} {than} {self.first}"
         shown = "" if row.shown else "No difference was shown: "

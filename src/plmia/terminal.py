@@ -62,7 +62,8 @@ def show_metrics(metrics: dict[str, Any], folder: Path) -> None:
     console.print(metrics["verdict"]["text"], style="bold", soft_wrap=True, markup=False)
     for note in metrics["notes"]:
         console.print(f"- {note}", markup=False, soft_wrap=True)
-    files = "  ".join(str(folder / name) for name in ("metrics.json", "scores.npz", "records.csv"))
+    names = ("report.html", "metrics.json", "scores.npz", "records.csv")
+    files = "  ".join(str(folder / name) for name in names if (folder / name).exists())
     console.print(files, markup=False, soft_wrap=True)
 
 

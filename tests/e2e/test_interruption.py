@@ -46,7 +46,7 @@ def test_ctrl_c_leaves_nothing_behind(call: int, signals_file: Write, command: R
     options = ["--attack", "lira", "--attack", f"{tmp_path / 'mine.py'}:MINE"]
     for folder in (out, tmp_path / "new" / "er"):
         result = command("score", file, "-o", folder, *options, "--target", 0, "--target", 2, "--target", 4)
-        assert result.exit_code == 1
+        assert result.exit_code == 130
         assert "Traceback" not in result.stderr
         assert result.stdout == ""
     assert _snapshot(out) == before
@@ -76,7 +76,7 @@ def test_a_killed_run_leaves_no_result(how: str, signals_file: Write, command: R
     process = _start_and_wait(["score", str(file), "-o", str(out), *options], reached)
     process.send_signal(getattr(signal, how))
     stdout, stderr = process.communicate(timeout=30)
-    assert process.returncode == (-signal.SIGKILL if how == "SIGKILL" else 1)
+    assert process.returncode == (-signal.SIGKILL if how == "SIGKILL" else 130)
     assert stdout == ""
     assert "Traceback" not in stderr
     if how == "SIGINT":

@@ -39,7 +39,7 @@ def audit(tmp_path: Path, simulate: Callable[..., Any]) -> Path:
 
 def test_the_tables_and_the_plan_in_words(repository: Path, command: Run) -> None:
     lines = _ok(command("plan", repository / SLICE, "--fpr", "0.01", "--budget", "64")).splitlines()
-    assert lines[0] == "pl-mia on target 0: TPR@1% in % by references and views (~ extrapolated)"
+    assert lines[0] == "pl-mia-eb on target 0: TPR@1% in % by references and views (~ extrapolated)"
     assert lines[1].split() == ["references", "1", "view", "2", "views"]
     assert [line.split()[0] for line in lines[2:9]] == ["4", "8", "16", "32", "64", "128", "256"]
     assert "~" not in lines[5]
@@ -57,7 +57,7 @@ def test_json_holds_the_same(repository: Path, command: Run) -> None:
 
     arguments = ("plan", repository / SLICE, "--fpr", "0.01", "--budget", "64")
     made = json.loads(_ok(command(*arguments, "--json")), parse_constant=refuse)
-    assert (made["attack"], made["target"], made["fpr"], made["budget"]) == ("pl-mia", 0, 0.01, 64.0)
+    assert (made["attack"], made["target"], made["fpr"], made["budget"]) == ("pl-mia-eb", 0, 0.01, 64.0)
     assert set(made["curves"]) == {"1", "2"}
     assert [curve["metric"] for curve in made["curves"]["2"]] == ["auc", "0.01"]
     assert made["best"] == made["splits"][0]

@@ -311,7 +311,7 @@ def test_a_p_value_that_does_not_hold_is_named(repository: Path, command: Run, t
     row = next(line for line in out.splitlines() if line.startswith("pl-mia "))
     assert "fails (98.8)" in row
     (note,) = (note for note in contents["notes"] if "nominal only" in note)
-    assert note.startswith("The combined p-value of pl-mia, pl-mia-pooled is nominal only")
+    assert note.startswith("The combined p-value of pl-mia, pl-mia-pooled, pl-mia-eb is nominal only")
     assert "log10_p_conformal" in note
     failed = contents["attacks"]["pl-mia"]["per_target"][0]["diagnostics"]["failed_checks"]
     assert {"rule": "analytic", "level": 0.01, "fallback": "conformal", "why_none": None} in failed

@@ -32,12 +32,21 @@ check: $(VENV)/.dev ## lint, formatting, types, import direction
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_imports.py
 
-docs: $(VENV)/.dev ## build the documentation into site/; a broken link fails
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+# Not --quiet: that would hide broken links from --strict.
+docs: $(VENV)/.dev ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(VENV)/.dev ## measure the speed of scoring and of training
 	$(BIN)/python benchmarks/scoring.py $(ARGS)
 	$(BIN)/python benchmarks/training.py
+
+.PHONY: reproduce reproduce-quick
+reproduce: $(VENV)/.core ## run the paper's tables and figures into out/reproduce/ (ARGS="--data FILE" to train)
+	$(BIN)/plmia reproduce all -o out/reproduce $(ARGS)
+
+reproduce-quick: $(VENV)/.core ## the same on small signals, compared with the committed results
+	$(BIN)/plmia reproduce all --quick --quiet -o out/reproduce-quick
+	$(BIN)/python -m experiments.compare out/reproduce-quick experiments/results/quick
 
 constraints: ## compile constraints.txt anew (ARGS=--upgrade for the newest releases)
 	PYTHON="$(PYTHON)" sh scripts/compile_constraints.sh $(ARGS)

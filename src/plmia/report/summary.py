@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -101,8 +102,8 @@ def audited(content: Content) -> list[tuple[str, str]]:
     evaluated = f"{int(content.members.sum()):,} members and {int((~content.members).sum()):,} non-members"
     rows.append(("Target", f"{which}; {evaluated} evaluated, {sizes} known non-members as the population"))
     rows.append(("Attacks", ", ".join(content.saved.attacks)))
-    if about.get("date"):
-        rows.append(("Date", str(about["date"])))
+    written = (content.saved.folder / "scores.npz").stat().st_mtime
+    rows.append(("Date", datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d")))
     rows.append(("Seed", str(about["seed"])))
     rows.append(("Versions", _versions(content)))
     for name, digest in (("Data, SHA-256", audit.get("data")), ("Signals, SHA-256", signals.get("sha256"))):

@@ -38,7 +38,8 @@ from plmia.view import AttackView, amid
 
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
-EIGHT = list(ATTACKS.values())
+# The paper's; what empirical Bayes costs is measured in empirical_bayes.py.
+EIGHT = [attack for attack in ATTACKS.values() if attack.name != "pl-mia-eb"]
 
 
 @dataclass(frozen=True)
@@ -556,7 +557,7 @@ def main() -> None:
     print("\nTargets" + (", stated for the full sizes: a quick run does not judge them" if options.quick else ""))
     for what, found, met in report.targets:
         print(f"  {'' if options.quick else 'met     ' if met else 'MISSED  '}{what}: {found}")
-    lines = ["| measured (RMIA, LiRA: time over that of all eight attacks) | value | target |", "|---|---|---|"]
+    lines = ["| measured (RMIA, LiRA: time over that of the eight attacks of the paper) | value | target |", "|---|---|---|"]
     table = "\n".join(lines + [f"| {' | '.join(cells)} |" for cells in report.summary])
     print(f"\n{table}")
     options.out.mkdir(parents=True, exist_ok=True)

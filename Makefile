@@ -17,11 +17,11 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq
 .PHONY: help demo test check docs bench constraints clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s%s\n", $$1, $$2 }'
 
 demo: $(VENV)/.core ## audit a model on scikit-learn's digits into demo-out/
 	$(BIN)/plmia demo -o demo-out
-	@echo "Look at demo-out/metrics.json (how much each attack finds) and demo-out/scores.npz (every point's score)."
+	@echo "Open demo-out/report.html; demo-out/metrics.json has the numbers, demo-out/records.csv the most exposed records."
 
 test: $(VENV)/.dev ## run the tests (ARGS="-k cauchy" to choose)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests $(ARGS)

@@ -153,7 +153,7 @@ def assess(result: AttackResult, n_compared: int = 1, confidence: float = CONFID
         exposures=tuple(exposure(result.scores, queries, members, fdr, len(result.population)) for fdr in FDRS),
         epsilon=epsilon_bound(score, truth, confidence=confidence),
         pairwise=pairwise_p_values(result.scores.statistic, result.population, result.truth, rng, 400, 500),
-        realised=nominal_against_realised(result.scores, result.truth),
+        realised=nominal_against_realised(result.scores, result.truth, len(result.population)),
     )
 
 

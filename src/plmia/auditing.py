@@ -30,6 +30,7 @@ from plmia.records import RecordTable
 from plmia.results import run_attacks
 from plmia.saved import SavedResults
 from plmia.store import SignalStore
+from plmia.store_layout import write_groups
 from plmia.training import Work, audit_about, shared_data, train_missing, versions
 
 
@@ -100,7 +101,7 @@ class AuditPlan:
             design = MembershipDesign(np.concatenate([self.target.members[None], design.matrix[1:]]))
         design.require_classes(self.data.y)
         self._require_references(design.matrix[1:])
-        self._require_population(int((~design.matrix[0]).sum()))
+        self._require_population(self._count(~design.matrix[0]))
         return design
 
     def _drawn(self, kind: DesignKind) -> MembershipDesign:
@@ -119,6 +120,11 @@ class AuditPlan:
                 f"point {some(short)} would have {fewest.min()} IN or OUT references, the attacks need {least}: "
                 f"ask for more references ({2 * least} in pairs)"
             )
+
+    def _count(self, points: npt.NDArray[np.bool_]) -> int:
+        """How many points, or groups of them."""
+        groups = self.data.groups
+        return int(points.sum()) if groups is None else len(np.unique(groups[points]))
 
     def _require_population(self, outsiders: int) -> None:
         """Find out before training what scoring would refuse afterwards."""
@@ -179,7 +185,10 @@ def run_audit(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool =
 def open_store(plan: AuditPlan, folder: Path) -> SignalStore:
     """Open the store of an audit, or make it."""
     views = [str(view) for view in plan.views]
-    return SignalStore.create(folder / "signals", plan.about(), plan.design, views, plan.data.y)
+    store = SignalStore.create(folder / "signals", plan.about(), plan.design, views, plan.data.y)
+    if plan.data.groups is not None:
+        write_groups(folder / "signals", plan.data.groups)
+    return store
 
 
 def train_run(

@@ -129,10 +129,11 @@ def attack_targets(
 
 
 def _truth(signals: Signals, target: int, setup: Setup) -> tuple[Truth, IntArray]:
-    """Split the target's points into population and queries."""
+    """Split the target's points into population and queries; of points that belong together one is taken."""
     members = signals.design.matrix[target]
-    outsiders = np.flatnonzero(~members)
-    if len(outsiders) in (0, len(members)):
+    alone = _one_of_each_group(signals, setup.seed)
+    outsiders = alone[~members[alone]]
+    if len(outsiders) in (0, len(alone)):
         raise SignalsError(
             f"model {target} trained on {'all' if not len(outsiders) else 'none'} of the {len(members)} points: "
             "a target needs members and non-members among them"
@@ -152,7 +153,16 @@ def _truth(signals: Signals, target: int, setup: Setup) -> tuple[Truth, IntArray
         )
     rng = np.random.default_rng([setup.seed, 1, target])
     population = np.sort(rng.choice(outsiders, size, replace=False))
-    return Truth(members, np.setdiff1d(np.arange(len(members)), population)), population
+    return Truth(members, np.setdiff1d(alone, population)), population
+
+
+def _one_of_each_group(signals: Signals, seed: int) -> IntArray:
+    """Points that are evaluated: all of them, or one drawn from each group, since intervals count independent ones."""
+    if signals.groups is None:
+        return np.arange(signals.n_points)
+    order = np.random.default_rng([seed, 3]).permutation(signals.n_points)
+    _, first = np.unique(signals.groups[order], return_index=True)
+    return np.sort(order[first])
 
 
 def _references(signals: Signals, plan: ReferencePlan, chosen: Iterable[int]) -> References:

@@ -54,7 +54,8 @@ def run_attacks(
                 summary.add_fit(result.scores.attack, result.target, fit)
         best, rng = by_name[summary.verdict.attack], np.random.default_rng([setup.seed, 2])
         summary.add_power(if_possible(lambda: enough_references(signals, best, min(targets), setup, rng)))
-        metrics = summary.to_json(about)
+        groups = None if signals.groups is None else len(np.unique(signals.groups))
+        metrics = summary.to_json(about | ({} if groups is None else {"groups": groups}))
         results.finish(metrics)
     return metrics
 
@@ -117,8 +118,9 @@ class ResultFolder:
         try:
             self._zip.close()
             self._metrics.write_text(json.dumps(metrics, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            # Of an earlier run: it must not stay beside these if it cannot be written anew.
-            (self._folder / "records.csv").unlink(missing_ok=True)
+            # Of an earlier run: they must not stay beside these and say something else.
+            for name in ("records.csv", "report.html"):
+                (self._folder / name).unlink(missing_ok=True)
             self._scores.replace(self._folder / "scores.npz")
             self._metrics.replace(self._folder / "metrics.json")
             saved = SavedResults(self._folder)

@@ -24,12 +24,12 @@ class SavedResults(Overview):
 
     Parameters
     ----------
-    folder : Path
+    folder : path
         The folder of the results.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = folder = Path(folder)
         try:
             text = (folder / "metrics.json").read_text(encoding="utf-8")
             self.metrics: dict[str, Any] = json.loads(text)

@@ -32,12 +32,16 @@ class Signals:
         Class of each point.
     n_clipped : int
         How many values were probabilities of 0 or 1 to the last digit, and so were clipped when logit-scaled.
+    groups : int array [points], optional
+        Which points belong together (rows of one patient): they are no independent evidence, so one of each group is
+        evaluated.
     """
 
     values: npt.NDArray[np.floating]
     design: MembershipDesign
     labels: npt.NDArray[np.integer] | None = None
     n_clipped: int = 0
+    groups: npt.NDArray[np.integer] | None = None
 
     def __post_init__(self) -> None:
         if self.values.ndim != 3 or 0 in self.values.shape or not np.issubdtype(self.values.dtype, np.floating):
@@ -50,13 +54,12 @@ class Signals:
                 f"membership has shape {self.design.matrix.shape}, signals {self.values.shape}: "
                 "both need the same models and points (bit-packed membership needs `n_points`)"
             )
-        if self.labels is not None and (
-            self.labels.shape != self.values.shape[1:2] or not np.issubdtype(self.labels.dtype, np.integer)
-        ):
-            raise SignalsError(
-                f"labels have shape {self.labels.shape} and type {self.labels.dtype}, "
-                f"integers [{self.values.shape[1]}] are needed: one a point"
-            )
+        for name, array in (("labels", self.labels), ("groups", self.groups)):
+            if array is not None and (array.shape != self.values.shape[1:2] or array.dtype.kind not in "iu"):
+                raise SignalsError(
+                    f"{name} have shape {array.shape} and type {array.dtype}, "
+                    f"integers [{self.values.shape[1]}] are needed: one a point"
+                )
         _require_finite(self.values)
 
     @property
@@ -93,14 +96,14 @@ def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
     ----------
     path : Path
         An npz with `signals` (floats [models, points] or [models, points, views]), `membership` (bool
-        [models, points], or bit-packed along points with `n_points`) and optionally `labels` [points].
+        [models, points], or bit-packed along points with `n_points`) and optionally `labels` and `groups` [points].
     scale : {"auto", "logit", "probability"}
         What the signals are; "auto" takes logit-scaled confidences and refuses what looks like probabilities.
     """
     path = Path(path)
     if scale not in get_args(Scale):
         raise SignalsError(f"there is no scale {scale!r}: take {', '.join(get_args(Scale))}")
-    names = ("signals", "membership", "labels", "n_points")
+    names = ("signals", "membership", "labels", "n_points", "groups")
     arrays = load_npz(path, names, "`signals` and `membership`", SignalsError)
     for name in ("signals", "membership"):
         if name not in arrays:
@@ -110,8 +113,7 @@ def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
         values = values[:, :, None]
     membership = _membership(arrays)
     values, n_clipped = _on_logit_scale(path, values, scale)
-    labels = arrays.get("labels")
-    return Signals(values, MembershipDesign(membership), labels, n_clipped)
+    return Signals(values, MembershipDesign(membership), arrays.get("labels"), n_clipped, arrays.get("groups"))
 
 
 def _floats(path: Path, values: Array) -> npt.NDArray[np.floating]:

@@ -4,7 +4,7 @@ A store is one folder:
 
     store.json           what the signals were made of, and the layout; its key is a digest of what they were made of
     membership.npy       the design, bit-packed [models, ceil(points / 8)]
-    labels.npy           labels [points], if there are any
+    labels.npy           labels [points], if there are any; groups.npy likewise
     signals.npy          float32 [models, points, views]; each model has its region, a hole until it is written
     records/000012.json  makes a model (or those trained together) count: checksums and provenance, written last
 
@@ -50,6 +50,7 @@ from plmia.store_layout import (
     header_problems,
     layout_of,
     make_store,
+    read_groups,
     read_labels,
     read_membership,
     require_continuation,
@@ -258,7 +259,8 @@ class SignalStore:
         values = self._mapped(records) if isinstance(self.folder, LocalFolder) else self.read(chosen)
         clipped = [record.provenance.get("n_clipped") for record in records]
         design = MembershipDesign(self.design.matrix[chosen])
-        return Signals(values, design, self.labels, sum(n for n in clipped if type(n) is int))
+        n_clipped = sum(n for n in clipped if type(n) is int)
+        return Signals(values, design, self.labels, n_clipped, read_groups(self.folder, self.layout))
 
     def problems(self) -> list[str]:
         """Records that do not count, and why; their models are missing unless they were trained anew."""

@@ -284,6 +284,31 @@ def read_labels(folder: Folder, layout: Layout) -> Labels | None:
     return labels
 
 
+def write_groups(path: Path, groups: Labels) -> None:
+    """Keep the groups [points] of a store whose ``about`` has their digest; see `groups_about`."""
+    if not (path / "groups.npy").exists():
+        write_atomically(path / "groups.npy", npy_header("<i8", groups.shape), groups.astype("<i8"))
+
+
+def groups_about(groups: Labels | None) -> dict[str, str]:
+    """What the ``about`` of a store says of the points' groups, if there are any."""
+    return {} if groups is None else {"groups": digest(groups.astype("<i8"))}
+
+
+def read_groups(folder: Folder, layout: Layout) -> Labels | None:
+    """Groups [points] of points that belong together, if the store has any."""
+    expected = layout.about.get("groups")
+    if expected is None:
+        return None
+    what = f"{folder}/groups.npy"
+    with reading(what):
+        data = folder.read(["groups.npy"])[0]
+    groups = parse_npy(what, data, "<i8", (layout.n_points,))
+    if digest(groups) != expected:
+        raise StoreError(f"{what} is damaged (the checksum differs): copy it again, or start anew in another folder")
+    return groups
+
+
 def digest(data: bytes | memoryview | npt.NDArray[Any]) -> str:
     """SHA-256 in hexadecimal."""
     return hashlib.sha256(as_bytes(data)).hexdigest()

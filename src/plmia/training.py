@@ -24,6 +24,7 @@ from plmia.errors import OutputError, TrainingError
 from plmia.recipes.recipe import Recipe, Trained
 from plmia.recipes.views import View
 from plmia.store import SignalStore
+from plmia.store_layout import groups_about
 
 # A model that diverges is tried with this many seeds in all.
 MOST_SEEDS = 3
@@ -307,4 +308,5 @@ def audit_about(
         "seed": seed,
         "target": target,
         "design": design,
+        **groups_about(data.groups),
     }

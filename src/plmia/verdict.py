@@ -9,7 +9,8 @@ from typing import Any
 from plmia.assessment import CONFIDENCE, Assessment
 from plmia.intervals import Interval, mean_rate
 
-# The false-positive rate of the verdict: the first of these at which so many non-members may lie above the cut.
+# The false-positive rate of the verdict: the first of these at which so many non-members may lie above the cut, or the
+# last if one may.
 VERDICT_FPRS = (0.001, 0.01)
 LEAST_ABOVE = 5
 # From so many targets on, the interval is that of their mean.
@@ -65,10 +66,11 @@ class Verdict:
         if self.exposed == 0 and self.least > 1:
             records += f" (the population is so small that it takes {self.least:,} at once to name any)"
         mean = f" on average over {self.targets} targets" if self.targets > 1 else ""
+        ranked = f"members score above non-members (area under the curve at least {self.auc:.3f})"
         if self.fpr is None or self.tpr is None or self.interval is None:
-            shown = "A leak was shown" if self.leaks else "No leak was shown"
+            shown = f"A leak was shown: {ranked}" if self.leaks else "No leak was shown"
             return (
-                f"{shown}, but too few non-members were evaluated to say what share of the training records is found; "
+                f"{shown}; too few non-members were evaluated to say what share of the training records is found; "
                 f"{records}."
             )
         found = (
@@ -76,8 +78,10 @@ class Verdict:
             f"{_percent(self.tpr)} % ({_percent(self.interval.low)} to {_percent(self.interval.high)} %) of the "
             f"training records{mean}; {records}."
         )
-        if self.leaks:
+        if self.interval.low > self.fpr:
             return found
+        if self.leaks:
+            return f"A leak was shown: {ranked}. {found}"
         return f"No leak was shown: guessing would find {100 * self.fpr:g} %. {found}"
 
     def to_json(self) -> dict[str, Any]:
@@ -109,6 +113,8 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
     everything = [assessment for group in assessments.values() for assessment in group]
     fewest = min(a.metrics.n_non_members for a in everything)
     fpr = next((f for f in VERDICT_FPRS if f * fewest >= LEAST_ABOVE), None)
+    if fpr is None and fewest >= 1 / VERDICT_FPRS[-1]:
+        fpr = VERDICT_FPRS[-1]  # a wide interval says more than none
     auc = max(a.joint_auc.low for a in everything)
 
     def found(name: str) -> tuple[float, float]:

@@ -135,6 +135,23 @@ def test_picking_the_best_of_several_attacks_is_paid_for() -> None:
     assert alone < covered  # without the correction it would cover less often
 
 
+def test_rows_that_belong_together_do_not_pass_for_evidence() -> None:
+    """Ten rows a group with nearly the same signal and no leak: counted as independent they would show one often."""
+    groups = np.repeat(np.arange(POINTS // 10), 10)
+    said = {True: 0, False: 0}
+    for seed in range(AUDITS // 2):
+        rng = np.random.default_rng([seed, 11])
+        members = (rng.permutation(POINTS // 10) < POINTS // 20)[groups]
+        rows = np.stack([members, rng.permutation(members), rng.permutation(members)])
+        conf = rng.normal(size=(3, POINTS // 10, 1))[:, groups] + 0.1 * rng.normal(size=(3, POINTS, 1))
+        for known in (True, False):
+            signals = Signals(conf, MembershipDesign(rows), groups=groups if known else None)
+            (result,) = attack_targets(signals, [ATTACK], [0], Setup(seed=seed))
+            said[known] += reach_verdict({"true-ratio": [assess(result)]}).leaks
+    assert said[True] <= _allowed(0.05, AUDITS // 2)
+    assert said[False] > _allowed(0.05, AUDITS // 2)
+
+
 def test_with_a_leak_epsilon_shows_it() -> None:
     assert min(a.epsilon.low for a in _audits(True)) > 0.5
     assert min(a.epsilon.one_run_low for a in _audits(True)) > 0.5

@@ -211,3 +211,21 @@ def test_a_point_without_out_references_is_named_and_not_spread_as_nan():
     signals.design.matrix[1:, 7] = True
     with pytest.raises(ReferencesError, match="OUT references a point, point 7 has 0: train more references"):
         list(attack_targets(signals, [LIRA], [0], Setup(population=15)))
+
+
+def test_of_points_that_belong_together_one_is_evaluated() -> None:
+    rng = np.random.default_rng(5)
+    groups = rng.permutation(np.repeat(np.arange(100), 3))
+    half = rng.random((4, 100)) < 0.5
+    membership = np.concatenate([half, ~half])[:, groups]
+    signals = Signals(rng.normal(size=(8, 300, 1)), MembershipDesign(membership), groups=groups)
+    (result,) = attack_targets(signals, [LIRA], [0], Setup(seed=3))
+    evaluated = np.concatenate([result.population, result.truth.queries])
+    assert sorted(groups[evaluated]) == list(range(100))
+    assert len(result.scores.score) == 300
+    (again,) = attack_targets(signals, [LIRA], [0], Setup(seed=3))
+    (other,) = attack_targets(signals, [LIRA], [0], Setup(seed=4))
+    assert np.array_equal(again.truth.queries, result.truth.queries)
+    assert not np.array_equal(other.truth.queries, result.truth.queries)
+    with pytest.raises(SignalsError, match="groups have shape"):
+        Signals(signals.values, signals.design, groups=groups[1:])

@@ -29,7 +29,7 @@ from plmia.report.checks import (
     references_figure,
 )
 from plmia.report.content import Content, percent, read_content, rounded, seconds, sentence
-from plmia.report.figures import classes_figure, roc_figure, scores_figure, thinned, tpr_figure
+from plmia.report.leaks import classes_figure, roc_figure, scores_figure, thinned, tpr_figure
 from plmia.report.gaussians import chosen_places, record_figures
 from plmia.report.page import asset, in_script, policy
 from plmia.report.plots import Absent, Figure, linear_axis, round_ticks

@@ -76,7 +76,7 @@ def test_with_too_few_non_members_no_share_is_stated(simulate_signals: Simulate)
     verdict = reach_verdict(_assessments(simulate_signals(4, points=120, shift=0.0), [0], ["lira"]))
     assert verdict.tpr is None
     assert not verdict.leaks
-    assert str(verdict).startswith("No leak was shown, but too few non-members were evaluated")
+    assert str(verdict).startswith("No leak was shown; too few non-members were evaluated")
     assert verdict.to_json()["interval"] is None
 
 
@@ -88,10 +88,22 @@ def test_what_is_written_is_what_is_said(simulate_signals: Simulate) -> None:
 
 
 def test_an_area_beyond_guessing_is_a_leak_where_no_share_can_be_stated(simulate_signals: Simulate) -> None:
-    verdict = reach_verdict(_assessments(simulate_signals(4, points=300, shift=4.0), [0], ["lira"]))
+    verdict = reach_verdict(_assessments(simulate_signals(4, points=160, shift=4.0), [0], ["lira"]))
     assert verdict.tpr is None
     assert verdict.leaks
-    assert str(verdict).startswith("A leak was shown, but too few non-members")
+    assert str(verdict).startswith(
+        "A leak was shown: members score above non-members (area under the curve at least 0."
+    )
+    assert "; too few non-members were evaluated" in str(verdict)
+
+
+def test_a_leak_that_only_the_area_shows_says_so(simulate_signals: Simulate) -> None:
+    verdict = reach_verdict(_assessments(simulate_signals(4, points=400, shift=2.0), [0], ["lira"]))
+    assert verdict.fpr == 0.01
+    assert verdict.interval is not None
+    assert verdict.interval.low <= 0.01
+    assert verdict.leaks
+    assert str(verdict).startswith("A leak was shown: members score above non-members")
 
 
 def test_many_targets_are_averaged(simulate_signals: Simulate) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from plmia.data import load_npz, read_data
-from plmia.errors import DataError
-from plmia.report import Extras, write_report
+from plmia.report import Extras, read_extras, write_report
 from plmia.signals import Signals, read_signals
 from plmia.terminal import stdout
-
-# Arrays of texts that an npz may hold beside its points.
-_TEXTS = ("texts", "class_names", "feature_names")
 
 
 @click.command()
@@ -55,26 +51,12 @@ def report(
       plmia report out --signals signals.npz --data data.npz
       plmia report run --no-records --attack rmia
     """  # noqa: D301 - click wants the control character itself
-    extras = _extras(data_path, None if signals_path is None else _signals(signals_path))
+    extras = Extras() if data_path is None else read_extras(data_path)
+    if signals_path is not None:
+        extras = replace(extras, signals=_signals(signals_path))
     path = write_report(folder, extras, show_records=not no_records, attack=attack, target=target)
     if not quiet:
         stdout().print(str(path), markup=False, soft_wrap=True)
-
-
-def _extras(path: Path | None, signals: Signals | None) -> Extras:
-    """Return the data, and the texts and names that stand beside them in an npz."""
-    if path is None:
-        return Extras(signals=signals)
-    arrays = load_npz(path, _TEXTS, "`X` or `texts`", DataError) if path.suffix == ".npz" else {}
-    for name in _TEXTS:
-        if name in arrays and (arrays[name].ndim != 1 or arrays[name].dtype.kind != "U"):
-            raise DataError(
-                f"{path} has {name} of shape {arrays[name].shape} and type {arrays[name].dtype}: "
-                "a list of texts is needed, as numpy.array(names) makes it"
-            )
-    data = None if "texts" in arrays else read_data(path)
-    texts, classes, features = (arrays[name].tolist() if name in arrays else None for name in _TEXTS)
-    return Extras(data, texts, classes, features, signals)
 
 
 def _signals(path: Path) -> Signals:

@@ -90,7 +90,8 @@ def score(
 
     SIGNALS is the signals/ folder of an audit, or an npz with `signals` (floats [models, points] or [models, points,
     views], logit-scaled true-label confidences), `membership` (bool [models, points], or bits packed along points
-    together with `n_points`) and optionally `labels` [points]. Writes metrics.json and scores.npz.
+    together with `n_points`) and optionally `labels` [points]. Writes metrics.json,
+    scores.npz and records.csv; plmia report adds a page.
 
     \b
     Examples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plmia.report.content import Extras
+from plmia.report.extras import read_extras
 from plmia.report.page import write_report
 
-__all__ = ["Extras", "write_report"]
+__all__ = ["Extras", "read_extras", "write_report"]

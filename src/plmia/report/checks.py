@@ -88,7 +88,8 @@ def false_positives_figure(content: Content) -> Figure | Absent:
         title,
         f"Share of {curve['n_non_members']:,} non-members that each rule really accuses, against the rate it promises, "
         "with 95 % intervals. Healthy: on the dashed line or below it. Points above it accuse more innocent records "
-        "than they admit; a rate of 0 is drawn at the lower edge.",
+        "than they admit; a rate of 0 is drawn at the lower edge. Markers are shifted sideways so that all can be seen; "
+        "a rule is left out at levels where it refuses to decide.",
         "Realised against nominal false-positive rates on a log-log scale."
         + said
         + _realised_at(entry["decisions"].get("conformal", {})),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,18 +25,18 @@ from plmia.store import SignalStore
 
 @dataclass(frozen=True, eq=False)
 class Extras:
-    """What a report may show beside the results.
+    """What a report may show beside the results; names and texts must be as many as the data ask for.
 
     Parameters
     ----------
     data : LabelledData, optional
         The points themselves: images or features.
     texts : sequence of str, optional
-        The points as text, in place of their features.
+        The points as text [points], in place of their features.
     class_names : sequence of str, optional
-        Name of each class.
+        Name of each class [classes].
     feature_names : sequence of str, optional
-        Name of each feature of a table.
+        Name of each feature of a table [features].
     signals : Signals, optional
         Signals of target and references; those of an audit are found in its folder.
     """
@@ -46,6 +46,19 @@ class Extras:
     class_names: Sequence[str] | None = None
     feature_names: Sequence[str] | None = None
     signals: Signals | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is None:
+            return
+        _require_as_many("texts", self.texts, self.data.n_points, "points")
+        _require_as_many("class_names", self.class_names, self.data.n_classes, "classes")
+        if not self.data.is_images:
+            _require_as_many("feature_names", self.feature_names, self.data.X.shape[1], "features")
+
+
+def _require_as_many(name: str, texts: Sequence[str] | None, n: int, things: str) -> None:
+    if texts is not None and len(texts) != n:
+        raise DataError(f"{name} has {len(texts)} texts, the data have {n} {things}: give one for each of them")
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +139,14 @@ class Content:
         store = self.saved.folder / "signals"
         return SignalStore.open(store).signals() if (store / "store.json").is_file() else None
 
+    @property
+    def unchecked(self) -> str | None:
+        """What is shown of records (``"texts"``, ``"data"``) without knowing that it is what was audited, if so."""
+        made_of = self.about.get("audit", {}).get("data")
+        if self.extras.data is not None and made_of is not None:
+            return None
+        return "texts" if self.extras.texts is not None else "data" if self.extras.data is not None else None
+
     def class_name(self, label: int) -> str:
         """Name of a class; its number where it has none."""
         names = self.extras.class_names
@@ -175,10 +196,21 @@ def _require_same_points(content: Content) -> None:
         )
     if extras.texts is not None and len(extras.texts) != n_points:
         raise DataError(f"there are {len(extras.texts)} texts, the results have {n_points} points: give one a point")
+    names, labels = extras.class_names, content.saved.labels
+    if names is not None and labels is not None and len(names) <= int(labels.max()):
+        raise DataError(
+            f"class_names has {len(names)} texts, the labels of the results reach {labels.max()}: give one a class"
+        )
     if extras.signals is not None and extras.signals.n_points != n_points:
         raise SignalsError(
             f"the signals have {extras.signals.n_points} points, the results {n_points}: give those that were scored"
         )
+
+
+def accuracies(record: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Accuracy of a model on its own points and on the others, of the record of its training; None if not known."""
+    own, others = record.get("train_accuracy"), record.get("test_accuracy")
+    return None if own is None or others is None else (float(own), float(others))
 
 
 def percent(rate: float | None) -> str:

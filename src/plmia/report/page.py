@@ -21,7 +21,7 @@ from plmia.report.checks import (
     references_figure,
 )
 from plmia.report.content import Content, Extras, nice_percent, read_content, rounded
-from plmia.report.figures import classes_figure, roc_figure, scores_figure, tpr_figure
+from plmia.report.leaks import classes_figure, roc_figure, scores_figure, tpr_figure
 from plmia.report.gaussians import record_figures
 from plmia.report.plots import Absent, Figure
 from plmia.report.previews import previews

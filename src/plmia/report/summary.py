@@ -11,7 +11,7 @@ import numpy as np
 
 from plmia.diagnostics import population_size
 from plmia.metrics import fpr_key
-from plmia.report.content import Content, nice_percent, percent, seconds, sentence
+from plmia.report.content import Content, accuracies, nice_percent, percent, seconds, sentence
 
 RATES = (0.01, 0.001, 0.0001, 0.0)
 MOST_SAID = 6
@@ -46,7 +46,8 @@ def tiles(content: Content) -> list[dict[str, Any]]:
         {
             "head": f"Exposed records at {nice_percent(verdict['fdr'])} false discoveries",
             "value": _count(verdict["exposed"]),
-            "note": f"of {evaluated:,} evaluated records; named one by one in the table of records"
+            "note": f"of {evaluated:,} evaluated records; "
+            + ("named one by one in the table of records" if verdict["exposed"] else "no record can be named")
             + (f", mean over {verdict['targets']} targets" if verdict["targets"] > 1 else ""),
         }
     )
@@ -121,18 +122,29 @@ def _data(content: Content) -> str:
 
 def _model(content: Content) -> str:
     recipe = content.about.get("audit", {}).get("recipe")
-    accuracy = content.about.get("test_accuracy")
     parts = []
     if isinstance(recipe, dict):
         kind = str(recipe.get("class", recipe.get("recipe", ""))).rpartition(".")[2]
         parts.append(kind)
-    if accuracy is not None:
-        own = percent(content.about["train_accuracy"])
-        parts.append(f"accuracy {own} on its own records, {percent(accuracy)} on others")
+    parts += _accuracies(content)
     times = [record["seconds"] for record in content.training.values() if record.get("seconds")]
     if times:
         parts.append(f"{len(times)} models trained in {seconds(sum(times))} of computing")
     return "; ".join(parts) or "not recorded: its signals were given"
+
+
+def _accuracies(content: Content) -> Iterator[str]:
+    """Accuracy of the target, and the mean over all models; each as far as it is known."""
+    known = {model: pair for model, record in content.training.items() if (pair := accuracies(record)) is not None}
+    if content.target in known:
+        own, others = known[content.target]
+        yield f"accuracy of the target {percent(own)} on its own records, {percent(others)} on others"
+    if known:
+        own, others = np.mean(list(known.values()), axis=0)
+        yield f"mean of {len(known)} models: {percent(own)} and {percent(others)}"
+    elif content.about.get("test_accuracy") is not None:
+        own, others = content.about["train_accuracy"], content.about["test_accuracy"]
+        yield f"mean accuracy of all models {percent(own)} on their own records, {percent(others)} on others"
 
 
 def _versions(content: Content) -> str:

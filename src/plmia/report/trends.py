@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def trends_figure(content: Content) -> Figure | Absent:
     fit = entry.get("fit") or entry.get("diagnostics", {}).get("fit") or content.metrics["attacks"][ATTACK].get("fit")
     if not fit:
         return Absent(NAME, TITLE, f"This run kept no fitted trends of {ATTACK}: run it again with this version.")
-    at = _places(fit["knots"])
+    at, place = _places(fit["knots"]), _coordinate(fit.get("coordinates") or {})
     level = np.array(fit["spread"]["level"], dtype=np.float64)[:, :, 0]
     off = np.sqrt(np.diag(np.array(fit["spread"]["covariance"], dtype=np.float64))) / 2
     data: list[Spec] = []
@@ -30,24 +31,34 @@ def trends_figure(content: Content) -> Figure | Absent:
         spread = np.sqrt(_at_places(level[side], at))
         low, high = spread * math.exp(-off[side]), spread * math.exp(off[side])
         data += _trend(f"deviation, {name}", at, spread, low, high, colour, dash)
-    layout: Spec = {"hovermode": "closest"} | _axes(data, "Standard deviation of signals", (0.0, 0.43), "", at)
+    layout: Spec = {"hovermode": "closest"} | _axes(data, "Standard deviation of the coordinate", (0.0, 0.43), "", at, place)
     said = f"Deviations range from {np.sqrt(level).min():.2g} to {np.sqrt(level).max():.2g}."
     if fit.get("shift"):
         shift, beyond = _shift(fit, at)
         traces = _trend("shift, IN less OUT", at, shift, shift - beyond, shift + beyond, "@green", "solid")
         data += [trace | {"xaxis": "x2", "yaxis": "y2"} for trace in traces]
-        layout |= _axes(traces, "Shift of signals", (0.57, 1.0), "2", at)
+        layout |= _axes(traces, "Shift of the coordinate", (0.57, 1.0), "2", at, place)
         said += f" The expected shift ranges from {shift.min():.2g} to {shift.max():.2g}."
     return Figure(
         NAME,
         TITLE,
-        "How much a record's signals scatter over references, and how much training on it shifts them, against the "
-        "centre of its signals; bands hold two thirds of the records. A record with few references is judged by these "
-        "trends as much as by its own signals. Healthy: smooth curves, and a shift near 0 if nothing leaks.",
+        "How much a record's signals scatter over references, and how much training on it shifts them, against their "
+        f"centre; bands hold two thirds of the records. All is drawn in the coordinate in which {ATTACK} works: "
+        f"{' '.join(place)}. A record with few references is judged by these trends as much as by its own signals. "
+        "Healthy: smooth curves, and a shift near 0 if nothing leaks.",
         f"Trends over {fit.get('n_points', 0):,} points. {said}",
         data,
         layout,
     )
+
+
+def _coordinate(coordinates: Mapping[str, Any]) -> tuple[str, str]:
+    """What the trends are drawn in: a name, and how it comes from the signals."""
+    bend, n_views = coordinates.get("bend"), len(coordinates.get("rotation") or [0])
+    if n_views == 1:
+        return ("the signal", f"bent by asinh(conf / {bend:g})") if bend else ("the signal", "as it is")
+    about = "about the views' mean times sqrt(views)"
+    return "first coordinate of the signals", f"({about})" if not bend else f"({about}), bent by asinh(conf / {bend:g})"
 
 
 def _places(knots: dict[str, Any]) -> FloatArray:
@@ -80,10 +91,10 @@ def _trend(
     ]
 
 
-def _axes(traces: list[Spec], title: str, domain: tuple[float, float], ref: str, at: FloatArray) -> Spec:
+def _axes(traces: list[Spec], title: str, domain: tuple[float, float], ref: str, at: FloatArray, place: tuple[str, str]) -> Spec:
     values = [y for trace in traces for y in trace["y"]]
     low, high = min(0.0, *values), max(values)
-    across = linear_axis("Centre of a record's signals", float(at[0]), float(at[-1]), about=4)
+    across = linear_axis(f"Centre: {place[0]}\n{place[1]}", float(at[0]), float(at[-1]), about=4)
     across = Axis(across.title, across.low, across.high, across.ticks, across.labels, domain=domain)
     up = linear_axis(title, low, high + 0.08 * (high - low), about=5)
     return {f"xaxis{ref}": across.to_json(f"y{ref}"), f"yaxis{ref}": up.to_json(f"x{ref}")}

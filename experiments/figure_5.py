@@ -1,0 +1,28 @@
+"""ROC curves of boosted trees (`fig:purchase100_gbdt`)."""
+
+from __future__ import annotations
+
+from .charts import figure, roc_chart
+from .outcome import Outcome, Rows
+from .setting import Setting
+from .table_6 import by_depth
+from .trees import best_claim
+
+
+def run(setting: Setting) -> Outcome:
+    """Trace the curves, averaged over targets, one panel a depth."""
+    found = by_depth(setting)
+    ours: Rows = {
+        (str(depth), name, f"{100 * rate:.3g} %"): {"TPR": result.value(name, i)}
+        for depth, (_, result) in found.items()
+        for name in result.measured
+        for i, rate in enumerate(result.rates)
+        if i % 4 == 0
+    }
+    charts = [
+        roc_chart(f"depth {depth}", result.rates, {name: result.mean(name) for name in result.measured})
+        for depth, (_, result) in found.items()
+    ]
+    drawn = figure("figure-5", charts, "ROC curves on logarithmic axes, one panel a depth.", 400)
+    claim = best_claim("roc", {f"depth {d} ": result for d, (_, result) in found.items()})
+    return Outcome("figure-5", tuple(source for source, _ in found.values()), ours, (), (drawn,), (claim,))

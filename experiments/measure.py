@@ -1,0 +1,146 @@
+"""Numbers that all experiments take: metrics of each attack on each target, and comparisons over targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from plmia.attacks import ATTACKS, Attack
+from plmia.comparison import Difference, compare_over_targets
+from plmia.evaluation import AttackResult, attack_targets
+from plmia.metrics import BoolArray, FloatArray, evaluate, roc_curve
+from plmia.moments import IntArray
+from plmia.signals import Signals
+from plmia.view import Mode
+
+from .outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Cell, Value
+from .setting import Source
+
+AUC = "AUC"
+RATES = {"TPR@1%": 0.01, "TPR@0.1%": 0.001, "TPR@0.01%": 0.0001, "TPR@0%": 0.0}
+CONFORMAL = "FPR, conformal 1%"
+# The paper's columns, and ours beyond the paper.
+MAIN = (AUC, "TPR@0.01%", "TPR@0%")
+BEYOND = ("TPR@0.1%", CONFORMAL)
+
+
+def attacks_called(*names: str) -> list[Attack]:
+    """Attacks by name; a name that this version does not have is passed over."""
+    return [ATTACKS[name] for name in names if name in ATTACKS]
+
+
+@dataclass
+class Measured:
+    """Metrics of one attack in percent, target by target."""
+
+    values: dict[str, list[float | None]] = field(default_factory=dict)
+
+    def add(self, metrics: dict[str, float | None]) -> None:
+        """Take in one more target."""
+        for name, value in metrics.items():
+            self.values.setdefault(name, []).append(value)
+
+    def cells(self) -> dict[str, Cell]:
+        """Mean and deviation of every metric."""
+        return {name: Value.over(values) for name, values in self.values.items()}
+
+    def known(self, metric: str) -> list[float]:
+        """Values of one metric, where every target has it."""
+        values = [value for value in self.values.get(metric, []) if value is not None]
+        return values if len(values) == len(self.values.get(metric, [])) else []
+
+
+def metrics_of(scores: FloatArray, members: BoolArray, log10_p: FloatArray | None = None) -> dict[str, float | None]:
+    """Metrics in percent of the queries' scores; a rate that the non-members do not resolve is None.
+
+    Parameters
+    ----------
+    scores, log10_p : float arrays [queries]
+        Scores, and log10 conformal p-values, whose realised FPR at 1 % is measured, too.
+    members : bool array [queries]
+        Who is a member.
+    """
+    measured = evaluate(scores, members, RATES.values(), target=0)
+    found: dict[str, float | None] = {AUC: 100 * measured.auc}
+    for name, rate in RATES.items():
+        point = measured.tpr_at(rate)
+        found[name] = 100 * point.tpr if point.resolved else None
+    if log10_p is not None:
+        found[CONFORMAL] = 100 * float(np.mean(log10_p[~members] <= -2 + 1e-12))
+    return found
+
+
+def of_result(result: AttackResult) -> dict[str, float | None]:
+    """Metrics of one attack on one target."""
+    queries = result.truth.queries
+    return metrics_of(
+        result.scores.score[queries], result.truth.members[queries], result.scores.log10_p_conformal[queries]
+    )
+
+
+def results(
+    source: Source, attacks: Sequence[Attack], mode: Mode = "online", references: int | None = None, **more: int
+) -> Iterator[AttackResult]:
+    """Attack every target of the source; ``population`` sets the size of Z."""
+    setup = source.setup(mode, references, more.get("population"))
+    return attack_targets(source.signals, attacks, source.targets, setup)
+
+
+def measure(
+    source: Source, attacks: Sequence[Attack], mode: Mode = "online", references: int | None = None, **more: int
+) -> dict[str, Measured]:
+    """Metrics of each attack over the targets of the source."""
+    found = {attack.name: Measured() for attack in attacks}
+    for result in results(source, attacks, mode, references, **more):
+        found[result.scores.attack].add(of_result(result))
+    return found
+
+
+def with_views(source: Source, views: IntArray) -> Source:
+    """Return the same source with some of its views."""
+    old = source.signals
+    return replace(source, signals=Signals(np.ascontiguousarray(old.values[:, :, views]), old.design, old.labels))
+
+
+def difference(a: Measured, b: Measured, metric: str) -> Difference | None:
+    """Paired difference over targets, in percentage points; None where a rate is not resolved or a target is alone."""
+    first, second = a.known(metric), b.known(metric)
+    return compare_over_targets(first, second) if len(first) > 1 and len(second) == len(first) else None
+
+
+def in_words(name: str, found: Difference | None) -> str:
+    """Say a paired difference in words."""
+    if found is None:
+        return f"{name}: not resolved"
+    return (
+        f"{name}: {found.a:.2f} against {found.b:.2f} ({found.difference:+.2f}, {found.low:+.2f} to {found.high:+.2f})"
+    )
+
+
+def sign(found: Difference | None, margin: float = 0.0) -> int:
+    """1 where the interval shows that A is above B less the margin, -1 where it shows that A is not, else 0."""
+    if found is None:
+        return 0
+    return 1 if found.low > -margin else -1 if found.high <= -margin else 0
+
+
+def judged(signs: Sequence[int]) -> str:
+    """Verdict on a claim that says several things: each is shown (1), shown not to be so (-1), or open (0)."""
+    if signs and min(signs) > 0:
+        return HOLDS
+    if signs and max(signs) > 0:
+        return PARTLY
+    return FAILS if signs and min(signs) < 0 else UNDECIDED
+
+
+def verdict_above(differences: Sequence[Difference | None]) -> str:
+    """Whether A is above B on every resolved metric."""
+    return judged([sign(found) for found in differences if found is not None])
+
+
+def roc_at(score: FloatArray, members: BoolArray, rates: Sequence[float]) -> list[float]:
+    """TPR at each of some false-positive rates, not interpolated."""
+    roc = roc_curve(score, members)
+    return [roc.tpr_at(rate).tpr for rate in rates]

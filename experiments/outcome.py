@@ -1,0 +1,224 @@
+"""What an experiment found: rows of ours beside the paper's, verdicts on its claims; JSON, Markdown and figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plmia.errors import OutputError
+from plmia.report.plots import Figure
+from plmia.report.static import svg
+
+from .setting import NOT_RUN, Source
+
+PAPER = Path(__file__).parent / "paper.json"
+HOLDS, FAILS, PARTLY, UNDECIDED = "holds", "does not hold", "holds in part", "not decided here"
+
+Keys = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number, its standard deviation over targets, and how many targets there were."""
+
+    mean: float
+    std: float | None = None
+    n: int = 1
+
+    @classmethod
+    def over(cls, values: Sequence[float | None]) -> Value | None:
+        """Return mean and deviation over targets; None where one of them is not resolved."""
+        known = [value for value in values if value is not None]
+        if not known or len(known) < len(values):
+            return None
+        std = float(np.std(known, ddof=1)) if len(known) > 1 else None
+        return cls(round(float(np.mean(known)), 4), None if std is None else round(std, 4), len(known))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" if self.std is None else f"{self.mean:.2f} ± {self.std:.2f}"
+
+
+Cell = Value | str | None
+Rows = dict[Keys, dict[str, Cell]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper and what came of it.
+
+    Parameters
+    ----------
+    name : str
+        Its name in paper.json.
+    verdict : str
+        Whether it holds here.
+    because : str
+        The numbers that say so.
+    """
+
+    name: str
+    verdict: str
+    because: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of one experiment.
+
+    Parameters
+    ----------
+    item : str
+        Such as ``table-2``.
+    sources : tuple of Source
+        What it ran on.
+    ours : mapping of keys to cells by metric
+        Our rows; those of the paper are put beside them by their keys.
+    metrics : tuple of str
+        Columns of ours that the paper does not have.
+    figures : tuple of Figure
+        What to draw.
+    claims : tuple of Claim
+        Verdicts.
+    notes : tuple of str
+        What else a reader must know.
+    """
+
+    item: str
+    sources: tuple[Source, ...]
+    ours: Rows
+    metrics: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values; the same input gives the same output."""
+        paper = paper_item(self.item)
+        theirs = {tuple(row["keys"]): row["cells"] for row in paper["rows"]}
+        return {
+            "item": self.item,
+            "title": paper["title"],
+            "label": paper["label"],
+            "run": [source.to_json() for source in self.sources],
+            "keys": paper["keys"],
+            "metrics": [*paper["metrics"], *self.metrics],
+            "rows": [
+                {"keys": list(keys), "ours": _plain(self.ours.get(keys)), "paper": _numbers(theirs.get(keys))}
+                for keys in _merged(list(theirs), list(self.ours))
+            ],
+            "claims": [
+                {"claim": paper["claims"].get(c.name, c.name), "verdict": c.verdict, "because": c.because}
+                for c in self.claims
+            ],
+            "notes": [*([f"The paper: {paper['text']}"] if "text" in paper else []), *self.notes],
+        }
+
+    def write(self, folder: Path, command: str) -> dict[str, Any]:
+        """Write NAME.json, NAME.md and the figures NAME.svg, NAME-2.svg, ...; return the JSON."""
+        contents = self.to_json() | {"command": command}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(contents, indent=1, allow_nan=False, ensure_ascii=False)
+            (folder / f"{self.item}.json").write_text(text + "\n", encoding="utf-8")
+            names = [f"{self.item}{f'-{i}' if i > 1 else ''}.svg" for i in range(1, len(self.figures) + 1)]
+            for name, figure in zip(names, self.figures, strict=True):
+                (folder / name).write_text(svg(figure) + "\n", encoding="utf-8")
+            (folder / f"{self.item}.md").write_text(markdown(contents, names), encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"cannot write to {folder} ({error.strerror}): choose another folder with -o") from error
+        return contents
+
+
+@cache
+def paper_numbers() -> dict[str, Any]:
+    """Return the paper's numbers, by item."""
+    numbers: dict[str, Any] = json.loads(PAPER.read_text(encoding="utf-8"))
+    return numbers
+
+
+def paper_item(item: str) -> dict[str, Any]:
+    """Title, label, rows and claims of one item of the paper."""
+    entry: dict[str, Any] = paper_numbers()[item]
+    return entry
+
+
+def _merged(theirs: list[Keys], ours: list[Keys]) -> list[Keys]:
+    """Put rows that only we have behind the last of their group (all keys but the last the same), or at the end."""
+    rows = list(theirs)
+    for keys in ours:
+        if keys not in rows:
+            group = [i for i, row in enumerate(rows) if row[:-1] == keys[:-1]]
+            rows.insert(group[-1] + 1 if group else len(rows), keys)
+    return rows
+
+
+def _plain(cells: Mapping[str, Cell] | None) -> dict[str, Any] | None:
+    if cells is None:
+        return None
+    return {name: vars(cell) if isinstance(cell, Value) else cell for name, cell in cells.items()}
+
+
+def _numbers(cells: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The paper's cells: a number, a number and its deviation, or words."""
+    if cells is None:
+        return None
+    return {name: vars(Value(*_pair(cell))) if not isinstance(cell, str) else cell for name, cell in cells.items()}
+
+
+def _pair(cell: float | list[float]) -> tuple[float, float | None]:
+    return (cell[0], cell[1]) if isinstance(cell, list) else (cell, None)
+
+
+def markdown(contents: Mapping[str, Any], figures: Sequence[str] = (), level: int = 1) -> str:
+    """Contents of a JSON file as Markdown: the table with ours beside the paper's, figures, verdicts and notes."""
+    head = "#" * level
+    parts = [f"{head} {contents['item']}: {contents['title']} (`{contents['label']}`)"]
+    parts += [run_line(run) for run in contents["run"]]
+    parts += [f"![{contents['title']}]({name})" for name in figures]
+    parts.append(table(contents))
+    if contents["claims"]:
+        parts.append("\n".join(f"- **{c['verdict']}**: {c['claim']} {c['because']}" for c in contents["claims"]))
+    parts += contents["notes"]
+    return "\n\n".join(parts) + "\n"
+
+
+def run_line(run: Mapping[str, Any]) -> str:
+    """Say in one line what was run."""
+    words = [str(run[key]) for key in ("data", "model") if run.get(key)]
+    if run.get("epochs"):
+        words.append(f"{run['epochs']} epochs")
+    words.append(f"{run['models']} models, {run['points']:,} points, {run['views']} view{'s' * (run['views'] > 1)}")
+    words.append(f"{run['references']} references, {len(run['targets'])} targets, seed {run['seed']}")
+    if run.get("train_accuracy") is not None:
+        train, test = (100 * run[key] for key in ("train_accuracy", "test_accuracy"))
+        words.append(f"accuracy {train:.1f} % train, {test:.1f} % held out")
+    return f"*Run: {'; '.join(words)}.*"
+
+
+def table(contents: Mapping[str, Any]) -> str:
+    """The rows as a Markdown table."""
+    rows, keys, metrics = contents["rows"], contents["keys"], contents["metrics"]
+    shared = {name for row in rows for name in row["paper"] or {}}
+    columns = [(name, side) for name in metrics for side in ("ours", "paper") if side == "ours" or name in shared]
+    header = [*keys, *(f"{name}, {side}" if name in shared else name for name, side in columns)]
+    lines = [header, ["---"] * len(keys) + ["---:"] * len(columns)]
+    lines += [[*row["keys"], *(_shown(row, name, side) for name, side in columns)] for row in rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+
+
+def _shown(row: Mapping[str, Any], name: str, side: str) -> str:
+    cells = row[side]
+    if cells is None:
+        return NOT_RUN if side == "ours" and name in (row["paper"] or {}) else ""
+    cell = cells.get(name)
+    if cell is None:
+        return "–" if side == "ours" else ""
+    if isinstance(cell, str):
+        return cell
+    return str(Value(**cell))

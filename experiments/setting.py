@@ -1,0 +1,208 @@
+"""What an experiment runs on: signals that are at hand, or models trained for it and kept for the others."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from plmia.auditing import AuditPlan, default_engine, train_run
+from plmia.data import read_data
+from plmia.errors import SignalsError
+from plmia.evaluation import Setup
+from plmia.moments import IntArray
+from plmia.progress import Meter
+from plmia.recipes.named import parse_recipe
+from plmia.recipes.recipe import views_for
+from plmia.recipes.views import parse_views
+from plmia.signals import Signals, read_signals
+from plmia.store import SignalStore
+from plmia.view import Mode
+
+HERE = Path(__file__).parent
+SIGNALS, RUNS = HERE / "signals", HERE / "runs"
+NOT_RUN = "not run here"
+# How models are trained where the command names data but no recipe, by the name of the signals.
+RECIPES = {
+    "cifar10_wrn": "wide-resnet",
+    "location_mlp": "mlp",
+    "location_gbdt_3": "gbdt?depth=3",
+    "location_gbdt_5": "gbdt?depth=5",
+    "location_gbdt_7": "gbdt?depth=7",
+}
+TARGETS, QUICK_TARGETS = 10, 2
+TRAINED_REFERENCES = 32
+
+
+@dataclass(frozen=True)
+class Source:
+    """Signals, and in words what they are.
+
+    Parameters
+    ----------
+    signals : Signals
+        Of targets and references.
+    about : dict
+        Data, model, epochs, accuracies: what stands beside every number.
+    targets : tuple of int
+        Models that are attacked in turn.
+    references : int
+        How many references each target has, in whole complementary pairs.
+    seed : int
+        Of everything random.
+    """
+
+    signals: Signals
+    about: dict[str, Any]
+    targets: tuple[int, ...]
+    references: int
+    seed: int
+
+    def setup(self, mode: Mode = "online", references: int | None = None, population: int | None = None) -> Setup:
+        """How targets are attacked, with all references by default."""
+        return Setup(mode, references or self.references, population, self.seed)
+
+    def budgets(self, wanted: tuple[int, ...]) -> list[int]:
+        """Return those of the wanted numbers of references that there are, and the largest one that there is."""
+        return [n for n in wanted if n < self.references] + [self.references]
+
+    @property
+    def data(self) -> str:
+        """Name of the data."""
+        return str(self.about.get("data", "data of your own"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        shape = {"models": self.signals.n_models, "points": self.signals.n_points, "views": self.signals.n_views}
+        run = {"targets": list(self.targets), "references": self.references, "seed": self.seed}
+        return self.about | shape | run
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The options of the command.
+
+    Parameters
+    ----------
+    references, targets : int, optional
+        How many; by default all references that whole pairs allow (32 where models are trained), and 10 targets.
+    data, recipe : Path, str, optional
+        Train on this data, this way, in place of reading signals.
+    signals : Path, optional
+        A signals file, a store, or a folder of them by name; by default the folder of the experiments.
+    quick : bool
+        Two targets and coarse grids.
+    seed : int
+        Of everything random.
+    runs : Path
+        Where trained models' signals are kept and found again.
+    console : Console, optional
+        Where the progress of training is shown.
+    """
+
+    references: int | None = None
+    targets: int | None = None
+    data: Path | None = None
+    recipe: str | None = None
+    signals: Path | None = None
+    quick: bool = False
+    seed: int = 0
+    runs: Path = field(default=RUNS)
+    console: Console | None = None
+
+    def source(self, name: str) -> Source:
+        """Return the signals called ``name`` (a file of the folder `signals`), or those that the options ask for."""
+        if self.data is not None:
+            signals, about = _trained(self, name)
+        else:
+            signals, about = read_named(self.signals or SIGNALS, name)
+        wanted = self.targets or (QUICK_TARGETS if self.quick else TARGETS)
+        targets = _targets(signals, wanted)
+        most = _references(signals, targets)
+        references = min(self.references or most, most)
+        return Source(signals, about, targets, references - references % 2, self.seed)
+
+    def grid(self, full: tuple[Any, ...], quick: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the values that are tried."""
+        return quick if self.quick else full
+
+
+def _targets(signals: Signals, wanted: int) -> tuple[int, ...]:
+    """Return one model of each split, so that no two targets have the same members or complements."""
+    firsts = sorted(int(split[0]) for split in signals.design.splits())
+    return tuple(firsts[: max(1, min(wanted, len(firsts) - 1))])
+
+
+def _references(signals: Signals, targets: tuple[int, ...]) -> int:
+    """How many references every target has, its own split left out, in whole pairs."""
+    pairs = [split for split in signals.design.splits() if len(split) == 2]
+    own = [any(target in pair for pair in pairs) for target in targets]
+    most = 2 * (len(pairs) - any(own))
+    if most < 2:
+        raise SignalsError("there are no two complementary pairs of models to take targets and references from")
+    return most
+
+
+def read_named(path: Path, name: str) -> tuple[Signals, dict[str, Any]]:
+    """Read the file or store ``name`` at a path that may be one of them itself; NAME.json beside it says what it is."""
+    if path.is_file() or (path / "store.json").exists():
+        return _read(path, path.with_suffix(".json"))
+    for found in (path / f"{name}.npz", path / name, path / name / "signals", path / "signals"):
+        if found.is_file() or (found / "store.json").exists():
+            return _read(found, path / f"{name}.json")
+    raise SignalsError(f"there are no signals {name!r} in {path}: give --signals FILE, or --data to train them")
+
+
+@cache
+def _read(path: Path, beside: Path) -> tuple[Signals, dict[str, Any]]:
+    about = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+    if path.is_file():
+        return read_signals(path), about
+    store = SignalStore.open(path)
+    return store.signals(), about_store(store) | about
+
+
+def about_store(store: SignalStore) -> dict[str, Any]:
+    """Return what a store's own records tell of its models."""
+    records = list(store.finished().values())
+    recipe: dict[str, Any] = dict(store.about.get("recipe") or {})
+    words = {key: value for key, value in recipe.items() if key not in ("recipe", "epochs")}
+    about = {
+        "model": f"{recipe.get('recipe', 'unknown')} ({', '.join(f'{k} {v}' for k, v in words.items())})",
+        "epochs": recipe.get("epochs"),
+        "recipe": recipe,
+        "training_seed": store.about.get("seed"),
+    }
+    for key in ("train_accuracy", "test_accuracy"):
+        values = [record[key] for record in records if record.get(key) is not None]
+        about[key] = round(float(np.mean(values)), 5) if values else None
+    return about
+
+
+def _trained(setting: Setting, name: str) -> tuple[Signals, dict[str, Any]]:
+    """Train what the shared store of these settings lacks; experiments that ask for the same find it there."""
+    text = setting.recipe or RECIPES[name]
+    recipe, data = parse_recipe(text), read_data(Path(setting.data or ""))
+    references = setting.references or (8 if setting.quick else TRAINED_REFERENCES)
+    # One pair more: every target but the first leaves its own pair out.
+    several = (setting.targets or TARGETS) > 1
+    # Networks for images see the paper's 18 views.
+    views = parse_views("rmia18") if data.is_images and name == "cifar10_wrn" else views_for(recipe, data)
+    plan = AuditPlan(data, recipe, references + 2 * several, views, Setup(seed=setting.seed), ())
+    folder = setting.runs / re.sub(r"[^a-z0-9.]+", "-", f"{data.name}-{text}-{setting.seed}".lower())
+    with Meter(f"training {text}", plan.references + 1, setting.console) as meter:
+        store = train_run(plan, folder, default_engine(recipe), lambda _model, _trained: meter.tick(), meter.skip)
+    return store.signals(), {"data": data.name} | about_store(store)
+
+
+def view_order(n_views: int) -> IntArray:
+    """Views in the order in which they are added: both halves in turn, so that the mirror image comes second."""
+    half = (n_views + 1) // 2
+    order = [i for pair in zip(range(half), range(half, 2 * half), strict=True) for i in pair if i < n_views]
+    return np.array(order)

@@ -1,0 +1,62 @@
+"""What the tables and figures of tabular models share: attacks compared, ROC curves and their claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .measure import MAIN, Measured, attacks_called, difference, in_words, judged, of_result, results, roc_at, sign
+from .outcome import UNDECIDED, Claim, Value
+from .setting import Source
+
+ATTACKS = ("pl-mia", "lira", "lira-fixed", "rmia", "pl-mia-eb")
+METRICS = ("AUC", "TPR@1%", "TPR@0.1%", *MAIN[1:])
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Metrics, and TPR at each FPR of a grid [attacks] -> [targets, rates]."""
+
+    measured: dict[str, Measured]
+    rates: tuple[float, ...]
+    tpr: dict[str, list[list[float]]]
+
+    def mean(self, attack: str) -> list[float]:
+        """TPR averaged over targets."""
+        return [float(value) for value in np.mean(self.tpr[attack], axis=0)]
+
+    def value(self, attack: str, i: int) -> Value | None:
+        """TPR in percent at the i-th rate, with its deviation."""
+        return Value.over([100 * row[i] for row in self.tpr[attack]])
+
+
+def curves(source: Source) -> Curves:
+    """Attack every target; rates run down to one non-member."""
+    attacks = attacks_called(*ATTACKS)
+    measured = {attack.name: Measured() for attack in attacks}
+    tpr: dict[str, list[list[float]]] = {attack.name: [] for attack in attacks}
+    outside = source.signals.n_points * 3 // 8
+    rates = tuple(float(r) for r in np.geomspace(1 / outside, 1.0, 25))
+    for result in results(source, attacks):
+        queries, name = result.truth.queries, result.scores.attack
+        measured[name].add(of_result(result))
+        tpr[name].append(roc_at(result.scores.score[queries], result.truth.members[queries], rates))
+    return Curves(measured, rates, tpr)
+
+
+def best_claim(name: str, by_group: dict[str, Curves]) -> Claim:
+    """Whether PL-MIA is above LiRA (both variances) and RMIA on every metric that is resolved."""
+    words, signs = [], []
+    for group, found in by_group.items():
+        for rival in ("lira-fixed", "rmia"):
+            for metric in ("AUC", "TPR@0.1%", "TPR@0%"):
+                d = difference(found.measured["pl-mia"], found.measured[rival], metric)
+                if d is not None:
+                    signs.append(sign(d))
+                    words.append(in_words(f"{group}against {rival}, {metric}", d))
+    if not signs:
+        return Claim(name, UNDECIDED, "More targets are needed.")
+    same = all(f.measured["pl-mia"].known("AUC") == f.measured["lira"].known("AUC") for f in by_group.values())
+    tail = " LiRA with a variance per point has the ROC curve of pl-mia." if same else ""
+    return Claim(name, judged(signs + [-1] * same), f"{'; '.join(words)}.{tail}")

@@ -1,0 +1,51 @@
+"""Read what a report may show beside the results: the data, and the texts and names that stand beside them."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+from plmia.data import Array, LabelledData, load_npz, read_data
+from plmia.errors import DataError
+from plmia.report.content import Extras
+
+# Arrays of texts that an npz may hold beside its points, and what its points may be called (see `read_data`).
+_TEXTS = ("texts", "class_names", "feature_names")
+_POINTS = ("X", "features")
+
+
+def read_extras(path: Path, data: LabelledData | None = None) -> Extras:
+    """Read the data, and from an npz the texts and names beside them.
+
+    Parameters
+    ----------
+    path : Path
+        Whatever `read_data` reads; an npz may hold `texts` [points], `class_names` [classes] and `feature_names`
+        [features] too, or `texts` alone.
+    data : LabelledData, optional
+        What `read_data` read from the same path, to spare reading it again.
+    """
+    arrays = load_npz(path, _TEXTS, "`X` or `texts`", DataError) if path.suffix == ".npz" else {}
+    for name, array in arrays.items():
+        _require_texts(path, name, array)
+    if data is None and ("texts" not in arrays or _has_points(path)):
+        data = read_data(path)
+    texts, classes, features = (arrays[name].tolist() if name in arrays else None for name in _TEXTS)
+    try:
+        return Extras(data, texts, classes, features)
+    except DataError as error:
+        raise DataError(f"in {path} {error}") from error
+
+
+def _require_texts(path: Path, name: str, array: Array) -> None:
+    if array.ndim != 1 or array.dtype.kind != "U":
+        raise DataError(
+            f"{path} has {name} of shape {array.shape} and type {array.dtype}: "
+            "a list of texts is needed, as numpy.array(names) makes it"
+        )
+
+
+def _has_points(path: Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        held = {name.removesuffix(".npy") for name in archive.namelist()}
+    return not held.isdisjoint(_POINTS)

@@ -1,0 +1,237 @@
+"""The experiments' own machinery: the paper's numbers, rows side by side, targets and references, verdicts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from plmia.commands.reproduce import PACKAGE, load_experiments
+from plmia.errors import SignalsError
+from plmia.report.static import svg
+
+load_experiments()
+
+Write = Callable[..., Path]
+ITEMS = 18
+
+
+def part(name: str) -> ModuleType:
+    return import_module(f"{PACKAGE}.{name}")
+
+
+outcome, setting, measure = part("outcome"), part("setting"), part("measure")
+
+
+# The paper's numbers -------------------------------------------------------------------------------------------------
+
+
+def test_every_item_of_the_paper_has_a_script_and_a_claim() -> None:
+    paper = outcome.paper_numbers()
+    assert len(paper) == ITEMS
+    for item, entry in paper.items():
+        assert callable(part(item.replace("-", "_")).run)
+        assert entry["claims"]
+        for row in entry["rows"]:
+            assert len(row["keys"]) == len(entry["keys"])
+            assert set(row["cells"]) <= set(entry["metrics"])
+        assert len({tuple(row["keys"]) for row in entry["rows"]}) == len(entry["rows"])
+
+
+def test_the_numbers_stand_in_the_paper(repository: Path) -> None:
+    path = repository.parent / "shared" / "paper.tex"
+    if not path.is_file():
+        pytest.skip("the paper's source is not beside the repository")
+    tex = path.read_text(encoding="utf-8")
+    for entry in outcome.paper_numbers().values():
+        assert f"\\label{{{entry['label']}}}" in tex
+        cells = [cell for row in entry["rows"] for cell in row["cells"].values() if not isinstance(cell, str)]
+        for number in np.ravel([c for cell in cells for c in (cell if isinstance(cell, list) else [cell])]):
+            assert f"{number:.2f}" in tex or f"{number:.1f}" in tex
+
+
+def test_every_figure_and_table_of_the_paper_is_there(repository: Path) -> None:
+    path = repository.parent / "shared" / "paper.tex"
+    if not path.is_file():
+        pytest.skip("the paper's source is not beside the repository")
+    tex = path.read_text(encoding="utf-8")
+    labels = {entry["label"] for entry in outcome.paper_numbers().values()}
+    begun = sum(tex.count(f"\\begin{{{kind}}}") for kind in ("table", "table*", "figure", "figure*"))
+    assert begun == ITEMS == len(labels)
+
+
+# Rows side by side ---------------------------------------------------------------------------------------------------
+
+
+def test_value_over_targets() -> None:
+    value = outcome.Value.over([1.0, 2.0, 6.0])
+    assert (value.mean, value.n) == (3.0, 3)
+    assert value.std == pytest.approx(np.std([1, 2, 6], ddof=1), abs=1e-4)
+    assert outcome.Value.over([1.0]).std is None
+    assert outcome.Value.over([1.0, None]) is None
+    assert str(outcome.Value(1.234, 0.5)) == "1.23 ± 0.50"
+
+
+def test_rows_of_ours_and_the_paper_side_by_side(tmp_path: Path) -> None:
+    ours = {
+        ("Location-30", "mine"): {"AUC": outcome.Value(70.0, 1.0, 3)},
+        ("Purchase-100", "rmia"): {"AUC": outcome.Value(80.0), "TPR@0%": None},
+        ("Purchase-100", "new"): {"AUC": outcome.Value(81.0)},
+    }
+    claim = outcome.Claim("best", outcome.HOLDS, "Because.")
+    contents = outcome.Outcome("table-s5", (), ours, ("TPR@1%",), (), (claim,)).write(tmp_path, "plmia reproduce")
+    rows = {tuple(row["keys"]): row for row in contents["rows"]}
+    assert list(rows)[-1] == ("Location-30", "mine")
+    assert list(rows).index(("Purchase-100", "new")) == 3, "behind the last row of its group"
+    assert rows["Purchase-100", "pl-mia"]["ours"] is None
+    assert rows["Purchase-100", "rmia"]["paper"]["AUC"]["mean"] == 83.71
+    assert contents == json.loads((tmp_path / "table-s5.json").read_text(encoding="utf-8"))
+    lines = (tmp_path / "table-s5.md").read_text(encoding="utf-8").splitlines()
+    header = next(line for line in lines if line.startswith("| data"))
+    assert "| AUC, ours | AUC, paper |" in header
+    assert header.endswith("| TPR@1% |")
+    (missing,) = [line for line in lines if line.startswith("| Purchase-100 | pl-mia |")]
+    assert missing.count("not run here") == 3
+    assert "84.23 ± 0.33" in missing
+    (given,) = [line for line in lines if line.startswith("| Purchase-100 | rmia |")]
+    assert "| 80.00 | 83.71 ± 0.30 |" in given
+    assert "–" in given, "an unresolved rate is not a number"
+    assert any(line.startswith("- **holds**: PL-MIA is above LiRA") for line in lines)
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
+
+
+def test_targets_and_references_come_from_whole_pairs(signals_file: Write) -> None:
+    source = setting.Setting(signals=signals_file(models=16), targets=3).source("any")
+    assert source.targets == (0, 2, 4)
+    assert source.references == 14
+    for result in measure.results(source, measure.attacks_called("pl-mia")):
+        pair = result.target - result.target % 2
+        assert len(result.references) == 14
+        assert not {pair, pair + 1} & set(result.references.tolist())
+
+
+def test_a_single_target_beside_pairs_leaves_all_of_them(signals_file: Write, simulate: Callable[..., Any]) -> None:
+    arrays = simulate(3, models=17)
+    order = [16, *range(16)]
+    path = signals_file(replace={"signals": arrays["signals"][order], "membership": arrays["membership"][order]})
+    assert setting.Setting(signals=path, targets=1).source("any").references == 16
+    several = setting.Setting(signals=path, targets=2).source("any")
+    assert (several.targets, several.references) == ((0, 1), 14)
+
+
+def test_references_are_limited_and_even(signals_file: Write) -> None:
+    path = signals_file(models=16)
+    assert setting.Setting(signals=path, references=7).source("any").references == 6
+    assert setting.Setting(signals=path, references=99).source("any").references == 14
+    assert setting.Setting(signals=path).source("any").budgets((4, 8, 64)) == [4, 8, 14]
+
+
+def test_signals_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SignalsError, match="there are no signals 'any'"):
+        setting.Setting(signals=tmp_path).source("any")
+
+
+def test_models_are_trained_once_and_more_are_added(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(160) % 3
+    np.savez(tmp_path / "small.npz", X=rng.normal(y[:, None], 1.0, (160, 4)).astype(np.float32), y=y)
+    asked = setting.Setting(
+        4, 2, tmp_path / "small.npz", "sklearn:DecisionTreeClassifier?max_depth=4", None, False, 0, tmp_path / "runs"
+    )
+    source = asked.source("location_mlp")
+    assert (source.signals.n_models, source.references, source.data) == (7, 4, "small")
+    records = sorted((tmp_path / "runs").rglob("records/*.json"))
+    times = [record.stat().st_mtime_ns for record in records]
+    assert np.array_equal(asked.source("location_mlp").signals.values, source.signals.values)
+    more = setting.Setting(8, 2, asked.data, asked.recipe, None, False, 0, asked.runs).source("location_mlp")
+    assert more.references == 8
+    assert np.array_equal(more.signals.values[:7], source.signals.values)
+    assert [record.stat().st_mtime_ns for record in records] == times
+
+
+def test_views_are_added_from_both_halves() -> None:
+    assert setting.view_order(18)[:4].tolist() == [0, 9, 1, 10]
+    for n in (1, 2, 3, 4, 18):
+        assert sorted(setting.view_order(n).tolist()) == list(range(n))
+
+
+# Measures ------------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_in_percent_against_loops() -> None:
+    rng = np.random.default_rng(1)
+    members = rng.random(300) < 0.5
+    scores, log10_p = np.round(rng.normal(members, 1.0), 1), np.log10(rng.random(300))
+    found = measure.metrics_of(scores, members, log10_p)
+    pairs = [(a > b) + 0.5 * (a == b) for a in scores[members] for b in scores[~members]]
+    assert found["AUC"] == pytest.approx(100 * np.mean(pairs))
+    top = max(scores[~members])
+    assert found["TPR@0%"] == pytest.approx(100 * np.mean([s > top for s in scores[members]]))
+    assert found["TPR@0.1%"] is None, "150 non-members do not resolve 0.1 %"
+    assert found[measure.CONFORMAL] == pytest.approx(100 * np.mean(log10_p[~members] <= -2))
+
+
+def _measured(values: list[float]) -> Any:
+    found = measure.Measured()
+    for value in values:
+        found.add({"AUC": value})
+    return found
+
+
+def test_verdicts_follow_the_interval() -> None:
+    base = _measured([70.0, 71.0, 72.0, 70.5])
+    above = measure.difference(_measured([71.0, 72.1, 72.9, 71.5]), base, "AUC")
+    level = measure.difference(_measured([71.0, 70.0, 73.0, 69.5]), base, "AUC")
+    below = measure.difference(base, _measured([71.0, 72.1, 72.9, 71.5]), "AUC")
+    assert measure.verdict_above([above]) == outcome.HOLDS
+    assert measure.verdict_above([above, level]) == measure.verdict_above([above, below]) == outcome.PARTLY
+    assert measure.verdict_above([level]) == outcome.UNDECIDED
+    assert measure.verdict_above([level, below]) == outcome.FAILS
+    assert measure.verdict_above([None]) == measure.judged([]) == outcome.UNDECIDED
+    assert (measure.sign(below), measure.sign(below, margin=2.0), measure.sign(below, margin=0.5)) == (-1, 1, -1)
+    assert measure.difference(base, _measured([1.0]), "AUC") is None
+    assert "+1.00" in measure.in_words("AUC", above)
+
+
+def test_comparison_with_committed_results_finds_what_changed() -> None:
+    compare = part("compare")
+    row = {"keys": ["a"], "ours": {"AUC": {"mean": 70.0, "std": None, "n": 1}}, "paper": None}
+    assert not list(compare.differences({"rows": [row]}, {"rows": [row]}))
+    near = {"keys": ["a"], "ours": {"AUC": {"mean": 70.0 + compare.NOISE / 2, "std": None, "n": 1}}, "paper": None}
+    far = {"keys": ["a"], "ours": {"AUC": {"mean": 71.0, "std": None, "n": 1}}, "paper": None}
+    gone = {"keys": ["a"], "ours": {"AUC": None}, "paper": None}
+    assert not list(compare.differences({"rows": [near]}, {"rows": [row]}))
+    for other in (far, gone, {"keys": ["b"], "ours": {}, "paper": None}):
+        assert list(compare.differences({"rows": [other]}, {"rows": [row]}))
+
+
+def test_dots_show_ours_beside_the_paper() -> None:
+    ours = {
+        ("Purchase-100", "rmia"): {"AUC": outcome.Value(80.0)},
+        ("Location-30", "rmia"): {"AUC": outcome.Value(70.0)},
+    }
+    drawn = part("charts").dots("table-s5", ours, ("AUC", "TPR@0%"))
+    by_name = {(trace["name"], trace["xaxis"]): trace["x"] for trace in drawn.data}
+    assert by_name["ours", "x"] == [80.0, 70.0]
+    assert by_name["paper", "x"] == [83.71, None]
+    assert ElementTree.fromstring(svg(drawn)).tag.endswith("svg")
+
+
+def test_theorem_by_simulation() -> None:
+    second, third = part("theorem").claims(np.random.default_rng(0))
+    assert second.verdict == outcome.HOLDS
+    assert third.verdict == outcome.FAILS
+
+
+def test_the_page_is_written_from_the_results(repository: Path) -> None:
+    page = repository / "docs" / "reproduction.md"
+    assert part("write_docs").page() == page.read_text(encoding="utf-8")

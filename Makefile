@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq
 .PHONY: help demo test check docs bench constraints clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-25s%s\n", $$1, $$2 }'
 
 demo: $(VENV)/.core ## audit a model on scikit-learn's digits into demo-out/
 	$(BIN)/plmia demo -o demo-out

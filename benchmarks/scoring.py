@@ -557,7 +557,7 @@ def main() -> None:
     print("\nTargets" + (", stated for the full sizes: a quick run does not judge them" if options.quick else ""))
     for what, found, met in report.targets:
         print(f"  {'' if options.quick else 'met     ' if met else 'MISSED  '}{what}: {found}")
-    lines = ["| measured (RMIA, LiRA: time over that of the eight attacks of the paper) | value | target |", "|---|---|---|"]
+    lines = ["| measured (RMIA, LiRA: time over that of the paper's eight attacks) | value | target |", "|---|---|---|"]
     table = "\n".join(lines + [f"| {' | '.join(cells)} |" for cells in report.summary])
     print(f"\n{table}")
     options.out.mkdir(parents=True, exist_ok=True)

@@ -158,10 +158,10 @@ class Summary:
         attacks = {name: self._attack_json(name) for name in self._assessments}
         about = about | {"references": sorted(self._references), "population": sorted(self._sizes)}
         notes = self.notes()
-        if (groups := about.get("groups", about["signals"]["points"])) < about["signals"]["points"]:
+        if "groups" in about:
             notes.append(
-                f"The {about['signals']['points']:,} points come in {groups:,} groups, and points of one group are no "
-                "independent evidence: one of each group, drawn at random, was evaluated."
+                f"The points come in {about['groups']:,} groups, and points of one group are no independent evidence: "
+                "one of each group, drawn at random, was evaluated."
             )
         clipped = about["signals"].get("clipped", 0)
         if clipped:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,9 @@ from plmia.saved import SavedResults
 from plmia.store import SignalStore
 from plmia.store_layout import write_groups
 from plmia.training import Work, audit_about, shared_data, train_missing, versions
+
+if TYPE_CHECKING:
+    from plmia.report import Extras
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,7 @@ def score_run(
     folder: Path,
     tick: Callable[[int], None] = lambda _: None,
     show_records: bool = True,
+    extras: Extras | None = None,
 ) -> dict[str, Any]:
     """Attack model 0 of the store and write metrics.json, scores.npz, records.csv and report.html.
 
@@ -244,8 +248,11 @@ def score_run(
         Told how many points are done.
     show_records : bool
         Whether the report shows images, features or texts of records.
+    extras : Extras, optional
+        Texts and names that the report may show.
     """
-    from plmia.report import Extras, write_report
+    from plmia.report import Extras as Shown
+    from plmia.report import write_report
 
     signals = store.signals()
     records = store.finished().values()
@@ -260,7 +267,8 @@ def score_run(
     }
     setup = replace(plan.setup, references=plan.references)
     metrics = run_attacks(signals, plan.attacks, [0], setup, folder, about, tick)
-    write_report(folder, Extras(data=plan.data, signals=signals), show_records=show_records)
+    shown = replace(extras or Shown(), data=plan.data, signals=signals)
+    write_report(folder, shown, show_records=show_records)
     return metrics
 
 

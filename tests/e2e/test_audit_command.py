@@ -106,6 +106,35 @@ def sentence(result: click.testing.Result) -> str:
 # From data to results ------------------------------------------------------------------------------------------------
 
 
+def test_texts_and_names_of_the_data_are_shown_unless_records_are_not(audit: Run, tmp_path: Path) -> None:
+    texts = np.array([f"note {i} of </script>" for i in range(120)])
+    data = arrays_of() | {"texts": texts, "class_names": np.array(["well", "ill & weary"])}
+    assert audit(data=data).exit_code == 0
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "of </script>" not in page
+    assert "note 1" in page
+    assert "weary" in page
+    assert audit("--no-records", folder="run", data=data).exit_code == 0
+    assert "note 1" not in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    wrong = audit(data=data | {"class_names": np.array(["well"])}, folder="other")
+    assert "class_names" in sentence(wrong)
+
+
+def test_of_each_group_one_row_is_evaluated_also_when_the_signals_are_scored_again(
+    audit: Run, command: Run, tmp_path: Path
+) -> None:
+    data = arrays_of() | {"groups": np.arange(120) // 3}
+    result = audit(data=data, references=8)
+    assert result.exit_code == 0, result.output
+    assert "40 groups" in result.stdout
+    again = command("score", tmp_path / "run" / "signals", "-o", tmp_path / "out", "--attack", "rmia")
+    assert again.exit_code == 0, again.output
+    for folder in ("run", "out"):
+        with np.load(tmp_path / folder / "scores.npz") as scores:
+            evaluated = np.concatenate([scores["queries/0"], scores["population/0"]])
+        assert sorted(data["groups"][evaluated]) == list(range(40))
+
+
 def test_an_audit_writes_metrics_scores_and_signals(audit: Run, command: Run, tmp_path: Path) -> None:
     result = audit("--attack", "rmia", "--attack", "pl-mia", references=8)
     assert result.exit_code == 0, result.output

@@ -22,6 +22,8 @@ from plmia.progress import Meter
 from plmia.recipes.named import parse_recipe
 from plmia.recipes.recipe import Trained, views_for
 from plmia.recipes.views import parse_views
+from plmia.report.content import Extras
+from plmia.report.extras import read_extras
 from plmia.terminal import show_metrics, stderr
 from plmia.training import weights_file
 from plmia.view import Mode
@@ -111,6 +113,7 @@ def audit(
     """  # noqa: D301 - click wants the control character itself
     way = parse_recipe(recipe)
     data = read_data(data_path)
+    extras = read_extras(data_path, data)
     shown = parse_views(views) if views else views_for(way, data)
     layout = _layout(design)
     if isinstance(layout, MembershipDesign):
@@ -121,7 +124,7 @@ def audit(
     if stacks is not None:
         merged = open_store(plan, folder).import_npy(stacks)
         _say(None if quiet else stderr(), [f"took in {len(merged)} models from {stacks}"])
-    perform(plan, folder, engine, keep_models, as_json, quiet, not no_records)
+    perform(plan, folder, engine, keep_models, as_json, quiet, not no_records, extras)
 
 
 @click.command()
@@ -164,6 +167,7 @@ def perform(
     as_json: bool,
     quiet: bool,
     show_records: bool = True,
+    extras: Extras | None = None,
 ) -> None:
     """Run the audit, show progress, print the result."""
     console = None if quiet else stderr()
@@ -181,7 +185,7 @@ def perform(
         gone = [model for model in store.finished() if not weights_file(folder / "models", model).exists()]
         _say(console, [f"weights of model {some(gone)} were not kept when it was trained"] if gone else [])
     with Meter("scoring", len(plan.attacks) * plan.data.n_points, console) as meter:
-        metrics = score_run(plan, store, folder, meter.tick, show_records)
+        metrics = score_run(plan, store, folder, meter.tick, show_records, extras)
     if as_json:
         click.echo(json.dumps(metrics, indent=1))
     elif not quiet:

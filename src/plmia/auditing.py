@@ -35,6 +35,7 @@ from plmia.training import Work, audit_about, shared_data, train_missing, versio
 
 if TYPE_CHECKING:
     from plmia.report import Extras
+    from plmia.report.plots import Figure
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,12 @@ class Audit(Overview):
     def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
         """Evaluated points, the most exposed first; see `SavedResults.records`."""
         return SavedResults(self.folder).records(attack, target)
+
+    def figures(self) -> dict[str, Figure]:
+        """Return the report's figures by name; a notebook shows each."""
+        from plmia.report import figures
+
+        return figures(self.folder)
 
 
 def run_audit(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool = False) -> Audit:

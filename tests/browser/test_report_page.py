@@ -183,7 +183,7 @@ def test_the_legend_switches_series_by_keyboard(opened: Open, hostile: Path) -> 
     page.wait_for_function(f"{lines} === {before}")
     fills = "document.querySelectorAll('#roc .plot .js-fill').length"
     assert page.evaluate(fills) == 1
-    page.locator("#roc .legend button", has_text="bands of all attacks").press("Enter")
+    page.locator("#roc .legend button", has_text="bands of the attacks shown").press("Enter")
     page.wait_for_function(f"{fills} > 5")
 
 
@@ -210,9 +210,15 @@ def test_a_figure_zooms_and_can_be_reset_but_never_sent(opened: Open, hostile: P
     page.locator("#roc .modebar-btn[data-title='Zoom in']").focus()
     page.keyboard.press("Enter")
     page.wait_for_function(f"{span} < {before}")
+    mode = "document.querySelector('#roc .plot').layout.xaxis.tickmode"
+    page.wait_for_timeout(500)
+    assert page.evaluate(mode) == "auto"
+    assert page.locator("#roc .plot .xtick").count() >= 2
     page.locator("#roc .modebar-btn[data-title='Reset axes']").focus()
     page.keyboard.press("Enter")
     page.wait_for_function(f"Math.abs({span} - {before}) < 1e-6")
+    page.wait_for_timeout(500)
+    assert page.evaluate(mode) == "array"
 
 
 def test_figures_follow_the_colour_scheme(opened: Open, hostile: Path) -> None:
@@ -279,3 +285,20 @@ def test_images_are_shown_small_and_named(opened: Open, pictures: Path) -> None:
     assert images.first.get_attribute("alt") == f"Record {held(report.page)['index'][0]}"
     assert "plmia report --signals" in report.page.locator("#record-1").text_content()
     assert report.messages == []
+
+
+def test_tables_fit_the_paper(opened: Open, hostile: Path) -> None:
+    # A4 less margins of 1 cm is 718 pixels wide.
+    report = opened(hostile, 718)
+    report.page.emulate_media(media="print")
+    assert report.page.evaluate("document.documentElement.scrollWidth") <= 718
+    edges = report.page.evaluate("[...document.querySelectorAll('table')].map(t => t.getBoundingClientRect().right)")
+    assert max(edges) <= 718
+
+
+def test_what_is_shown_of_records_is_said_and_small_on_a_phone(opened: Open, hostile: Path) -> None:
+    page = opened(hostile, 390).page
+    described = len(held(page)["previews"])
+    assert f"for the {described} most exposed records" in page.locator("#contents").text_content()
+    assert page.locator("#table tbody tr").first.bounding_box()["height"] < 80
+    assert page.evaluate("[...document.querySelectorAll('.scroll')].every(s => s.getAttribute('aria-label'))")

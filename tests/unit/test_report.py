@@ -20,7 +20,7 @@ from plmia.data import LabelledData
 from plmia.errors import DataError, OutputError, SignalsError
 from plmia.evaluation import Setup
 from plmia.metrics import clopper_pearson
-from plmia.report import Extras, write_report
+from plmia.report import Extras, figures, read_extras, write_report
 from plmia.report.checks import (
     accuracies_figure,
     false_positives_figure,
@@ -29,8 +29,8 @@ from plmia.report.checks import (
     references_figure,
 )
 from plmia.report.content import Content, percent, read_content, rounded, seconds, sentence
-from plmia.report.leaks import classes_figure, roc_figure, scores_figure, thinned, tpr_figure
 from plmia.report.gaussians import chosen_places, record_figures
+from plmia.report.leaks import classes_figure, roc_figure, scores_figure, thinned, tpr_figure
 from plmia.report.page import asset, in_script, policy
 from plmia.report.plots import Absent, Figure, linear_axis, round_ticks
 from plmia.report.summary import attack_rows, audited, status, tiles, warnings
@@ -125,7 +125,7 @@ def test_the_roc_shows_all_attacks_and_one_band(content: Content) -> None:
     assert [trace["name"] for trace in figure.data if trace.get("fill") and trace.get("visible") is not False] == [
         "pl-mia, 95 % band"
     ]
-    assert figure.data[-1]["name"] == "pl-mia"
+    assert [trace["name"] for trace in figure.data[-2:]] == ["pl-mia", "the verdict and its interval"]
     assert all(y is None or y > 0 for trace in figure.data for y in trace["y"])
     assert percent(content.entry()["tpr"]["0.01"]["tpr"]) in figure.alt
 
@@ -232,6 +232,7 @@ def test_trends_of_empirical_bayes_are_drawn(content: Content, copied: Path, kno
         "spread": {"level": [[[4.0]] * knots, [[9.0]] * knots], "covariance": [[0.2, 0.0], [0.0, 0.2]]},
         "shift": {"lines": [[[1.0, 2.0][: min(knots, 2)]]] * knots, "spread": [[0.25]] * knots},
         "n_points": 1200,
+        "coordinates": {"bend": None if knots == 1 else 3.0, "rotation": [[1.0]] if knots == 1 else [[0.7], [0.7]]},
     }
     figure = trends_figure(content)
     assert isinstance(figure, Absent)
@@ -242,7 +243,12 @@ def test_trends_of_empirical_bayes_are_drawn(content: Content, copied: Path, kno
         for entry in metrics["attacks"]["pl-mia-eb"]["per_target"]:
             entry["fit"] = fit
 
-    found = traces(trends_figure(edited(copied, add)))
+    figure = drawn(trends_figure(edited(copied, add)))
+    title = figure.layout["xaxis"]["title"]["text"]
+    bent = "Centre of the first coordinate of the signals, bent by asinh(conf / 3)"
+    assert title == ("Centre of the signal" if knots == 1 else bent)
+    assert ("times sqrt(views)" in figure.caption) == (knots > 1)
+    found = traces(figure)
     assert found["deviation, IN"]["y"] == [2.0] * max(2, knots)
     assert found["deviation, OUT"]["y"] == [3.0] * max(2, knots)
     shift = found["shift, IN less OUT"]
@@ -301,7 +307,7 @@ def test_the_page_is_the_same_every_time_and_figures_lie_beside_it(copied: Path,
     assert "old.svg" not in first
     assert {"notes.txt", "roc.svg", "roc.json", "record-1.svg"} <= first.keys()
     spec = json.loads(first["roc.json"])
-    assert spec["data"][-1]["line"]["color"].startswith("#")
+    assert spec["data"][-1]["marker"]["color"].startswith("#")
     assert len(first["report.html"]) < 6_000_000
     assert not list(copied.rglob("*.partial"))
 
@@ -371,3 +377,81 @@ def test_numbers_in_words() -> None:
 def test_values_that_differ_by_rounding_alone_have_one_tick() -> None:
     assert round_ticks(3.0, 3.0 + 1e-14, 6) == [3.0]
     assert linear_axis("x", 3.0, 3.0 + 1e-14).labels == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ({"class_names": ["a", "b"]}, "class_names has 2 texts, the data have 3 classes"),
+        ({"feature_names": ["a"]}, "feature_names has 1 texts, the data have 2 features"),
+        ({"texts": ["a"]}, "texts has 1 texts, the data have 9 points"),
+    ],
+)
+def test_names_of_the_wrong_length_are_refused(tmp_path: Path, names: dict[str, list[str]], words: str) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, X=np.arange(18.0).reshape(9, 2), y=np.arange(9) % 3, **{k: np.array(v) for k, v in names.items()})
+    with pytest.raises(DataError, match=words):
+        read_extras(path)
+
+
+def test_class_names_must_reach_all_labels_of_the_results(folder: Path) -> None:
+    with pytest.raises(DataError, match="class_names has 2 texts, the labels of the results reach 2"):
+        read_content(folder, Extras(class_names=["a", "b"]))
+
+
+def test_texts_are_checked_by_the_data_beside_them(copied: Path, tmp_path: Path) -> None:
+    X, y = np.arange(6000.0).reshape(3000, 2), np.arange(3000) % 3
+    texts, path = np.array([f"text {i}" for i in range(3000)]), tmp_path / "data.npz"
+    digest = LabelledData(X, y).digest
+    edited(copied, lambda metrics: metrics["about"].update(audit={"data": digest}))
+    np.savez(path, X=X, y=y, texts=texts)
+    said = "The texts were not checked against the audited data"
+    assert said not in write_report(copied, read_extras(path)).read_text(encoding="utf-8")
+    np.savez(path, texts=texts)
+    assert said in write_report(copied, read_extras(path)).read_text(encoding="utf-8")
+    assert said not in write_report(copied, read_extras(path), show_records=False).read_text(encoding="utf-8")
+    np.savez(path, X=X + 1, y=y, texts=texts)
+    with pytest.raises(DataError, match="give those audited"):
+        write_report(copied, read_extras(path))
+    data = LabelledData(X, y)
+    assert read_extras(path, data).data is data
+
+
+def test_the_accuracy_on_the_first_screen_is_the_targets_own(content: Content) -> None:
+    training = {model: {"train_accuracy": 0.8, "test_accuracy": 0.6} for model in range(4)}
+    training[3] = {"train_accuracy": 1.0, "test_accuracy": 0.4}
+    facts = dict(audited(Content(content.saved, "pl-mia", 3, content.extras, training)))
+    assert "accuracy of the target 100.0\u00a0% on its own records, 40.0\u00a0% on others" in facts["Model"]
+    assert "mean of 4 models: 85.0\u00a0% and 55.0\u00a0%" in facts["Model"]
+
+
+def test_the_roc_marks_the_verdict_and_names_tied_attacks(content: Content) -> None:
+    figure = roc_figure(content)
+    trace, verdict = figure.data[-1], content.verdict
+    assert trace["x"] == [verdict["fpr"]]
+    assert trace["y"][0] + trace["error_y"]["array"][0] == pytest.approx(verdict["interval"]["high"], rel=1e-3)
+    assert "a flat stretch, as in attack-r" in figure.caption, "it counts votes of sixteen references"
+
+
+def test_error_bars_are_within_the_axes(content: Content) -> None:
+    figure = drawn(references_figure(content))
+    for trace in figure.data:
+        if "error_y" in trace:
+            low, high = figure.layout[trace["yaxis"].replace("y", "yaxis")]["range"]
+            for y, more, less in zip(
+                trace["y"], trace["error_y"]["array"], trace["error_y"]["arrayminus"], strict=True
+            ):
+                assert low - 1e-4 <= y - less <= y + more <= high + 1e-4
+
+
+def test_figures_are_objects_that_a_notebook_shows(folder: Path) -> None:
+    found = figures(folder, attack="pl-mia", target=3)
+    assert {"roc", "tpr", "scores", "classes", "fpr"} <= found.keys()
+    assert "record-1" not in found, "the signals are not at hand"
+    roc = found["roc"]
+    assert roc.spec.keys() == {"data", "layout"}
+    assert roc.spec["data"][-1]["marker"]["color"].startswith("#")
+    assert roc.svg == roc._repr_svg_()
+    assert roc.svg.startswith("<svg")
+    assert roc.svg in roc._repr_html_()
+    assert roc.title in roc._repr_html_()

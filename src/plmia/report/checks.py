@@ -88,7 +88,7 @@ def false_positives_figure(content: Content) -> Figure | Absent:
         title,
         f"Share of {curve['n_non_members']:,} non-members that each rule really accuses, against the rate it promises, "
         "with 95 % intervals. Healthy: on the dashed line or below it. Points above it accuse more innocent records "
-        "than they admit; a rate of 0 is drawn at the lower edge. Markers are shifted sideways so that all can be seen; "
+        "than they admit; a rate of 0 is drawn at the lower edge. Markers are shifted sideways so that all are seen; "
         "a rule is left out at levels where it refuses to decide.",
         "Realised against nominal false-positive rates on a log-log scale."
         + said
@@ -147,7 +147,9 @@ def references_figure(content: Content) -> Figure | Absent:
     rates = [curve for curve in curves if curve["metric"] != "auc"]
     data: list[Spec] = []
     layout: Spec = {"hovermode": "closest"}
-    panels = [(part, words) for part, words in ((auc, "AUC"), (rates, "True-positive rate")) if part]
+    # One curve has no legend, so the axis names it.
+    rate = _name(rates[0]) if len(rates) == 1 else "True-positive rate"
+    panels = [(part, words) for part, words in ((auc, "AUC"), (rates, rate)) if part]
     for k, (part, words) in enumerate(panels):
         ref = "" if k == 0 else str(k + 1)
         width = (1 - 0.14 * (len(panels) - 1)) / len(panels)
@@ -215,7 +217,7 @@ def _power_axes(
     cost: float | None,
 ) -> Spec:
     x = sorted({n for trace in traces for n in trace["x"]})
-    y = [value for trace in traces for value in trace["y"]]
+    y = [value for trace in traces for value in _reach(trace)]
     gap = max(0.12 * (max(y) - min(y)), 0.01)
     ticks = [n for i, n in enumerate(x) if i == 0 or n >= 1.6 * x[i - 1]]
     labels = [f"{n:g}" for n in ticks]
@@ -232,6 +234,15 @@ def _power_axes(
         unit="" if part[0]["metric"] == "auc" else " %",
     )
     return {f"xaxis{ref}": across.to_json(f"y{ref}"), f"yaxis{ref}": up.to_json(f"x{ref}")}
+
+
+def _reach(trace: Spec) -> Iterator[float]:
+    """All heights that a trace needs: of its points, and of the ends of its error bars."""
+    yield from trace["y"]
+    bars = trace.get("error_y")
+    if bars:
+        for value, more, less in zip(trace["y"], bars["array"], bars["arrayminus"], strict=True):
+            yield from (value + more, value - less)
 
 
 def _expected(curve: Mapping[str, Any]) -> str:
@@ -289,14 +300,17 @@ def accuracies_figure(content: Content) -> Figure | Absent:
     if not known:
         return Absent("accuracies", title, "There are no training records with accuracies.")
     data = []
-    kinds = (("on points it did not train on", 1, "@vermilion", "square"), ("on its own points", 0, "@blue", "circle"))
-    for k, (words, which, colour, symbol) in enumerate(kinds):
+    kinds = (
+        ("on points it did not train on", "on points they did not train on", 1, "@vermilion", "square"),
+        ("on its own points", "on their own points", 0, "@blue", "circle"),
+    )
+    for k, (words, of_many, which, colour, symbol) in enumerate(kinds):
         for own in (False, True):
             chosen = [model for model in known if (model == content.target) == own]
             x = [known[model][which] for model in chosen]
             # A fixed spread over the height tells models with equal accuracy apart.
             y = [k + (0.0 if own else 0.28 * math.sin(2.4 * i)) for i in range(len(chosen))]
-            name = f"target, {words}" if own else f"references, {words}"
+            name = f"target, {words}" if own else f"references, {of_many}"
             style: Spec = {"size": 14, "hollow": True} if own else {"size": 7}
             texts = [f"model {model}: {percent(value)} {words}" for model, value in zip(chosen, x, strict=True)]
             hover = "%{text}<extra></extra>"
@@ -314,7 +328,7 @@ def accuracies_figure(content: Content) -> Figure | Absent:
         data,
         {
             "xaxis": linear_axis(
-                "Accuracy", max(0.0, min(values) - gap), min(1.0, max(values)) + gap / 2, scale=100, unit=" %"
+                "Accuracy", max(0.0, min(values) - gap), 1.0 + gap / 2, scale=100, unit=" %"
             ).to_json(),
             "yaxis": Axis("", -0.6, 1.6, [0, 1], ["other points", "own points"]).to_json(),
             "hovermode": "closest",

@@ -32,6 +32,8 @@ from plmia.report.theme import series
 CURVE_POINTS = 160
 SCORE_BINS = 60
 MOST_CLASSES = 25
+# So large a share of the non-members with one score makes a stretch of the curve that is flat to the eye.
+MANY_TIED = 0.05
 # Room above 100 %, so that what lies there is seen whole.
 TOP = 1.2
 RATES = (0.01, 0.001, 0.0001, 0.0)
@@ -52,14 +54,17 @@ def roc_figure(content: Content) -> Figure:
         data += _roc_traces(name, roc, attacks.index(name), chosen=name == content.attack)
     low = 10.0 ** (math.floor(math.log10(least) * 4) / 4)
     data = [_above(trace, low) for trace in data]
+    data += _verdict_trace(content, low)
     data.insert(0, line("chance", [low, 1.0], [low, 1.0], "@soft", dash="dash", width=1.5, hoverinfo="skip"))
     found = content.saved.roc(content.attack, content.target).tpr_at(content.level)
     return Figure(
         "roc",
         "How many members each attack finds, at every rate of false accusations",
         f"ROC curves on target {content.target}, both axes logarithmic: the left end is where an accusation means "
-        f"something. The shaded band covers the whole true curve of {content.attack} with 95 % confidence; the bands "
-        "of other attacks appear with the button. A model that leaks nothing stays on the dashed line of chance.",
+        f"something. The shaded band covers the whole true curve of {content.attack} with 95 % confidence, so it is "
+        "wider than an interval at one rate, such as the verdict's, which is the upright bar; the bands of other "
+        "attacks appear with the button. A model that leaks nothing stays on the dashed line of chance."
+        + _tied(content),
         f"ROC curves of {len(attacks)} attacks on a log-log scale. {content.attack} finds {percent(found.tpr)} of "
         f"the members at a false-positive rate of {nice_percent(content.level)}; chance would find "
         f"{nice_percent(content.level)}.",
@@ -70,6 +75,46 @@ def roc_figure(content: Content) -> Figure:
             "hovermode": "closest",
         },
         480,
+    )
+
+
+def _verdict_trace(content: Content, low: float) -> Iterator[Spec]:
+    """The verdict's rate with its interval, where it has one."""
+    verdict = content.verdict
+    if verdict["fpr"] is None:
+        return
+    tpr, ends = verdict["tpr"], verdict["interval"]
+    y, bottom, top = ([max(low, value)] for value in (tpr, ends["low"], ends["high"]))
+    mean = f", mean over {verdict['targets']} targets" if verdict["targets"] > 1 else ""
+    text = (
+        f"verdict: {verdict['attack']} finds {percent(tpr)} ({percent(ends['low'])} to {percent(ends['high'])}) "
+        f"at {nice_percent(verdict['fpr'])} FPR{mean}"
+    )
+    yield points(
+        "the verdict and its interval",
+        [verdict["fpr"]],
+        y,
+        "@ink",
+        "diamond",
+        size=9,
+        error_y=error_bars(y, bottom, top, "@ink"),
+        text=[text],
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _tied(content: Content) -> str:
+    """Name the attacks that give one score to many non-members, whose curves are flat, in a sentence."""
+    names = []
+    for name in content.saved.attacks:
+        roc = content.saved.roc(name, content.target)
+        if int(np.diff(roc.false_positives).max()) >= MANY_TIED * roc.n_non_members:
+            names.append(name)
+    if not names:
+        return ""
+    return (
+        " Records of equal score cross together and the AUC counts such ties half; one group of ties that holds many "
+        f"records makes a flat stretch, as in {' and '.join(names)}."
     )
 
 

@@ -21,8 +21,8 @@ from plmia.report.checks import (
     references_figure,
 )
 from plmia.report.content import Content, Extras, nice_percent, read_content, rounded
-from plmia.report.leaks import classes_figure, roc_figure, scores_figure, tpr_figure
 from plmia.report.gaussians import record_figures
+from plmia.report.leaks import classes_figure, roc_figure, scores_figure, tpr_figure
 from plmia.report.plots import Absent, Figure
 from plmia.report.previews import previews
 from plmia.report.static import png, svg
@@ -58,20 +58,39 @@ def write_report(
         Likewise; the first by default.
     """
     content = read_content(folder, extras, attack, target)
-    figures: dict[str, list[Figure | Absent]] = {
+    groups = _figures(content)
+    try:
+        _write_figures(folder / "figures", (f for group in groups.values() for f in group))
+        return _write(folder / "report.html", page(content, groups, show_records=show_records).encode())
+    except OSError as error:
+        raise OutputError(
+            f"cannot write the report to {folder} ({error.strerror}): make room or choose another folder"
+        ) from error
+
+
+def figures(
+    folder: Path, extras: Extras | None = None, *, attack: str | None = None, target: int | None = None
+) -> dict[str, Figure]:
+    """Return the figures of a report by name, as far as the results allow them; a notebook shows them.
+
+    Parameters
+    ----------
+    folder, extras, attack, target
+        As in `write_report`.
+    """
+    groups = _figures(read_content(folder, extras, attack, target))
+    return {f.name: f for group in groups.values() for f in group if isinstance(f, Figure)}
+
+
+def _figures(content: Content) -> dict[str, list[Figure | Absent]]:
+    """All figures by the section of the page where they stand."""
+    return {
         "leak": [roc_figure(content), tpr_figure(content)],
         "exposed": [scores_figure(content), classes_figure(content)],
         "trust": [false_positives_figure(content), p_values_figure(content), references_figure(content)],
         "signals": record_figures(content),
         "model": [trends_figure(content), losses_figure(content), accuracies_figure(content)],
     }
-    try:
-        _write_figures(folder / "figures", (f for group in figures.values() for f in group))
-        return _write(folder / "report.html", page(content, figures, show_records=show_records).encode())
-    except OSError as error:
-        raise OutputError(
-            f"cannot write the report to {folder} ({error.strerror}): make room or choose another folder"
-        ) from error
 
 
 def _write_figures(folder: Path, figures: Iterable[Figure | Absent]) -> None:
@@ -106,14 +125,14 @@ def _write(path: Path, contents: bytes) -> Path:
     return path
 
 
-def page(content: Content, figures: dict[str, list[Figure | Absent]], *, show_records: bool) -> str:
+def page(content: Content, groups: dict[str, list[Figure | Absent]], *, show_records: bool) -> str:
     """Return the HTML of a report."""
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["svg"] = _inline_svg
     template = environment.from_string(asset("template.html.j2"))
-    drawn = {f.name: f.to_json() for group in figures.values() for f in group if isinstance(f, Figure)}
+    drawn = {f.name: f.to_json() for group in groups.values() for f in group if isinstance(f, Figure)}
     scripts = [asset("plotly-basic.min.js"), asset("report.js")]
     return template.render(
         style=_safe(css()),
@@ -127,7 +146,7 @@ def page(content: Content, figures: dict[str, list[Figure | Absent]], *, show_re
         gaussianity=gaussianity(content),
         rates=[nice_percent(rate) for rate in RATES],
         attacks=attack_rows(content),
-        figures=figures,
+        figures=groups,
         absent=lambda figure: isinstance(figure, Absent),
         records=_safe(in_script(_records(content, show_records=show_records))),
         drawn=_safe(in_script({"figures": drawn, "light": dict(LIGHT), "dark": dict(DARK)})),

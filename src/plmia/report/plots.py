@@ -5,6 +5,7 @@ Every axis has its range and its ticks written out, so that both draw the same.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.report.content import nice_percent, rounded
+from plmia.report.theme import LIGHT, in_theme, painted
 
 Spec = dict[str, Any]
+NOTEBOOK_WIDTH = 760
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,33 @@ class Figure:
     data: list[Spec]
     layout: Spec
     height: int = 420
+
+    @property
+    def spec(self) -> Spec:
+        """The figure as plotly.js, or `plotly.graph_objects.Figure`, takes it, in light colours."""
+        painted_spec: Spec = painted(
+            {"data": self.data, "layout": {"height": self.height} | self.layout}, in_theme(LIGHT)
+        )
+        return painted_spec
+
+    @property
+    def svg(self) -> str:
+        """The figure as SVG, without title and caption."""
+        # What draws figures knows what they are, so it cannot be imported before them.
+        from plmia.report.static import svg
+
+        return svg(self)
+
+    def _repr_svg_(self) -> str:
+        """What a notebook shows where it shows no HTML."""
+        return self.svg
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return (
+            f'<figure style="max-width:{NOTEBOOK_WIDTH}px;margin:0"><strong>{html.escape(self.title)}</strong>'
+            f"{self.svg}<figcaption>{html.escape(self.caption)}</figcaption></figure>"
+        )
 
     def to_json(self) -> Spec:
         """Return the contents of the figure's JSON file, colours by name."""

@@ -31,20 +31,21 @@ def trends_figure(content: Content) -> Figure | Absent:
         spread = np.sqrt(_at_places(level[side], at))
         low, high = spread * math.exp(-off[side]), spread * math.exp(off[side])
         data += _trend(f"deviation, {name}", at, spread, low, high, colour, dash)
-    layout: Spec = {"hovermode": "closest"} | _axes(data, "Standard deviation of the coordinate", (0.0, 0.43), "", at, place)
+    layout: Spec = {"hovermode": "closest"}
+    layout |= _axes(data, "Standard deviation of the coordinate", (0.0, 0.43), "", at, place[0])
     said = f"Deviations range from {np.sqrt(level).min():.2g} to {np.sqrt(level).max():.2g}."
     if fit.get("shift"):
         shift, beyond = _shift(fit, at)
         traces = _trend("shift, IN less OUT", at, shift, shift - beyond, shift + beyond, "@green", "solid")
         data += [trace | {"xaxis": "x2", "yaxis": "y2"} for trace in traces]
-        layout |= _axes(traces, "Shift of the coordinate", (0.57, 1.0), "2", at, place)
+        layout |= _axes(traces, "Shift of the coordinate", (0.57, 1.0), "2", at, place[0])
         said += f" The expected shift ranges from {shift.min():.2g} to {shift.max():.2g}."
     return Figure(
         NAME,
         TITLE,
         "How much a record's signals scatter over references, and how much training on it shifts them, against their "
         f"centre; bands hold two thirds of the records. All is drawn in the coordinate in which {ATTACK} works: "
-        f"{' '.join(place)}. A record with few references is judged by these trends as much as by its own signals. "
+        f"{place[1]}. A record with few references is judged by these trends as much as by its own signals. "
         "Healthy: smooth curves, and a shift near 0 if nothing leaks.",
         f"Trends over {fit.get('n_points', 0):,} points. {said}",
         data,
@@ -53,12 +54,13 @@ def trends_figure(content: Content) -> Figure | Absent:
 
 
 def _coordinate(coordinates: Mapping[str, Any]) -> tuple[str, str]:
-    """What the trends are drawn in: a name, and how it comes from the signals."""
+    """What the trends are drawn in: for an axis, and for the caption."""
     bend, n_views = coordinates.get("bend"), len(coordinates.get("rotation") or [0])
+    bent = f", bent by asinh(conf / {bend:g})" if bend else ""
     if n_views == 1:
-        return ("the signal", f"bent by asinh(conf / {bend:g})") if bend else ("the signal", "as it is")
-    about = "about the views' mean times sqrt(views)"
-    return "first coordinate of the signals", f"({about})" if not bend else f"({about}), bent by asinh(conf / {bend:g})"
+        return f"the signal{bent}", f"the signal conf{bent or ' itself'}"
+    of_views = "the first coordinate of the signals"
+    return of_views + bent, f"{of_views} (close to the views' mean times sqrt(views)){bent}"
 
 
 def _places(knots: dict[str, Any]) -> FloatArray:
@@ -91,10 +93,10 @@ def _trend(
     ]
 
 
-def _axes(traces: list[Spec], title: str, domain: tuple[float, float], ref: str, at: FloatArray, place: tuple[str, str]) -> Spec:
+def _axes(traces: list[Spec], title: str, domain: tuple[float, float], ref: str, at: FloatArray, place: str) -> Spec:
     values = [y for trace in traces for y in trace["y"]]
     low, high = min(0.0, *values), max(values)
-    across = linear_axis(f"Centre: {place[0]}\n{place[1]}", float(at[0]), float(at[-1]), about=4)
+    across = linear_axis(f"Centre of {place}", float(at[0]), float(at[-1]), about=4)
     across = Axis(across.title, across.low, across.high, across.ticks, across.labels, domain=domain)
     up = linear_axis(title, low, high + 0.08 * (high - low), about=5)
     return {f"xaxis{ref}": across.to_json(f"y{ref}"), f"yaxis{ref}": up.to_json(f"x{ref}")}

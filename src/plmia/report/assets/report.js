@@ -22,7 +22,8 @@
 
   function painted(value) {
     if (typeof value === "string") return colour(value);
-    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(painted);
+    // Copies, since plotly writes the range of a zoom into what it is given.
+    if (Array.isArray(value)) return typeof value[0] === "number" ? value.slice() : value.map(painted);
     if (value && typeof value === "object") {
       return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, painted(part)]));
     }
@@ -50,6 +51,7 @@
     }
     return Object.assign(layout, {
       autosize: true,
+      uirevision: "kept", // a zoom stays when series are switched or the colours change
       showlegend: false,
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
@@ -81,9 +83,31 @@
       plot.setAttribute("role", "group");
       plot.setAttribute("aria-label", figure.alt);
       for (const svg of plot.querySelectorAll("svg")) svg.setAttribute("aria-hidden", "true");
-      if (!node.dataset.drawn) legend(node, figure);
+      if (!node.dataset.drawn) {
+        legend(node, figure);
+        plot.on("plotly_relayout", () => retick(plot, figure));
+      }
+      retick(plot, figure);
       node.dataset.drawn = "true";
     });
+  }
+
+  // The ticks of a figure are made for all of it: of a part plotly chooses them, until the whole is shown again.
+  function retick(plot, figure) {
+    const wanted = {};
+    for (const key of Object.keys(figure.layout).filter((name) => /^[xy]axis/.test(name))) {
+      const axis = figure.layout[key];
+      const whole = axis.range.every((end, i) => Math.abs(end - plot.layout[key].range[i]) < 1e-6);
+      // Groups are named by their ticks, and between them there is nothing to name.
+      if (!axis.title.text) continue;
+      const mode = whole ? "array" : "auto";
+      if (plot.layout[key].tickmode === mode) continue;
+      wanted[`${key}.tickmode`] = mode;
+      if (mode === "auto") wanted[`${key}.nticks`] = 6;
+      // Shares are labelled in per cent.
+      if (mode === "auto") wanted[`${key}.tickformat`] = axis.ticktext.some((text) => text.includes("%")) ? ".3~%" : "";
+    }
+    if (Object.keys(wanted).length) Plotly.relayout(plot, wanted);
   }
 
   const unescaped = (text) => text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
@@ -160,7 +184,7 @@
       }));
     }
     if (hiddenBands) {
-      box.append(legendButton("95 % bands of all attacks", null, false, (on) => { bands = on; update(); }));
+      box.append(legendButton("95 % bands of the attacks shown", null, false, (on) => { bands = on; update(); }));
     }
   }
 
@@ -257,7 +281,9 @@
       image.alt = `Record ${rows.index[i]}`;
       cell.append(image);
     } else if (what?.text) {
-      cell.textContent = what.text;
+      const text = document.createElement("span");
+      text.textContent = text.title = what.text;
+      cell.append(text);
     }
     return cell;
   }
@@ -314,6 +340,9 @@
   }
   byId("held").textContent = rows.total > count
     ? `This page holds the first ${count.toLocaleString("en")} of ${rows.total.toLocaleString("en")}${rows.file ? "; records.csv has all" : ""}.` : "";
+  const described = rows.previews.length;
+  byId("contents").textContent = described && described < count
+    ? `Contents are shown, and searched, for the ${described.toLocaleString("en")} most exposed records.` : "";
   byId("controls").hidden = byId("pager").hidden = false;
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
   byId("search").addEventListener("input", refresh);

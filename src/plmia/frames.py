@@ -20,7 +20,7 @@ LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
 # The attack that is meant where none is named.
 DEFAULT = "pl-mia-eb"
 
-# Columns of the HTML table: the false-positive rates that the command's table shows, too.
+# Columns of the tables, of HTML here and of the command.
 SHOWN_FPRS = ("0.01", "0.001", "0.0001", "0")
 
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.table import Table
 
-SHOWN_FPRS = ("0.01", "0.001", "0.0001", "0")
+from plmia.frames import SHOWN_FPRS
 
 
 def stdout() -> Console:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from plmia.attacks import ATTACKS, Attack, find_attack
 from plmia.errors import AttackError
+from plmia.signals import Scale
+
+if TYPE_CHECKING:
+    from plmia.store import SignalStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,6 +34,26 @@ population_option = click.option(
     metavar="N",
     help="Non-members to calibrate with; a quarter by default (at least 100, at most half).",
 )
+
+scale_option = click.option(
+    "--scale",
+    type=click.Choice(get_args(Scale)),
+    default="auto",
+    show_default=True,
+    help="What the signals are; auto refuses what looks like probabilities.",
+)
+
+
+def is_store(path: Path) -> bool:
+    """Whether a folder is a store; Path's own check would raise on a name that is too long."""
+    return os.path.isfile(path / "store.json")  # noqa: PTH113
+
+
+def store_at(path: Path) -> SignalStore | None:
+    """Open the store in a folder, if it is one."""
+    from plmia.store import SignalStore
+
+    return SignalStore.open(path) if is_store(path) else None
 
 
 def common_options(command: Command) -> Command:

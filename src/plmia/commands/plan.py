@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import statistics
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from plmia.attacks import find_attack
-from plmia.commands.options import mode_option
+from plmia.commands.options import mode_option, scale_option, store_at
 from plmia.errors import PlmiaError
 from plmia.evaluation import Setup
 from plmia.planning import VIEW_COST, Cost, Plan, PopulationRow, make_plan, rows_of, start, steps
@@ -49,13 +48,7 @@ SECONDS = {"s": 1, "m": 60, "h": 3600}
 )
 @click.option("--target", type=int, default=0, show_default=True, metavar="I", help="Model to attack, by number.")
 @mode_option
-@click.option(
-    "--scale",
-    type=click.Choice(["auto", "logit", "probability"]),
-    default="auto",
-    show_default=True,
-    help="What the signals are; auto refuses what looks like probabilities.",
-)
+@scale_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("--quiet", is_flag=True, help="Print no progress, and without --json only the plan in words.")
@@ -101,11 +94,8 @@ def plan(
 
 def _pilot_signals(path: Path, scale: Scale) -> tuple[Signals, float | None]:
     """Signals of an audit, a store or a file, and the seconds a model took where a store tells."""
-    from plmia.store import SignalStore
-
     for folder in (path, path / "signals"):
-        if os.path.isfile(folder / "store.json"):  # noqa: PTH113 - Path's raises on a long name
-            store = SignalStore.open(folder)
+        if (store := store_at(folder)) is not None:
             took = [record.get("seconds") for record in store.finished().values()]
             known = [float(s) for s in took if isinstance(s, int | float) and s > 0]
             return store.signals(), statistics.median(known) if known else None

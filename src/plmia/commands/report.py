@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from plmia.commands.options import store_at
 from plmia.report import Extras, read_extras, write_report
 from plmia.signals import Signals, read_signals
 from plmia.terminal import stdout
@@ -60,8 +61,5 @@ def report(
 
 
 def _signals(path: Path) -> Signals:
-    from plmia.store import SignalStore
-
-    if (path / "store.json").is_file():
-        return SignalStore.open(path).signals()
-    return read_signals(path)
+    store = store_at(path)
+    return read_signals(path) if store is None else store.signals()

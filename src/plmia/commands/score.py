@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +12,16 @@ from rich.table import Table
 
 from plmia import __version__
 from plmia.attacks import ATTACKS
-from plmia.commands.options import attack_option, chosen_attacks, common_options, mode_option, population_option
+from plmia.commands.options import (
+    attack_option,
+    chosen_attacks,
+    common_options,
+    is_store,
+    mode_option,
+    population_option,
+    scale_option,
+    store_at,
+)
 from plmia.errors import PlmiaError, SignalsError
 from plmia.evaluation import Setup
 from plmia.progress import Meter
@@ -65,13 +73,7 @@ def attacks(as_json: bool) -> None:
 @mode_option
 @click.option("--references", type=click.IntRange(min=1), metavar="N", help="References a target; all by default.")
 @population_option
-@click.option(
-    "--scale",
-    type=click.Choice(["auto", "logit", "probability"]),
-    default="auto",
-    show_default=True,
-    help="What the signals are; auto refuses what looks like probabilities.",
-)
+@scale_option
 @common_options
 def score(
     signals_path: Path,
@@ -116,12 +118,9 @@ def score(
 
 def _read(path: Path, scale: Scale) -> tuple[Signals, str]:
     """Signals of a store or a file, and what tells them from others."""
-    from plmia.store import SignalStore
-
-    if os.path.isfile(path / "store.json"):  # noqa: PTH113 - Path's raises on a long name
-        store = SignalStore.open(path)
+    if (store := store_at(path)) is not None:
         return store.signals(), store.key
-    if os.path.isfile(path / "signals" / "store.json"):  # noqa: PTH113
+    if is_store(path / "signals"):
         raise SignalsError(f"{path} is an audit: its signals are in {path / 'signals'}, give that folder")
     signals = read_signals(path, scale)
     with path.open("rb") as stream:

@@ -6,9 +6,6 @@ are looked for in the folder that PLMIA_DATA names, or in `shared/data/signals` 
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -20,7 +17,7 @@ from plmia.evaluation import Setup
 from plmia.gaussianity import shapiro_wilk
 from plmia.moments import References
 from plmia.scoring import Scores
-from plmia.signals import Signals, read_signals
+from plmia.signals import Signals
 from plmia.view import AttackView, Truth
 
 
@@ -128,14 +125,6 @@ def test_half_samples_show_the_error_due_to_the_references():
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(aucs, ddof=1), rel=0.4)
 
 
-def _load(name: str, repository: Path) -> Signals:
-    folder = Path(os.environ.get("PLMIA_DATA", repository.parent / "shared" / "data" / "signals"))
-    for path in (folder / name, folder / "signals" / name):
-        if path.is_file():
-            return read_signals(path)
-    pytest.skip(f"{name} is not in {folder}: name its folder in PLMIA_DATA")
-
-
 @pytest.mark.parametrize(
     ("name", "attack", "auc", "tpr"),
     [
@@ -144,12 +133,12 @@ def _load(name: str, repository: Path) -> Signals:
         ("location_mlp.npz", "pl-mia", 0.0035, 0.15),
     ],
 )
-def test_what_32_references_foretell_comes_true_with_64(repository, name, attack, auc, tpr):
+def test_what_32_references_foretell_comes_true_with_64(real_signals, name, attack, auc, tpr):
     """Root mean square over four targets: points of AUC, and parts of the TPR at 1 %, about twice what was measured.
 
     Where references matter (PL-MIA) the foretold AUC is nearer than the one measured with 32, by a third or more.
     """
-    signals = _load(name, repository)
+    signals = real_signals(name)
     errors, unmoved = [], []
     for target in range(4):
         few = Pilot.run(signals, ATTACKS[attack], target, Setup(references=32), (0.01,))

@@ -6,14 +6,11 @@ or else in `shared/data/signals` beside the repository.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from plmia import ATTACKS, Attack, Setup, Signals, attack_targets, read_signals
+from plmia import ATTACKS, Attack, Setup, Signals, attack_targets
 from plmia.calibration import NoCalibration
 from plmia.empirical_bayes import EmpiricalBayesLR
 from plmia.metrics import evaluate
@@ -32,26 +29,6 @@ RMIA_OFFLINE = [Attack(f"rmia-{a}", BayesLR(a=a), NoCalibration()) for a in (0.0
 OFFLINE = [EB, ATTACKS["lira"], ATTACKS["lira-fixed"], *RMIA_OFFLINE]
 FPRS = (0.01, 0.001, 0.0)
 Table = dict[str, npt.NDArray[np.float64]]
-
-
-def load(name: str, repository: Path) -> Signals:
-    folder = Path(os.environ.get("PLMIA_DATA", repository.parent / "shared" / "data" / "signals"))
-    for path in (folder / name, folder / "signals" / name):
-        if path.is_file():
-            return read_signals(path)
-    pytest.skip(f"{name} is not in {folder}: name its folder in PLMIA_DATA")
-
-
-@pytest.fixture(scope="module")
-def cifar10(repository: Path) -> Signals:
-    """66 convolutional networks on halves of CIFAR-10, four views."""
-    return load("cifar10_cnn.npz", repository)
-
-
-@pytest.fixture(scope="module")
-def location(repository: Path) -> Signals:
-    """128 multilayer perceptrons on halves of Location-30, one view."""
-    return load("location_mlp.npz", repository)
 
 
 def measure(signals: Signals, attacks: list[Attack], mode: Mode, references: int) -> Table:

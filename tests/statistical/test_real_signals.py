@@ -6,37 +6,14 @@ beside the repository.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from plmia import ATTACKS, Attack, Setup, Signals, attack_targets, read_signals, summarise
+from plmia import ATTACKS, Attack, Setup, Signals, attack_targets, summarise
 from plmia.metrics import AttackMetrics
 
 TARGETS = range(6)
 COMPARED = [ATTACKS[name] for name in ("pl-mia", "lira-fixed", "rmia")]
-
-
-def _load(name: str, repository: Path) -> Signals:
-    folder = Path(os.environ.get("PLMIA_DATA", repository.parent / "shared" / "data" / "signals"))
-    for path in (folder / name, folder / "signals" / name):
-        if path.is_file():
-            return read_signals(path)
-    pytest.skip(f"{name} is not in {folder}: name its folder in PLMIA_DATA")
-
-
-@pytest.fixture(scope="module")
-def cifar10(repository: Path) -> Signals:
-    """66 convolutional networks on halves of CIFAR-10, four views."""
-    return _load("cifar10_cnn.npz", repository)
-
-
-@pytest.fixture(scope="module")
-def location(repository: Path) -> Signals:
-    """128 multilayer perceptrons on halves of Location-30, one view."""
-    return _load("location_mlp.npz", repository)
 
 
 def _measure(signals: Signals, attacks: list[Attack], setup: Setup) -> dict[str, AttackMetrics]:

@@ -60,6 +60,8 @@ class AuditPlan:
         A target that exists already.
     layout : {"pairs", "halves", "exact"} or MembershipDesign
         How references share the points (see `audit_design`), or a design of your own: model 0 is the target.
+    may_skip : bool
+        Whether attacks that lack references are left out with a warning; by default they stop the audit.
     """
 
     data: LabelledData
@@ -70,6 +72,7 @@ class AuditPlan:
     attacks: tuple[Attack, ...] = tuple(ATTACKS.values())
     target: GivenTarget | None = None
     layout: DesignKind | MembershipDesign = "pairs"
+    may_skip: bool = False
 
     def __post_init__(self) -> None:
         self.recipe.check(self.data)
@@ -114,16 +117,24 @@ class AuditPlan:
 
     def _require_references(self, rows: npt.NDArray[np.bool_]) -> None:
         """Find out before training what the attacks' estimators would refuse afterwards."""
-        variances = [getattr(attack.statistic, "variance", None) for attack in self.attacks]
-        least = max([1, *(v.least(len(self.views)) for v in variances if v is not None)])
-        inside = rows.sum(axis=0)
-        fewest = len(rows) - inside if self.setup.mode == "offline" else np.minimum(inside, len(rows) - inside)
+        least = 1 if self.may_skip else max(map(self._least, self.attacks))
+        fewest = self._fewest(rows)
         short = np.flatnonzero(fewest < least)
         if len(short):
             raise ReferencesError(
                 f"point {some(short)} would have {fewest.min()} IN or OUT references, the attacks need {least}: "
                 f"ask for more references ({2 * least} in pairs)"
             )
+
+    def _fewest(self, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.integer]:
+        """How many references each point has on the side where it has fewer; offline only OUT counts."""
+        inside: npt.NDArray[np.integer] = rows.sum(axis=0)
+        return len(rows) - inside if self.setup.mode == "offline" else np.minimum(inside, len(rows) - inside)
+
+    def _least(self, attack: Attack) -> int:
+        """How many references of each side the attack's estimator needs at every point."""
+        variance = getattr(attack.statistic, "variance", None)
+        return 1 if variance is None else max(1, variance.least(len(self.views)))
 
     def _count(self, points: npt.NDArray[np.bool_]) -> int:
         """How many points, or groups of them."""
@@ -146,7 +157,10 @@ class AuditPlan:
             f"{copies:,} points are copies of others on the other side of a split, which blurs who is a member: keep "
             "copies together with groups, or leave them out"
         )
-        return [blurred] if copies else []
+        fewest = int(self._fewest(self.design.matrix[1:]).min())
+        names = ", ".join(attack.name for attack in self.attacks if self._least(attack) > fewest)
+        lacking = f"{names} will be left out: some point has {fewest} IN or OUT reference, they need more"
+        return [blurred] * bool(copies) + [f"{lacking}; ask for more references to run them"] * bool(names)
 
 
 @dataclass(frozen=True, repr=False)
@@ -273,7 +287,7 @@ def score_run(
         "test_accuracy": _mean([record.get("test_accuracy") for record in records]),
     }
     setup = replace(plan.setup, references=plan.references)
-    metrics = run_attacks(signals, plan.attacks, [0], setup, folder, about, tick)
+    metrics = run_attacks(signals, plan.attacks, [0], setup, folder, about, tick, may_skip=plan.may_skip)
     shown = replace(extras or Shown(), data=plan.data, signals=signals)
     write_report(folder, shown, show_records=show_records)
     return metrics
@@ -308,7 +322,7 @@ def audit(
     references: int = 32,
     views: Sequence[View] | None = None,
     target: GivenTarget | None = None,
-    attacks: Sequence[Attack] = tuple(ATTACKS.values()),
+    attacks: Sequence[Attack] | None = None,
     setup: Setup | None = None,
     design: DesignKind | MembershipDesign = "pairs",
     groups: npt.ArrayLike | None = None,
@@ -332,8 +346,8 @@ def audit(
         How points are shown to models; see `plmia.recipes.recipe.views_for`.
     target : GivenTarget, optional
         A model that exists already; by default the audit trains its target, too.
-    attacks : sequence of Attack
-        What to run.
+    attacks : sequence of Attack, optional
+        What to run; by default all that have the references they need.
     setup : Setup, optional
         Mode, population and seed.
     design : {"pairs", "halves", "exact"} or MembershipDesign
@@ -362,9 +376,10 @@ def audit(
         references,
         tuple(views or views_for(recipe, data)),
         setup or Setup(),
-        tuple(attacks),
+        tuple(ATTACKS.values() if attacks is None else attacks),
         target,
         design,
+        may_skip=attacks is None,
     )
     for warning in plan.warnings():
         warnings.warn(warning, stacklevel=2)

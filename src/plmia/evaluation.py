@@ -13,7 +13,7 @@ from plmia.design import ReferencePlan
 from plmia.errors import PopulationError, SignalsError
 from plmia.metrics import TargetMetrics, evaluate
 from plmia.moments import IntArray, Powers, Probabilities, References, leave_one_out, sum_over
-from plmia.scoring import Scores, Tick, score_all
+from plmia.scoring import Refused, Scores, Tick, score_all
 from plmia.signals import Signals
 from plmia.view import AttackView, KnownSums, Mode, Truth, amid, first_out
 
@@ -86,6 +86,7 @@ def attack_targets(
     targets: Sequence[int],
     setup: Setup,
     tick: Tick = lambda _: None,
+    refused: Refused | None = None,
 ) -> Iterator[AttackResult]:
     """Run each attack on each target in turn.
 
@@ -104,6 +105,8 @@ def attack_targets(
         How.
     tick : callable
         Told how many points are done; in all it hears ``len(targets) * len(attacks) * n_points``.
+    refused : callable, optional
+        Told of each attack that lacks references on a target, which then has no result there; by default that raises.
     """
     for target in targets:
         if not 0 <= target < signals.n_models:
@@ -123,7 +126,7 @@ def attack_targets(
                 known,
             )
             split = plan.order[plan.split_of(target)]
-            for scores in score_all(attacks, view, setup.seed, tick):
+            for scores in score_all(attacks, view, setup.seed, tick, refused):
                 left_out = split[split != target]
                 yield AttackResult(target, scores, truth, population, references.rows, left_out, view)
 

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from plmia.attacks import Attack
 from plmia.diagnostics import enough_references
-from plmia.errors import OutputError
+from plmia.errors import OutputError, ReferencesError
 from plmia.evaluation import AttackResult, Setup, attack_targets
+from plmia.pointwise import Loss
 from plmia.saved import SavedResults
 from plmia.scoring import Tick
 from plmia.signals import Signals
@@ -31,6 +32,8 @@ def run_attacks(
     folder: Path,
     about: dict[str, Any],
     tick: Tick = lambda _: None,
+    *,
+    may_skip: bool = False,
 ) -> dict[str, Any]:
     """Attack, judge, and write what came of it; return the contents of metrics.json.
 
@@ -42,11 +45,22 @@ def run_attacks(
         Where metrics.json, scores.npz and records.csv go.
     about : dict
         What was run; see `Summary.to_json`.
+    may_skip : bool
+        Whether an attack that lacks references is left out, which the results say; by default it stops the run.
     """
     by_name = {attack.name: attack for attack in attacks}
     summary = Summary(list(by_name), len(targets))
+
+    def skip(name: str, error: ReferencesError) -> None:
+        summary.leave_out(name, str(error))
+        # One that needs no references says too little to be called an audit.
+        if all(isinstance(by_name[left].statistic, Loss) for left in summary.attacks):
+            raise error
+
     with ResultFolder(folder) as results:
-        for result in attack_targets(signals, attacks, targets, setup, tick):
+        for result in attack_targets(signals, attacks, targets, setup, tick, skip if may_skip else None):
+            if result.scores.attack not in summary.attacks:
+                continue  # left out of all targets, since it lacks references on another
             results.add(result)
             summary.add(result)
             if result.target == min(targets):

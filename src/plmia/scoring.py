@@ -14,7 +14,7 @@ import numpy.typing as npt
 from plmia.attacks import Attack
 from plmia.calibration import NoCalibration, Views, pairwise_scores
 from plmia.cauchy_sum import SignedLog
-from plmia.errors import AttackError, PlmiaError, some
+from plmia.errors import AttackError, PlmiaError, ReferencesError, some
 from plmia.moments import FloatArray, IntArray
 from plmia.numerics import count_below
 from plmia.pointwise import Statistic
@@ -22,6 +22,8 @@ from plmia.population import Comparison, Policy
 from plmia.view import AttackView, Mode
 
 Tick = Callable[[int], None]
+Refused = Callable[[str, ReferencesError], None]
+"""Told the name of an attack that lacks references, and what it lacks."""
 
 
 @dataclass(frozen=True)
@@ -74,21 +76,32 @@ def score(attack: Attack, view: AttackView, rng: np.random.Generator, tick: Tick
 
 
 def score_all(
-    attacks: Sequence[Attack], view: AttackView, seed: int = 0, tick: Tick = lambda _: None
+    attacks: Sequence[Attack],
+    view: AttackView,
+    seed: int = 0,
+    tick: Tick = lambda _: None,
+    refused: Refused | None = None,
 ) -> Iterator[Scores]:
     """Score every point with each attack; a statistic that several share is computed once.
 
     Each attack draws from a generator of its own, so its result does not depend on which others run. Results come one
-    at a time, so that all of them need never be in memory together.
+    at a time, so that all of them need never be in memory together. An attack that lacks references raises; given
+    ``refused``, that is told of it and the others go on.
     """
     attacks = [_in_mode(attack, view.mode) for attack in attacks]
-    statistics: dict[Statistic, FloatArray] = {}
+    statistics: dict[Statistic, FloatArray | ReferencesError] = {}
     conformal: dict[tuple[Statistic, Views, Policy], FloatArray] = {}
     for i, attack in enumerate(attacks):
         if attack.statistic not in statistics:
             _evaluate_alike(attack, attacks[i:], view, statistics)
         later = {other.statistic for other in attacks[i + 1 :]}
         phi = statistics[attack.statistic]
+        if isinstance(phi, ReferencesError):
+            if refused is None:
+                raise phi
+            refused(attack.name, phi)
+            tick(view.n_points)
+            continue
         same = (attack.statistic, attack.views, attack.population)
         rng = np.random.default_rng([seed, zlib.crc32(attack.name.encode())])
         try:
@@ -111,15 +124,26 @@ def _in_mode(attack: Attack, mode: Mode) -> Attack:
 
 
 def _evaluate_alike(
-    attack: Attack, attacks: Sequence[Attack], view: AttackView, statistics: dict[Statistic, FloatArray]
+    attack: Attack,
+    attacks: Sequence[Attack],
+    view: AttackView,
+    statistics: dict[Statistic, FloatArray | ReferencesError],
 ) -> None:
     """Evaluate the attack's statistic and all those that read the same sums, then free the sums: they are larger."""
-    statistics[attack.statistic] = evaluate_statistic(attack, view)
+    statistics[attack.statistic] = _if_references(attack, view)
     uses: frozenset[str] = getattr(attack.statistic, "uses", frozenset())
     for other in attacks:
         if uses and getattr(other.statistic, "uses", None) == uses and other.statistic not in statistics:
-            statistics[other.statistic] = evaluate_statistic(other, view)
+            statistics[other.statistic] = _if_references(other, view)
     view.forget(uses)
+
+
+def _if_references(attack: Attack, view: AttackView) -> FloatArray | ReferencesError:
+    """Return the attack's statistic, or what it lacks: that must not stop the others that are evaluated with it."""
+    try:
+        return evaluate_statistic(attack, view)
+    except ReferencesError as error:
+        return error
 
 
 def _blame(attack: Attack, error: Exception, *parts: object) -> None:

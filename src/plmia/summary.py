@@ -54,6 +54,17 @@ class Summary:
         self._by_group: dict[str, list[dict[str, Any] | None]] = {}
         self._power: EnoughReferences | None = None
         self._fits: dict[tuple[str, int], dict[str, Any]] = {}
+        self._skipped: dict[str, str] = {}
+
+    @property
+    def attacks(self) -> list[str]:
+        """Names of the attacks that were not left out."""
+        return list(self._assessments)
+
+    def leave_out(self, attack: str, reason: str) -> None:
+        """Leave an attack out of everything that is said, but for the reason; the others' intervals stay as wide."""
+        self._assessments.pop(attack, None)
+        self._skipped.setdefault(attack, reason)
 
     def add(self, result: AttackResult) -> Assessment:
         """Take in one result; return what is said of it."""
@@ -93,7 +104,7 @@ class Summary:
 
     def notes(self) -> list[str]:
         """What a reader must know beside the numbers, in plain words."""
-        notes = []
+        notes = [self._left_out_attacks()] if self._skipped else []
         pairs = {target: models for target, models in self._left_out.items() if models}
         if pairs:
             target, models = min(pairs.items())
@@ -127,6 +138,12 @@ class Summary:
                 "conformal p-value (log10_p_conformal)."
             )
         return notes
+
+    def _left_out_attacks(self) -> str:
+        """Name the attacks that were left out, and why the first was."""
+        first, *others = dict.fromkeys(self._skipped.values())
+        more = " What the others lack is under `skipped` in metrics.json." if others else ""
+        return f"Left out for lack of references: {', '.join(self._skipped)}. {_sentence(first)}{more}"
 
     def _flagged(self, attack: str, level: float) -> SelfCheck | None:
         """How many known non-members of all targets the attack's combined p-value flags, if it has one."""
@@ -174,6 +191,7 @@ class Summary:
             "verdict": self.verdict.to_json(),
             "about": about,
             "attacks": attacks,
+            "skipped": self._skipped,
             "diagnostics": self._diagnostics(),
             "notes": notes,
         }

@@ -144,12 +144,16 @@ CASES = {
     "a point that is always IN": Case(
         _column(True), ["point 17", "OUT", "needed", "train more references"], ["--attack", "attack-r"]
     ),
-    "a point that is always IN, all attacks": Case(_column(True), ["point 17", "OUT", "train more references"]),
-    "a point that is always OUT": Case(_column(False), ["point 17", "2 IN", "has 0", "train more references"]),
+    "a point that is always IN, by two attacks": Case(
+        _column(True), ["point 17", "OUT", "train more references"], ["--attack", "attack-p", "--attack", "lira"]
+    ),
+    "a point that is always OUT": Case(
+        _column(False), ["point 17", "2 IN", "has 0", "train more references"], ["--attack", "pl-mia"]
+    ),
     "a target that trained on all points": Case(_row(True), ["model 0", "all of the 120 points", "non-members"]),
     "a target that trained on no point": Case(_row(False), ["model 0", "none of the 120 points", "members"]),
     "one pair only": Case(_first(2), ["target 0", "no eligible reference", "add models"]),
-    "two pairs only": Case(_first(4), ["2 OUT references", "has 1", "train more references"]),
+    "two pairs only": Case(_first(4), ["2 OUT references", "has 1", "train more references"], ["--attack", "pl-mia"]),
     "references that are all the target's split": Case(
         lambda a: {"membership": np.tile(a["membership"][:2], (8, 1))}, ["no eligible reference", "add models"]
     ),
@@ -275,7 +279,10 @@ OPTIONS: dict[str, tuple[list[object], list[str]]] = {
     "odd references": (["--references", 5], ["5 references", "whole complementary pairs", "ask for 4 or 6"]),
     "one reference": (["--references", 1], ["1 references", "whole complementary pairs", "ask for 2"]),
     "too many references": (["--references", 16], ["16 references", "14 eligible", "at most 14"]),
-    "too few references for a variance": (["--references", 2], ["2 OUT references", "has 1", "train more"]),
+    "too few references for a variance": (
+        ["--references", 2, "--attack", "lira"],
+        ["2 OUT references", "has 1", "train more"],
+    ),
     "population too large": (["--population", POINTS], ["population of 120", "non-members", "take from 2 to"]),
 }
 

@@ -321,6 +321,64 @@ def test_a_p_value_that_does_not_hold_is_named(repository: Path, command: Run, t
     assert note in out
 
 
+# Attacks that lack references ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_in(signals_file: Write, simulate: Callable[..., dict[str, Any]]) -> Path:
+    """Signals in which point 17 has one IN reference, but none where model 5 is the target."""
+    membership = simulate(0)["membership"].copy()
+    membership[:, 17] = np.arange(len(membership)) == 5
+    return signals_file(replace={"membership": membership})
+
+
+@pytest.mark.parametrize("target", ["0", "all"])
+def test_of_all_attacks_those_that_lack_references_are_left_out(
+    target: str, one_in: Path, command: Run, tmp_path: Path
+) -> None:
+    out = _ok(command("score", one_in, "-o", tmp_path / "all", "--target", target)).stdout
+    contents = _metrics(tmp_path / "all")
+    skipped = contents["skipped"]
+    assert {"lira", "pl-mia-plus", "pl-mia", "pl-mia-pooled"} <= set(skipped)
+    # Without any IN reference fewer remain, and of many targets an attack needs all.
+    left = ["attack-p", "attack-r", "rmia"] if target == "all" else ["attack-p", "attack-r", "lira-fixed", "rmia"]
+    assert [name for name in contents["attacks"] if name != "pl-mia-eb"] == left
+    assert ("pl-mia-eb" in skipped) == (target == "all")
+    assert set(skipped) | set(contents["attacks"]) == set(ATTACKS)
+    assert "point 17 has" in skipped["pl-mia"]
+    assert "train more references" in skipped["pl-mia"]
+    (note,) = (note for note in contents["notes"] if note.startswith("Left out for lack of references: "))
+    assert all(name in note for name in skipped)
+    assert note in out
+    # Those that remain say what they say alone.
+    alone = ["--attack", "rmia", "--attack", "attack-r"]
+    _ok(command("score", one_in, "-o", tmp_path / "two", "--target", target, *alone, "--quiet"))
+    for name in ("rmia", "attack-r"):
+        assert contents["attacks"][name]["auc"] == _metrics(tmp_path / "two")["attacks"][name]["auc"]
+
+
+def test_an_attack_that_was_asked_for_and_lacks_references_stops_the_run(
+    one_in: Path, command: Run, tmp_path: Path
+) -> None:
+    result = command("score", one_in, "-o", tmp_path / "out", "--attack", "rmia", "--attack", "pl-mia")
+    assert result.exit_code == 2
+    assert "point 17 has 1" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_attacks_without_references_alone_are_no_audit(
+    signals_file: Write, simulate: Callable[..., dict[str, Any]], command: Run, tmp_path: Path
+) -> None:
+    """Offline nothing but the loss is left where a point has no OUT reference."""
+    membership = simulate(0)["membership"].copy()
+    membership[1:, 17] = True
+    file = signals_file(replace={"membership": membership})
+    result = command("score", file, "-o", tmp_path / "out", "--mode", "offline")
+    assert result.exit_code == 2
+    assert "point 17 has no OUT reference" in result.stderr or "point 17 has 0" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 # Same input and seed, same bytes -------------------------------------------------------------------------------------
 
 

@@ -355,6 +355,14 @@ def test_bad_input_is_refused_before_training(change: Any, kind: Any, says: str,
     assert not (tmp_path / "run").exists()
 
 
+def test_attacks_that_were_not_asked_for_and_lack_references_are_left_out(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="lira, pl-mia-plus, pl-mia, pl-mia-pooled will be left out: some point has 1"):
+        found = audit(Leaky(), tmp_path / "run", references=2, attacks=None)
+    assert list(found.metrics["attacks"]) == ["attack-p", "attack-r", "rmia", "pl-mia-eb"]
+    assert set(found.metrics["skipped"]) == {"lira", "lira-fixed", "pl-mia-plus", "pl-mia", "pl-mia-pooled"}
+    assert (tmp_path / "run/report.html").exists()
+
+
 def test_a_class_that_some_model_would_not_see_is_named(tmp_path: Path) -> None:
     y = np.where(np.arange(N) < 2, 2, Y % 2)
     with pytest.raises(DataError, match=r"model \d+ trains on no point of class 2, which has 2 in all: add points"):

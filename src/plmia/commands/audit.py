@@ -119,7 +119,7 @@ def audit(
     if isinstance(layout, MembershipDesign):
         references = layout.n_models - 1
     setup = Setup(cast("Mode", mode), references, population, seed)
-    plan = AuditPlan(data, way, references, shown, setup, tuple(chosen_attacks(names)), None, layout)
+    plan = AuditPlan(data, way, references, shown, setup, tuple(chosen_attacks(names)), None, layout, not names)
     engine = Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers)
     if stacks is not None:
         merged = open_store(plan, folder).import_npy(stacks)

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 attack_option = click.option(
-    "--attack", "names", multiple=True, metavar="NAME", help="Attack to run, or FILE.py:NAME; all by default."
+    "--attack",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Attack to run, or FILE.py:NAME; by default all that have the references they need.",
 )
 mode_option = click.option(
     "--mode",

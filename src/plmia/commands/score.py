@@ -109,7 +109,7 @@ def score(
     total = len(numbers) * len(chosen) * signals.n_points
     with Meter("scoring", total, None if quiet else stderr()) as meter:
         about = _about(digest, signals, numbers, setup)
-        metrics = run_attacks(signals, chosen, numbers, setup, folder, about, meter.tick)
+        metrics = run_attacks(signals, chosen, numbers, setup, folder, about, meter.tick, may_skip=not names)
     if as_json:
         click.echo(json.dumps(metrics, indent=1))
     elif not quiet:

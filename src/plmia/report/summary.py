@@ -168,7 +168,8 @@ def warnings(content: Content) -> list[tuple[str, str]]:
     failed = [name for name, attack in content.metrics["attacks"].items() if _check_failed(attack)]
     notes: list[str] = []
     for text in content.metrics.get("notes", []):
-        (found if failed and failed[0] in text and "threshold" in text else notes).append(text)
+        grave = text.startswith("Left out") or (failed and failed[0] in text and "threshold" in text)
+        (found if grave else notes).append(text)
     said = list(dict.fromkeys(map(sentence, found)))
     rest = [text for text in dict.fromkeys(map(sentence, notes)) if text not in said]
     return [*_few("warning", said), *_few("note", rest)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from plmia.moments import FloatArray
-from plmia.report.content import Content
+from plmia.report.content import Content, sentence
 from plmia.report.plots import Absent, Axis, Figure, Spec, band, line, linear_axis
 
 ATTACK, NAME, TITLE = "pl-mia-eb", "trends", "What empirical Bayes borrows from other points"
@@ -17,6 +17,8 @@ ATTACK, NAME, TITLE = "pl-mia-eb", "trends", "What empirical Bayes borrows from 
 
 def trends_figure(content: Content) -> Figure | Absent:
     """Spread and shift of signals against their centre, as `pl-mia-eb` fitted them."""
+    if ATTACK in content.metrics.get("skipped", {}):
+        return Absent(NAME, TITLE, sentence(f"{ATTACK} was left out: {content.metrics['skipped'][ATTACK]}"))
     if ATTACK not in content.saved.attacks:
         return Absent(NAME, TITLE, f"{ATTACK} is not among the attacks of this run: add `--attack {ATTACK}`.")
     entry = content.entry(ATTACK)

@@ -18,7 +18,7 @@ DATA_FLOW = """
     archives data design signals store_files store_layout store_records stacks store
     recipes engines training interop
     moments view gaussian trends priors empirical_bayes pointwise population calibration attacks scoring
-    metrics theory self_check tail decisions frames records intervals comparison epsilon gaussianity evaluation
+    frames metrics theory self_check tail decisions records intervals comparison epsilon gaussianity evaluation
     diagnostics planning assessment verdict summary saved results sides side_by_side report given_target auditing
     elsewhere terminal __init__ commands cli __main__
 """.split()  # noqa: SIM905

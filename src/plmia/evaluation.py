@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ import numpy.typing as npt
 from plmia.attacks import Attack
 from plmia.design import ReferencePlan
 from plmia.errors import PopulationError, SignalsError
+from plmia.frames import Tabular
 from plmia.metrics import TargetMetrics, evaluate
 from plmia.moments import IntArray, Powers, Probabilities, References, leave_one_out, sum_over
 from plmia.scoring import Refused, Scores, Tick, score_all
@@ -40,8 +43,8 @@ class Setup:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class AttackResult:
+@dataclass(frozen=True, repr=False)
+class AttackResult(Tabular):
     """One attack on one target.
 
     Parameters
@@ -74,6 +77,19 @@ class AttackResult:
         """Metrics on the evaluated points."""
         queries, members = self.truth.queries, self.truth.members
         return evaluate(self.scores.score[queries], members[queries], target=self.target)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """One row an evaluated point: ``index``, ``member``, ``score``, ``log10_p`` and ``log10_p_conformal``."""
+        queries = self.truth.queries
+        scores = {name: getattr(self.scores, name)[queries] for name in ("score", "log10_p", "log10_p_conformal")}
+        columns = {"index": queries, "member": self.truth.members[queries]} | scores
+        return {name: column.tolist() for name, column in columns.items()}
+
+    def __repr__(self) -> str:
+        return f"AttackResult: {self.scores.attack} on {self.metrics()}"
+
+    def _repr_html_(self) -> str:
+        return f"<p><strong>{html.escape(self.scores.attack)}</strong></p>{self.metrics()._repr_html_()}"
 
     def flagged_population(self, level: float) -> float:
         """Share of the population that the attack's own p-value flags at ``level``; it should be at most that."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from plmia.errors import OutputError, PlmiaError
-from plmia.metrics import fpr_key
 
 Library = Literal["pandas", "polars"]
 """What a table is made with."""
@@ -50,7 +49,50 @@ def make_frame(columns: Mapping[str, Sequence[Any]], library: Library | None = N
         raise FrameError(f"{library} is not installed: pip install {library}, or use columns()") from error
 
 
-class Overview:
+class Tabular:
+    """What is a table: a data frame of its columns. Those that inherit have `columns`."""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the columns of `to_frame` as lists."""
+        raise NotImplementedError
+
+    def to_frame(self, library: Library | None = None) -> Any:
+        """Return the columns (see `columns`) as a data frame.
+
+        Parameters
+        ----------
+        library : {"pandas", "polars"}, optional
+            What to make it with; by default the first of these that is installed.
+        """
+        return make_frame(self.columns(), library)
+
+
+class OperatingTable(Tabular):
+    """How well an attack did on one target, as a table; those that inherit have what `TargetMetrics` has."""
+
+    target: int
+    auc: float
+    operating: tuple[Any, ...]
+    n_members: int
+    n_non_members: int
+
+    def columns(self) -> dict[str, list[Any]]:
+        """One row a nominal false-positive rate; ``tpr`` is empty where there are too few non-members to tell."""
+        points = self.operating
+        columns = {name: [getattr(point, name) for point in points] for name in ("fpr", "fpr_realised")}
+        for name in ("tpr", "low", "high"):
+            columns[name] = [getattr(point, name) if point.resolved else None for point in points]
+        return columns
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            f"Target {self.target}: area under the ROC curve {self.auc:.3f}, {self.n_members:,} members and "
+            f"{self.n_non_members:,} non-members",
+            self.columns(),
+        )
+
+
+class Overview(Tabular):
     """What can be asked of the results of a run: single numbers, a frame, a page for notebooks.
 
     Those that inherit have `folder`, where the results are, and `metrics`, the contents of metrics.json.
@@ -66,26 +108,18 @@ class Overview:
     def tpr(self, fpr: float, attack: str | None = None) -> float:
         """True positive rate at a false positive rate of at most ``fpr`` (0, 0.0001, 0.001 or 0.01), as for `auc`."""
         rates = self._attack(attack)["tpr"]
-        if fpr_key(fpr) not in rates:
+        found = next((rate for key, rate in rates.items() if float(key) == fpr), None)
+        if found is None:
             raise OutputError(f"there is no TPR at an FPR of {fpr:g}: take one of {', '.join(rates)}")
-        return float(rates[fpr_key(fpr)]["mean"])
+        return float(found["mean"])
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of `to_frame` as lists."""
-        return metric_columns(self.metrics)
-
-    def to_frame(self, library: Library | None = None) -> Any:
-        """Return one row an attack and target, with AUC and TPRs as fractions and the ends of their intervals.
+        """One row an attack and target, with AUC and TPRs as fractions and the ends of their intervals.
 
         Columns are ``attack``, ``target``, ``auc``, ``auc_low``, ``auc_high``, and for each false-positive rate
         ``tpr_0.01``, ``tpr_0.01_low``, ``tpr_0.01_high``; empty where there are too few non-members.
-
-        Parameters
-        ----------
-        library : {"pandas", "polars"}, optional
-            What to make it with; by default the first of these that is installed.
         """
-        return make_frame(self.columns(), library)
+        return metric_columns(self.metrics)
 
     def _attack(self, name: str | None) -> dict[str, Any]:
         attacks: dict[str, dict[str, Any]] = self.metrics["attacks"]
@@ -142,6 +176,20 @@ def html_overview(metrics: Mapping[str, Any], folder: Path) -> str:
         f"<table><thead><tr>{_cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
         f"<p>Percent of the members found at a false-positive rate; <code>{html.escape(str(folder))}</code></p></div>"
     )
+
+
+def html_table(caption: str, columns: Mapping[str, Sequence[Any]]) -> str:
+    """Columns as a small HTML table under a caption, all text shown as it is."""
+    rows = zip(*columns.values(), strict=True)
+    body = "".join(f"<tr>{_cells('td', [_number(value) for value in row])}</tr>" for row in rows)
+    return (
+        f"<table><caption>{html.escape(caption)}</caption><thead><tr>{_cells('th', list(columns))}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+def _number(value: Any) -> str:
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _cells(tag: str, texts: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from scipy.special import betainccinv, betaincinv
 
 from plmia.errors import PlmiaError, some
+from plmia.frames import OperatingTable
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -198,7 +199,7 @@ def roc_curve(scores: npt.ArrayLike, members: npt.ArrayLike) -> Roc:
 
 
 @dataclass(frozen=True)
-class TargetMetrics:
+class TargetMetrics(OperatingTable):
     """How well an attack did on one target; `operating` is in increasing order of nominal rate."""
 
     target: int

@@ -20,13 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.errors import OutputError, PlmiaError
-from plmia.frames import Library, make_frame
+from plmia.frames import Tabular, html_table
 from plmia.metrics import BoolArray, FloatArray
 from plmia.moments import IntArray
 from plmia.scoring import Scores
 
 # Rows that are turned into text at a time.
 _ROWS = 1 << 16
+# Rows that a notebook shows.
+_SHOWN = 10
 
 
 def q_values(log10_p: FloatArray) -> FloatArray:
@@ -124,7 +126,7 @@ class Record:
 
 
 @dataclass(frozen=True, eq=False)
-class RecordTable:
+class RecordTable(Tabular):
     """Evaluated points, the most exposed first; `record_table` makes one.
 
     Parameters
@@ -154,20 +156,14 @@ class RecordTable:
         return [Record(*row) for row in self._slice(slice(n))]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of `to_frame` as lists."""
+        """Return all rows as columns; without ``label`` where classes are not known."""
         names = ("index", "label", "score", "p", "q", "rank")
         found = {name: getattr(self, name) for name in names}
         return {name: column.tolist() for name, column in found.items() if column is not None}
 
-    def to_frame(self, library: Library | None = None) -> Any:
-        """Return all rows as a data frame; without ``label`` where classes are not known.
-
-        Parameters
-        ----------
-        library : {"pandas", "polars"}, optional
-            What to make it with; by default the first of these that is installed.
-        """
-        return make_frame(self.columns(), library)
+    def _repr_html_(self) -> str:
+        shown = {name: column[:_SHOWN] for name, column in self.columns().items()}
+        return html_table(f"{min(_SHOWN, len(self))} most exposed of {len(self):,} records", shown)
 
     def write_csv(self, path: Path) -> None:
         """Write all rows, whole or not at all: under another name first."""

@@ -44,9 +44,12 @@ def test_it_writes_the_page_and_the_figures(command: Run, scored: tuple[Path, Pa
     folder, signals = scored
     result = command("report", folder, "--signals", signals)
     assert result.exit_code == 0, result.output
-    assert result.stdout.strip() == str(folder / "report.html")
     verdict = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["verdict"]["text"]
     assert verdict in page(folder)
+    lines = result.stdout.splitlines()
+    assert verdict in lines
+    assert {"rmia", "lira"} <= {line.split(" ")[0] for line in lines}
+    assert lines[-1].startswith(str(folder / "report.html"))
     names = {path.stem for path in (folder / "figures").glob("*.svg")}
     assert {"roc", "tpr", "scores", "classes", "fpr", "p-values", "record-1"} <= names
     assert names == {path.stem for path in (folder / "figures").glob("*.json")}

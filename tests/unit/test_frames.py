@@ -245,3 +245,53 @@ def test_whatever_names_hold_is_shown_as_it_is(saved, tmp_path):
 def test_columns_are_plain_values(saved):
     assert json.loads(json.dumps(saved.columns(), allow_nan=False)) == saved.columns()
     assert not any(isinstance(value, np.generic) for values in saved.columns().values() for value in values)
+
+
+# One attack on one target --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def result(simulate_signals):
+    from plmia import ATTACKS, Attack, Setup
+    from plmia.evaluation import attack_targets
+
+    lira = ATTACKS["lira"]
+    mine = Attack("<b>mine", lira.statistic, lira.calibration)
+    (result,) = attack_targets(simulate_signals(0, points=400), [mine], [3], Setup())
+    return result
+
+
+def test_a_result_is_a_table_of_the_evaluated_points(result, installed):
+    installed("pandas")
+    name, columns = result.to_frame()
+    assert name == "pandas"
+    assert columns["index"] == result.truth.queries.tolist()
+    assert columns["member"] == result.truth.members[result.truth.queries].tolist()
+    assert columns["score"] == result.scores.score[result.truth.queries].tolist()
+    assert columns["log10_p_conformal"] == result.scores.log10_p_conformal[result.truth.queries].tolist()
+
+
+def test_metrics_of_a_target_are_a_table_of_rates_empty_where_nothing_is_known(result):
+    metrics = result.metrics()
+    columns = metrics.columns()
+    assert columns["fpr"] == [0.0, 0.0001, 0.001, 0.01]
+    assert [tpr is not None for tpr in columns["tpr"]] == [point.resolved for point in metrics.operating]
+    assert columns["tpr"][0] == metrics.tpr_at(0).tpr
+    assert columns["low"][1:3] == [None, None]
+
+
+def test_a_notebook_shows_a_result_briefly_and_its_name_as_it_is(result):
+    html = result._repr_html_()
+    assert "&lt;b&gt;mine" in html
+    assert "<b>" not in html
+    assert html.endswith(result.metrics()._repr_html_())
+    assert f"Target 3: area under the ROC curve {result.metrics().auc:.3f}" in html
+    assert html.count("<tr>") == 5
+    assert len(repr(result)) < 2000, "not all scores"
+
+
+def test_a_notebook_shows_the_most_exposed_records(saved):
+    html = saved.records()._repr_html_()
+    assert html.count("<tr>") == 11
+    assert f"10 most exposed of {len(saved.records()):,} records" in html
+    assert f"<td>{saved.records().index[0]}</td>" in html

@@ -30,7 +30,7 @@ from plmia.report.checks import (
 )
 from plmia.report.content import Content, percent, read_content, rounded, seconds, sentence
 from plmia.report.gaussians import chosen_places, record_figures
-from plmia.report.leaks import classes_figure, roc_figure, scores_figure, thinned, tpr_figure
+from plmia.report.leaks import EDGE, classes_figure, roc_figure, scores_figure, thinned, tpr_figure
 from plmia.report.page import asset, in_script, policy
 from plmia.report.plots import Absent, Figure, linear_axis, round_ticks
 from plmia.report.summary import attack_rows, audited, status, tiles, warnings
@@ -136,7 +136,7 @@ def test_rates_are_those_of_the_json(content: Content) -> None:
     for name, at, x, low in zip(NAMES, trace["y"], trace["x"], trace["error_x"]["arrayminus"], strict=True):
         entry = content.metrics["attacks"][name]["tpr"]["0.01"]
         assert round(len(NAMES) - 1 - at) == NAMES.index(name)
-        edge = 10 ** figure.layout["xaxis"]["range"][0]  # where 0 is drawn
+        edge = EDGE * 10 ** figure.layout["xaxis"]["range"][0]  # where 0 is drawn
         assert x == pytest.approx(max(entry["mean"], edge), rel=1e-4)
         assert x - low == pytest.approx(max(entry["interval"]["low"], edge), rel=1e-3)
     assert "at 0.01\u00a0% FPR" not in traces(figure), "not resolved by so few"

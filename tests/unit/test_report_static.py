@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
@@ -29,7 +30,7 @@ from plmia.report.plots import (
     rule,
     shortened,
 )
-from plmia.report.previews import FEATURES, MOST_IMAGES, png_of, previews
+from plmia.report.previews import FEATURES, png_of, previews
 from plmia.report.scene import Area, Stroke, Text, lay_out
 from plmia.report.static import dashed, png, svg
 from plmia.report.theme import DARK, LIGHT, SERIES, Theme, in_theme, painted, rgb, series
@@ -187,12 +188,12 @@ def test_thumbnails_keep_every_pixel(shape: tuple[int, ...]) -> None:
     assert np.array_equal(found, expected)
 
 
-def test_previews_of_images_texts_and_tables() -> None:
+def test_previews_of_images_texts_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     y = np.arange(80) % 2
     images = Extras(LabelledData(rng.random((80, 9, 9)), y))
     shown = previews(images, list(range(80)))
-    assert len(shown) == MOST_IMAGES
+    assert len(shown) == 80
     assert all(one["image"].startswith("data:image/png;base64,") for one in shown)
 
     texts = Extras(texts=[f"text {i} " + "x" * 500 for i in range(80)])
@@ -207,6 +208,11 @@ def test_previews_of_images_texts_and_tables() -> None:
     assert text.count(" sd)") == FEATURES
     assert "f4 " not in text
     assert previews(Extras(), [0, 1]) == []
+
+    room = sum(len(json.dumps(part["image"])) for part in shown[:7])
+    monkeypatch.setattr("plmia.report.previews.MOST_CHARACTERS", room)
+    assert previews(images, list(range(80))) == shown[:7]
+    assert previews(Extras(texts=["ä" * 100] * 80), range(80)) == [{"text": "ä" * 100}] * (room // 602)
 
 
 def test_an_area_is_clipped_to_the_axes() -> None:

@@ -9,8 +9,9 @@ import click
 
 from plmia.commands.options import store_at
 from plmia.report import Extras, read_extras, write_report
+from plmia.saved import SavedResults
 from plmia.signals import Signals, read_signals
-from plmia.terminal import stdout
+from plmia.terminal import show_metrics
 
 
 @click.command()
@@ -55,9 +56,9 @@ def report(
     extras = Extras() if data_path is None else read_extras(data_path)
     if signals_path is not None:
         extras = replace(extras, signals=_signals(signals_path))
-    path = write_report(folder, extras, show_records=not no_records, attack=attack, target=target)
+    write_report(folder, extras, show_records=not no_records, attack=attack, target=target)
     if not quiet:
-        stdout().print(str(path), markup=False, soft_wrap=True)
+        show_metrics(SavedResults(folder).metrics, folder)
 
 
 def _signals(path: Path) -> Signals:

@@ -53,7 +53,7 @@ def p_values_figure(content: Content) -> Figure | Absent:
     return Figure(
         "p-values",
         title,
-        "Each query is compared with each known non-member of the population; members should have small p-values. "
+        f"{content.attack} compares each record with each known non-member; members should have small p-values. "
         "Healthy: the non-members' histogram follows the dashed uniform line. Where it does not, a threshold that "
         "trusts these p-values is wrong, and the conformal one is used instead.",
         f"Histogram of pairwise p-values in {n} bins. The non-members' distance from the uniform law is "
@@ -95,8 +95,8 @@ def false_positives_figure(content: Content) -> Figure | Absent:
         + _realised_at(entry["decisions"].get("conformal", {})),
         data,
         {
-            "xaxis": log_percent_axis("Nominal false-positive rate", low).to_json(),
-            "yaxis": log_percent_axis("Realised false-positive rate", low, 1.2).to_json(),
+            "xaxis": log_percent_axis("Nominal false-positive rate (promised)", low).to_json(),
+            "yaxis": log_percent_axis("Realised false-positive rate", low / 1.15, 1.2).to_json(),
             "hovermode": "closest",
         },
         480,
@@ -159,12 +159,15 @@ def references_figure(content: Content) -> Figure | Absent:
         layout |= _power_axes(part, traces, words, domain, ref, _model_seconds(content))
     cost = _model_seconds(content)
     said = f" Training one model took {seconds(cost)} on average." if cost else ""
+    foreseen = any(curve.get("at_2x") is not None for curve in curves)
     return Figure(
         "references",
         title,
         f"Power of {found['attack']} with all, half, a quarter ... of its references (dots; bars are one standard "
-        "deviation over draws), and what a fitted curve expects of more of them (dashed)." + said + " Healthy: the "
-        "curve is flat at its right end, so a larger audit would say the same.",
+        "deviation over draws)"
+        + (", and what a fitted curve expects of more of them (dashed)." if foreseen else ".")
+        + said
+        + " Healthy: the curve is flat at its right end, so a larger audit would say the same.",
         " ".join(_expected(curve) for curve in curves),
         data,
         layout,
@@ -322,7 +325,8 @@ def accuracies_figure(content: Content) -> Figure | Absent:
     return Figure(
         "accuracies",
         title,
-        "Accuracy of each model on the points it trained on and on the others; the target is the large open marker. "
+        "Accuracy of each model on the points it trained on and on the others, one above the other where they are "
+        "alike; the target is the large open marker. "
         "Healthy: the target lies among its references. A wide gap between the two rows is what attacks live on.",
         f"Mean accuracy is {percent(train)} on own points and {percent(test)} on others, over {len(known)} models.",
         data,

@@ -71,10 +71,15 @@ def _figure(content: Content, signals: Signals, references: IntArray, number: in
             "yaxis": linear_axis("Density", 0, 1.35 * tallest, about=4).to_json(),
             "barmode": "overlay",
             "shapes": [rule("x", target, "@ink", "dot")],
-            "annotations": [note("\n".join(reversed(tests)), 0.01, 0.99)],
+            "annotations": [_note("\n".join(reversed(tests)), (target - reach[0]) / (reach[1] - reach[0]))],
         },
         320,
     )
+
+
+def _note(text: str, line_at: float) -> Spec:
+    """A note on the side where the dotted line is not."""
+    return note(text, 0.01, 0.99) if line_at > 0.5 else note(text, 0.99, 0.99, anchor="right")
 
 
 def _edges(values: FloatArray) -> tuple[FloatArray, tuple[float, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ MOST_CLASSES = 25
 MANY_TIED = 0.05
 # Room above 100 %, so that what lies there is seen whole.
 TOP = 1.2
+# Likewise below the least value of a logarithmic axis, and of a linear one as a share of its length.
+EDGE, SHORE = 1.15, 0.012
 RATES = (0.01, 0.001, 0.0001, 0.0)
 
 Row = tuple[int, float, float, float]
@@ -159,16 +161,26 @@ def tpr_figure(content: Content) -> Figure:
         "Members found at fixed rates of false accusations",
         f"Share of members found by each attack ({who[0]}) with 95 % intervals {who[1]}; dotted lines are what "
         "guessing finds at the rate of the same colour. Healthy: every interval reaches its dotted line. Rates that "
-        "the non-members cannot resolve are left out; 0 is drawn at the left edge.",
+        "the non-members cannot resolve are left out; 0 is drawn at the left edge." + _at_zero(found, len(targets)),
         "Dot plot. " + " ".join(_said(content, rate) for rate in found),
         data,
         {
-            "xaxis": log_percent_axis("True-positive rate (members found)", low, TOP).to_json(),
+            "xaxis": log_percent_axis("True-positive rate (members found)", low / EDGE, TOP).to_json(),
             "yaxis": Axis("", -0.6, len(attacks) - 0.4, range(len(attacks)), attacks[::-1]).to_json(),
             "shapes": [rule("x", rate, series(k)[0], "dot") for k, rate in enumerate(found) if rate > 0],
             "hovermode": "closest",
         },
         max(320, 110 + 44 * len(attacks)),
+    )
+
+
+def _at_zero(rates: Iterable[float], n_targets: int) -> str:
+    """Say of the rate that one non-member decides what its interval leaves out."""
+    if 0.0 not in rates or n_targets > 1:
+        return ""
+    return (
+        f" At {nice_percent(0)} FPR the highest non-member is the threshold; the interval takes it as given, so it is "
+        "too short for another draw of non-members."
     )
 
 
@@ -260,7 +272,8 @@ def scores_figure(content: Content) -> Figure:
 
 
 def _edges(score: FloatArray) -> FloatArray:
-    low, high = (float(q) for q in np.quantile(score, [0.001, 0.999]))
+    # The left tail is often long and tells little; the right one is what exposes records.
+    low, high = (float(q) for q in np.quantile(score, [0.02, 0.999]))
     if not high > low:
         low, high = low - 0.5, high + 0.5
     return np.linspace(low, high, SCORE_BINS + 1)
@@ -279,7 +292,7 @@ def classes_figure(content: Content) -> Figure | Absent:
         _class_trace("members", counts[0, order], names, "@blue", "circle", 0.12),
         _class_trace("non-members", counts[1, order], names, "@orange", "square", -0.12),
     ]
-    reach = max(x + more for t in data for x, more in zip(t["x"], t["error_x"]["array"], strict=True))
+    reach = max(1e-3, *(x + more for t in data for x, more in zip(t["x"], t["error_x"]["array"], strict=True)))
     which = f"the {len(order)} most exposed of {len(classes)} classes" if len(classes) > len(order) else "each class"
     overall = int(counts[0, :, 0].sum()) / max(1, int(counts[0, :, 1].sum()))
     return Figure(
@@ -292,7 +305,7 @@ def classes_figure(content: Content) -> Figure | Absent:
         f"members flagged; over all classes it is {percent(overall)}.",
         data,
         {
-            "xaxis": linear_axis("Share flagged", 0, min(1.0, 1.05 * max(reach, 1e-3)), scale=100, unit=" %").to_json(),
+            "xaxis": linear_axis("Share flagged", -SHORE * reach, 1.05 * reach, scale=100, unit=" %").to_json(),
             "yaxis": Axis("", -0.6, len(order) - 0.4, range(len(order)), names[::-1]).to_json(),
             "shapes": [rule("x", content.level, "@soft", "dot")],
             "hovermode": "closest",

@@ -24,9 +24,9 @@ from plmia.report.content import Content, Extras, nice_percent, read_content, ro
 from plmia.report.gaussians import record_figures
 from plmia.report.leaks import classes_figure, roc_figure, scores_figure, tpr_figure
 from plmia.report.plots import Absent, Figure
-from plmia.report.previews import previews
+from plmia.report.previews import previews, shows_features
 from plmia.report.static import png, svg
-from plmia.report.summary import RATES, attack_rows, audited, gaussianity, status, tiles, warnings
+from plmia.report.summary import RATES, attack_rows, audited, gaussianity, glossary, status, tiles, warnings
 from plmia.report.theme import DARK, LIGHT, in_theme, painted
 from plmia.report.trends import trends_figure
 
@@ -139,6 +139,9 @@ def page(content: Content, groups: dict[str, list[Figure | Absent]], *, show_rec
         scripts=[_safe(script) for script in scripts],
         policy=policy(scripts),
         content=content,
+        of_what=f" of {content.extras.data.name}" if content.extras.data is not None else "",
+        glossary=glossary(content),
+        unusual=show_records and shows_features(content.extras),
         status=status(content.verdict),
         tiles=tiles(content),
         audited=audited(content),

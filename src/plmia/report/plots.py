@@ -259,7 +259,7 @@ def rule(axis: str, value: float, colour: str = "@soft", dash: str = "dash", ref
         f"{other}0": 0,
         f"{other}1": 1,
         "line": {"color": colour, "width": 1.5, "dash": dash},
-        "layer": "below",
+        "layer": "above",  # or a line of the grid at the same place would hide it
     }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from plmia.data import LabelledData
 from plmia.report.content import Extras
 from plmia.report.plots import shortened
 
-MOST_IMAGES, MOST_TEXTS = 50, 200
-SNIPPET, FEATURES = 160, 4
+# What is shown of records takes at most so many characters of the page, of which 6 MB are the limit.
+MOST_CHARACTERS = 2_000_000
+SNIPPET, FEATURES, NAME = 160, 4, 40
 # Means and deviations of features are taken over about so many points, and an image has at most so many pixels a side.
 _SAMPLE, _SIDE = 20_000, 64
 
@@ -38,14 +40,31 @@ def previews(extras: Extras, points: Sequence[int]) -> list[Preview]:
     list of dict
         Each with ``image`` (a data URI) or ``text``; shorter than ``points`` where only the first are shown.
     """
+    found: Iterable[Preview] = []
     if extras.texts is not None:
         texts = extras.texts
-        return [{"text": shortened(str(texts[point]), SNIPPET)} for point in points[:MOST_TEXTS]]
-    if extras.data is None:
-        return []
-    if extras.data.is_images:
-        return list(_images(extras.data, points[:MOST_IMAGES]))
-    return list(_rows(extras.data, points[:MOST_TEXTS], extras.feature_names))
+        found = ({"text": shortened(str(texts[point]), SNIPPET)} for point in points)
+    elif extras.data is not None and extras.data.is_images:
+        found = _images(extras.data, points)
+    elif extras.data is not None:
+        found = _rows(extras.data, points, extras.feature_names)
+    return list(_that_fit(found))
+
+
+def shows_features(extras: Extras) -> bool:
+    """Whether `previews` shows the features of records, for lack of texts and images."""
+    return extras.texts is None and extras.data is not None and not extras.data.is_images
+
+
+def _that_fit(found: Iterable[Preview]) -> Iterator[Preview]:
+    """Yield the first of them, as many as the page has room for."""
+    room = MOST_CHARACTERS
+    for preview in found:
+        # Of text that is not ASCII, JSON writes up to six characters for each.
+        room -= sum(len(json.dumps(part)) for part in preview.values())
+        if room < 0:
+            return
+        yield preview
 
 
 def _images(data: LabelledData, points: Sequence[int]) -> Iterable[Preview]:
@@ -90,4 +109,4 @@ def _rows(data: LabelledData, points: Sequence[int], names: Sequence[str] | None
 
 def _named(names: Sequence[str] | None, number: int) -> str:
     known = names is not None and number < len(names)
-    return shortened(str(names[number])) if names is not None and known else f"feature {number}"
+    return shortened(str(names[number]), NAME) if names is not None and known else f"feature {number}"

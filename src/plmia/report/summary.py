@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from plmia.attacks import ATTACKS
 from plmia.diagnostics import population_size
 from plmia.metrics import fpr_key
 from plmia.report.content import Content, accuracies, nice_percent, percent, seconds, sentence
@@ -68,8 +69,9 @@ def tiles(content: Content) -> list[dict[str, Any]]:
             {
                 "head": "Differential privacy refuted below",
                 "value": f"ε = {epsilon['low']:.2f}",
-                "note": f"at δ = {epsilon['delta']:.10f}".rstrip("0")
-                + f" with {confidence} confidence; 0 refutes nothing",
+                "note": f"with {confidence} confidence, any claim of a smaller ε at δ\u00a0=\u00a0"
+                + f"{epsilon['delta']:.10f}".rstrip("0")
+                + " is wrong; 0 refutes nothing",
             }
         )
     return found
@@ -232,12 +234,17 @@ def _cell(attack: Mapping[str, Any], rate: float) -> tuple[str, str]:
     return percent(mean["mean"]), f"{percent(ends['low'])} to {percent(ends['high'])}"
 
 
-def _check(attack: Mapping[str, Any]) -> str:
+def _check(attack: Mapping[str, Any]) -> tuple[str, str]:
     own = attack.get("own_p_value_on_population", {})
     if own.get("flagged") is None:
-        return "none; conformal only"
+        return "none", ""
     word = "refuted" if own["check_failed"] else "not refuted"
-    return f"{word}: flags {percent(own['flagged'])} of known non-members at {nice_percent(own['level'])}"
+    return word, f"flags {percent(own['flagged'])} at {nice_percent(own['level'])}"
+
+
+def glossary(content: Content) -> list[tuple[str, str]]:
+    """Names of the attacks and what they are; of those that the user wrote nothing is known."""
+    return [(name, sentence(ATTACKS[name].note)) for name in content.saved.attacks if name in ATTACKS]
 
 
 def gaussianity(content: Content) -> str:

@@ -38,8 +38,18 @@
       Object.assign(layout[key], {
         gridcolor: colour("@grid"), linecolor: colour("@edge"), showline: true, automargin: true, fixedrange: coarse.matches,
       });
-      layout[key].title = { text: layout[key].title.text, font: { size: narrow ? 12 : 14 }, standoff: 8 };
+      const across = key.startsWith("x");
+      const title = layout[key].title.text;
+      layout[key].title = {
+        text: narrow && across && title.length > 36 ? title.replace(" (", "<br>(") : title,
+        font: { size: narrow ? 12 : 14 }, standoff: 8,
+      };
       layout[key].tickfont = { size: narrow ? 11 : 12 };
+      // Long labels of many ticks would touch: every other one stays.
+      const labels = layout[key].ticktext;
+      if (narrow && across && labels.length > 5 && labels[0].includes("%")) {
+        layout[key].ticktext = labels.map((text, i) => ((labels.length - i) % 2 ? text : ""));
+      }
     }
     if (narrow && layout.xaxis2) {
       // Two panels side by side become one above the other.
@@ -57,7 +67,7 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif", color: colour("@ink"), size: 13 },
       hoverlabel: { bgcolor: colour("@panel"), bordercolor: colour("@edge"), font: { color: colour("@ink") }, namelength: -1 },
-      margin: { l: 20, r: narrow ? 14 : 24, t: narrow ? 34 : 30, b: 20 },
+      margin: { l: 20, r: narrow ? 28 : 24, t: narrow ? 34 : 30, b: 20 },
       dragmode: coarse.matches ? false : "zoom",
       bargap: 0,
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("@soft"), activecolor: colour("@ink") },
@@ -220,13 +230,17 @@
     { key: "p", head: "p", text: (i) => number(rows.p[i], 3) },
     { key: "q", head: "q", text: (i) => number(rows.q[i], 3) },
   ].filter((column) => rows[column.key]);
+  // On a small screen the numbers of a record stand in one line, its class and what it is below.
+  const slim = window.matchMedia("screen and (max-width: 760px)");
+  const visible = () => columns.filter((column) => !(column.words && slim.matches));
   const state = { key: "rank", up: true, page: 0, found: [] };
 
   function head() {
     const line = document.createElement("tr");
-    for (const column of columns) {
+    for (const column of visible()) {
       const cell = document.createElement("th");
       cell.scope = "col";
+      cell.dataset.head = column.head;
       if (column.words) cell.className = "words";
       const button = document.createElement("button");
       button.type = "button";
@@ -241,14 +255,14 @@
       cell.append(button);
       line.append(cell);
     }
-    if (rows.previews.length) {
+    if (rows.previews.length && !slim.matches) {
       const cell = document.createElement("th");
       cell.scope = "col";
       cell.className = "what";
       cell.textContent = "What it is";
       line.append(cell);
     }
-    byId("table").tHead.append(line);
+    byId("table").tHead.replaceChildren(line);
   }
 
   function matches(i, words, label, q) {
@@ -288,20 +302,37 @@
     return cell;
   }
 
+  function below(i, line) {
+    const cell = preview(i);
+    if (rows.label) {
+      const name = document.createElement("strong");
+      name.textContent = rows.classes[rows.label[i]];
+      if (rows.previews[i]?.text) cell.firstChild.prepend(name, " · ");
+      else cell.append(name);
+    }
+    if (!cell.childNodes.length) return [];
+    line.className = "above";
+    cell.colSpan = visible().length;
+    const row = document.createElement("tr");
+    row.append(cell);
+    return [row];
+  }
+
   function show() {
     const pages = Math.max(1, Math.ceil(state.found.length / PAGE));
     state.page = Math.min(Math.max(state.page, 0), pages - 1);
     const start = state.page * PAGE;
-    const lines = state.found.slice(start, start + PAGE).map((i) => {
+    const lines = state.found.slice(start, start + PAGE).flatMap((i) => {
       const line = document.createElement("tr");
-      for (const column of columns) {
+      for (const column of visible()) {
         const cell = document.createElement("td");
         if (column.words) cell.className = "words";
         cell.textContent = column.text(i);
         line.append(cell);
       }
+      if (slim.matches) return [line, ...below(i, line)];
       if (rows.previews.length) line.append(preview(i));
-      return line;
+      return [line];
     });
     byId("table").tBodies[0].replaceChildren(...lines);
     for (const button of byId("table").tHead.querySelectorAll("button")) {
@@ -349,6 +380,7 @@
   byId("class").addEventListener("change", refresh);
   byId("fdr").addEventListener("change", refresh);
   byId("csv").addEventListener("click", csv);
+  slim.addEventListener("change", () => { head(); show(); });
   const turn = (change) => () => { state.page = change(state.page); show(); };
   byId("first").addEventListener("click", turn(() => 0));
   byId("previous").addEventListener("click", turn((page) => page - 1));

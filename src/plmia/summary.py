@@ -133,9 +133,9 @@ class Summary:
         if wrong:
             level, share = max(wrong.values(), key=lambda found: found[1])
             notes.append(
-                f"The combined p-value of {', '.join(wrong)} is nominal only: at {100 * level:g} % it flags "
-                f"{100 * share:.1f} % of the known non-members, so its threshold is not used. All decisions are by the "
-                "conformal p-value (log10_p_conformal)."
+                f"The combined p-value of {', '.join(wrong)} is nominal only: promising {100 * level:g} %, it would "
+                f"accuse {100 * share:.1f} % of the known non-members, so its threshold is not used. All decisions are "
+                "by the conformal p-value (log10_p_conformal), which holds; nothing needs to be done."
             )
         return notes
 

@@ -74,9 +74,9 @@ class Verdict:
                 f"{records}."
             )
         found = (
-            f"With at most 1 false accusation in {round(1 / self.fpr):,}, the best attack ({self.attack}) identifies "
-            f"{_percent(self.tpr)} % ({_percent(self.interval.low)} to {_percent(self.interval.high)} %) of the "
-            f"training records{mean}; {records}."
+            f"With at most 1 false accusation in {round(1 / self.fpr):,} non-members, the best attack ({self.attack}) "
+            f"identifies {_percent(self.tpr)} % ({_percent(self.interval.low)} to {_percent(self.interval.high)} %) of "
+            f"the training records{mean}; {records}."
         )
         if self.interval.low > self.fpr:
             return found

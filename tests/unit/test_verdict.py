@@ -27,8 +27,8 @@ def _assessments(signals: Signals, targets: list[int], names: list[str]) -> dict
 def test_the_sentence_reads_as_a_person_would_say_it() -> None:
     verdict = Verdict("pl-mia", 0.001, 0.091, Interval(0.087, 0.0951, 0.95), 412, 1, 1)
     assert str(verdict) == (
-        "With at most 1 false accusation in 1,000, the best attack (pl-mia) identifies 9.1 % (8.7 to 9.5 %) of the "
-        "training records; 412 records are exposed at a false discovery rate of 5 %."
+        "With at most 1 false accusation in 1,000 non-members, the best attack (pl-mia) identifies 9.1 % (8.7 to 9.5 "
+        "%) of the training records; 412 records are exposed at a false discovery rate of 5 %."
     )
     assert verdict.leaks
 

@@ -86,7 +86,7 @@ class AttackResult(Tabular):
         return {name: column.tolist() for name, column in columns.items()}
 
     def __repr__(self) -> str:
-        return f"AttackResult: {self.scores.attack} on {self.metrics()}"
+        return f"AttackResult({self.scores.attack!r} on target {self.target}, AUC {self.metrics().auc:.3f})"
 
     def _repr_html_(self) -> str:
         return f"<p><strong>{html.escape(self.scores.attack)}</strong></p>{self.metrics()._repr_html_()}"

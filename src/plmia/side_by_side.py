@@ -117,19 +117,26 @@ class Pair:
         return f"{shown}{sentence}, {p_words(row.p_adjusted)}.{self._others(row)}"
 
     def _others(self, chief: Row) -> str:
-        """How many attacks show a difference of the same metric, where there are several."""
+        """How many attacks show a difference of the same metric, where there are several, and in AUC if any does."""
         rows = [row for row in self.rows if row.fpr == chief.fpr]
-        if len(rows) == 1:
-            return ""
-        less = sum(row.shown and row.change.difference < 0 for row in rows)
-        more = sum(row.shown and row.change.difference > 0 for row in rows)
+        less, more = _shown(rows)
+        auc = _shown([row for row in self.rows if row.fpr is None])
         words = ("have a lower AUC", "a higher one") if chief.fpr is None else ("find fewer", "more")
-        return f" Attacks shown to {words[0]}: {less} of {len(rows)}; {words[1]}: {more}."
+        said = f" Attacks shown to {words[0]}: {less} of {len(rows)}; {words[1]}: {more}." if len(rows) > 1 else ""
+        if chief.fpr is None or not any(auc) or (chief.shown and not said):
+            return said
+        return f"{said} Shown to have a lower AUC: {auc[0]} of {len(rows)}; a higher one: {auc[1]}."
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
         rows = [row.to_json() for row in self.rows]
         return {"first": self.first, "other": self.other, "method": self.method, "rows": rows, "text": self.text}
+
+
+def _shown(rows: Sequence[Row]) -> tuple[int, int]:
+    """How many rows show a difference downwards, and upwards."""
+    differences = [row.change.difference for row in rows if row.shown]
+    return sum(d < 0 for d in differences), sum(d > 0 for d in differences)
 
 
 @dataclass(frozen=True)

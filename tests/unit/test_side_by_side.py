@@ -272,7 +272,8 @@ def test_the_sentence_is_about_the_attack_that_finds_most_on_both_sides(run):
     size, near, far = (abs(100 * value) for value in (change.difference, change.high, change.low))
     assert pair.text == (
         f"In after strong finds {size:.1f} points fewer ({near:.1f} to {far:.1f}) of the members at 5 % FPR than in "
-        "before, p < 0.001. Attacks shown to find fewer: 1 of 2; more: 0."
+        "before, p < 0.001. Attacks shown to find fewer: 1 of 2; more: 0. "
+        "Shown to have a lower AUC: 1 of 2; a higher one: 0."
     )
 
 

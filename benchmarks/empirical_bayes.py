@@ -1,9 +1,10 @@
 """Compares the empirical Bayes ratio with the other attacks: ``python benchmarks/empirical_bayes.py SIGNALS.npz ...``.
 
 For each file and number of references: AUC and TPR at 1 %, 0.1 % and 0 % FPR, mean over targets; the paired difference
-to each other attack over targets with its standard error; and what the statistic costs, in times of the Gaussian
-likelihood ratio on the same signals (the least of some repetitions of both in turn). Offline, RMIA is run with several
-a and without votes, of which the best is to be beaten. Writes ``bench-out/empirical_bayes.json``.
+to each other attack over targets with its standard error; what was fitted for one target; and what the statistic
+costs, in times of the Gaussian likelihood ratio on the same signals (the least of some repetitions of both in turn).
+Offline, RMIA is run with several a and without votes, of which the best is to be beaten. Writes
+``bench-out/empirical_bayes.json``.
 """
 
 from __future__ import annotations
@@ -69,13 +70,21 @@ def cost(signals: Signals, references: int, mode: Any, repetitions: int = 5) -> 
     rows = np.arange(2, 2 + references)
     population = np.flatnonzero(~signals.design.matrix[0])[::4]
 
-    def seconds(statistic: Callable[[AttackView], Any]) -> float:
+    def a_view() -> AttackView:
         reference_models = References(signals.values, rows, signals.design.matrix[rows])
-        view = AttackView(signals.values[0].astype(np.float64), reference_models, population, mode=mode)
+        return AttackView(signals.values[0].astype(np.float64), reference_models, population, mode=mode)
+
+    def seconds(statistic: Callable[[AttackView], Any]) -> float:
+        view = a_view()
         start = time.perf_counter()
         statistic(view)
         return time.perf_counter() - start
 
+    fitted = EmpiricalBayesLR().fit(a_view())
+    print(
+        f"    fit: {fitted.coordinates.rotation.shape[1]} coordinates, "
+        f"pairs correlate {fitted.pair_correlation[0]:.2f}, bend {fitted.coordinates.bend:g}, tails {fitted.tails}, hold {fitted.hold:g}"
+    )
     times = [(seconds(GaussianLR()), seconds(EmpiricalBayesLR())) for _ in range(repetitions)]
     plain, ours = (min(column) for column in zip(*times, strict=True))
     print(f"    cost: {ours:.3f} s, Gaussian LR {plain:.3f} s: {ours / plain:.1f} times")

@@ -20,7 +20,8 @@ from plmia.trends import FloatArray, Hats
 
 IN, OUT = 0, 1
 
-NEWTON_STEPS = 6
+# Steps square their error: after one so short there is nothing left to gain.
+NEWTON_STEPS, LAST_STEP = 6, 1e-5
 # A factor that varies less than this between points (2,000 prior degrees of freedom) is as good as constant.
 LEAST_SPREAD = 1e-3
 # Assumed where no side has two references anywhere, so that nothing shows it: eight prior degrees of freedom.
@@ -160,6 +161,8 @@ class SpreadPrior:
             # The likelihood is nearly flat far above the sample's variance: no step may be longer than 2.
             step = _solve(half * np.maximum(ratio, 0.5), precision, slope)
             at += np.clip(step, -2.0, 2.0)
+            if np.abs(step).max(initial=0.0) < LAST_STEP:
+                break
         curvature = half * factor * np.exp(-at)
         error = _inverse_diagonal(curvature, precision)
         # An inverse chi-square is skewed as the likelihood is, the Gaussian prior is not: by its share of what is known

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from plmia.empirical_bayes import Coordinates, EmpiricalBayesLR
-from plmia.empirical_bayes.collecting import Grain, collect, collect_block, exactly, find_pairs
-from plmia.empirical_bayes.fitting import Probe, evenly, fit_view
+from plmia.empirical_bayes.collecting import Grain, collect, collect_block, evenly, exactly, find_pairs
+from plmia.empirical_bayes.fitted import Laws, kept_from_turning, log_height
+from plmia.empirical_bayes.fitting import Probe, Shape, fit_view
 from plmia.errors import AttackError, PopulationError, ReferencesError
 from plmia.moments import References
 from plmia.pointwise import GaussianLR
@@ -189,7 +190,7 @@ def test_points_whose_references_agree_on_an_atom_are_not_certain():
 def test_online_laws_match_the_derivation(n_views):
     """Means and variances of one point after another, by generalised least squares with the shift as a parameter."""
     view = view_of(4, 6, 700, n_views, correlation=-0.4, contrast=0.8)
-    fit = fit_view(view, 8, 1000.0, np.inf)
+    fit = fit_view(view, Shape(8, 1000.0, np.inf))
     assert len(fit.knots) == 2
     evidence = collect(view.references, fit.coordinates, fit.n_pairs)
     laws, centre = fit.laws(evidence), fit.centre(evidence)
@@ -217,7 +218,7 @@ def test_the_ratio_is_of_multivariate_t_densities():
     from scipy.stats import multivariate_t
 
     view = view_of(5, 8, 640, 2)
-    fit = EmpiricalBayesLR(tail=5.0).fit(view)
+    fit = EmpiricalBayesLR(tail=5.0, hold=0.0).fit(view)
     evidence, x = collect(view.references, fit.coordinates, fit.n_pairs), fit.coordinates.of(view.target)
     laws, ratio = fit.laws(evidence), fit.statistic(x, evidence)
     assert laws.freedom.max() <= 5
@@ -227,6 +228,64 @@ def test_the_ratio_is_of_multivariate_t_densities():
             for s in (IN, OUT)
         )
         assert ratio[i] == pytest.approx(log_in - log_out)
+
+
+@pytest.mark.parametrize("n_coordinates", [1, 2, 3, 4, 7])
+def test_the_height_of_a_density_is_that_of_gamma_functions(n_coordinates):
+    from scipy.special import gammaln
+
+    freedom = np.array([[0.7, 3.0, 14.0, 14.0], [1.0, 25.0, 900.0, 60.0]])
+    expected = gammaln((freedom + n_coordinates) / 2) - gammaln(freedom / 2) - n_coordinates / 2 * np.log(freedom)
+    assert log_height(freedom, n_coordinates) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize(("v_in", "v_out"), [(0.5, 2.0), (2.0, 0.5), (1.0, 1.0)])
+@pytest.mark.parametrize("shift", [1.0, 0.0, -0.7])
+def test_signals_turn_back_where_the_ratio_does(v_in, v_out, shift):
+    """Against a search along a grid, and never to between the two centres."""
+    grid = np.linspace(-30, 30, 60_001)
+    laws = Laws(
+        np.tile(np.array([shift, 0.0])[:, None, None], (1, len(grid), 1)),
+        np.tile(np.array([v_in, v_out])[:, None, None], (1, len(grid), 1)),
+        np.full((2, len(grid)), 1e9),
+    )
+    back = laws.turned_back(grid[:, None])[:, 0]
+    ratio = laws.log_ratio(grid[:, None])
+    low, high = min(shift, 0.0), max(shift, 0.0)
+    if v_in < v_out:
+        assert back.max() == pytest.approx(max(grid[np.argmax(ratio)], high), abs=2e-3)
+        assert (back[grid < back.max()] == grid[grid < back.max()]).all()
+    elif v_in > v_out:
+        assert back.min() == pytest.approx(min(grid[np.argmin(ratio)], low), abs=2e-3)
+        assert (back[grid > back.min()] == grid[grid > back.min()]).all()
+    else:
+        assert (back == grid).all()
+
+
+def test_a_held_ratio_never_falls_with_the_signal_within_its_bounds():
+    laws = Laws(np.array([[[2.0]], [[0.0]]]), np.array([[[0.8]], [[2.0]]]), np.full((2, 1), 30.0))
+    grid = np.linspace(-8, 20, 2000)[:, None]
+    many = Laws(*(np.repeat(a, len(grid), axis=1) for a in (laws.mean, laws.variance, laws.freedom)))
+    ratio, back = many.log_ratio(grid), many.turned_back(grid)
+    held = kept_from_turning(ratio, many.log_ratio(back), grid[:, 0] > back[:, 0], 1.0)
+    assert ratio[-1] < -5 < 1 < ratio.max()  # it turns
+    below = grid[:, 0] <= back[:, 0]
+    assert (held[below] == ratio[below]).all()
+    assert held[~below] == pytest.approx(np.maximum(ratio[~below], 1.0))
+
+
+def test_a_ratio_is_held_where_confidence_means_membership():
+    """Members are never less confident, but their spread is narrower: the fitted ratio turns, the true one does not."""
+    signals, membership, rows = simulate(23, 16, 4000, dtype=np.float64)
+    rng = np.random.default_rng(1)
+    signals += np.where(membership, 0.0, -1.5 * rng.exponential(size=membership.shape))[:, :, None]
+    view = AttackView(signals[0], References(signals, rows, membership[rows]), np.arange(5))
+    assert EmpiricalBayesLR(bend=np.inf).fit(view).hold == 1
+    assert EmpiricalBayesLR(bend=np.inf, hold=0.0).fit(view).hold == 0
+    held, free = (EmpiricalBayesLR(bend=np.inf, hold=hold)(view)[:, 0] for hold in (None, 0.0))
+    changed = held != free
+    assert 0 < changed.sum() < len(changed) / 2
+    assert np.abs(held[changed]).max() <= 1
 
 
 @pytest.mark.parametrize("mode", ["online", "offline"])
@@ -397,7 +456,9 @@ def test_offline_needs_a_population():
         EmpiricalBayesLR()(view)
 
 
-@pytest.mark.parametrize("wrong", [{"most_knots": 0}, {"tail": 0.0}, {"bend": -1.0}, {"tail": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong", [{"most_knots": 0}, {"tail": 0.0}, {"bend": -1.0}, {"tail": float("nan")}, {"hold": -1.0}]
+)
 def test_wrong_options_are_refused(wrong):
     with pytest.raises(AttackError):
         EmpiricalBayesLR(**wrong)

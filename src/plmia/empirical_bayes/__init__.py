@@ -21,13 +21,18 @@ their estimation noise that decides. Here they are drawn from priors over points
    shift d, whose variance is v = v_in + v_out - 2 k. So delta is shrunk alone, to delta* = m + B (d - m) with
    B = tau^2 / (tau^2 + v), and both means follow: mu_in = c + (1 - w) delta*, mu_out = c - w delta*.
 4. Pairs. The two models of a complementary pair have no training point in common, and their signals at a point are
-   negatively correlated (-0.2 on images, -0.4 for boosted trees): k is below 0. Leaving that out makes shifts look more
-   varied than they are, and costs about a point of AUC with 4 references. It is measured, where there are pairs.
+   negatively correlated (`benchmarks/empirical_bayes.py` prints it): k is below 0. Leaving that out makes shifts look
+   more varied than they are. It is measured, where there are pairs.
 5. Prediction. The target is a new draw, so the variance of its signal is that of the law plus that of its mean, and
    its density is Student's t, multivariate over coordinates, with the degrees of freedom of the posterior spread.
 6. Shape. References that are left out in turn (with their complements, as the target's is) play the target, and their
    membership is known. They choose how heavy the tails of each side are (by likelihood) and whether signals are bent to
    asinh(conf / b) first (by log loss and AUC of membership): never the target's own labels.
+7. Turn. The IN law is mostly the narrower, so the ratio falls again above some signal: as if the target were too
+   confident to have trained on the point. That rests on the far side of two fitted laws, and on real models it is
+   mostly wrong. So beyond the turn the ratio is held at what it is there, but at no more than 1 (odds of e to 1), lest
+   that decides who is flagged at low rates; and the like where a wider IN law makes it rise again below some signal.
+   Whether to hold is chosen as in 6, by log loss: of signals that do follow the model, it is not held.
 
 Offline, a query has OUT references alone, but the points of the population have both sides. The covariate is then the
 OUT mean, everything above is fitted to the population, and a query (a point of the population too) takes its IN law
@@ -51,7 +56,7 @@ import numpy as np
 
 from plmia.empirical_bayes.collecting import Coordinates, Grain, collect_block
 from plmia.empirical_bayes.fitted import Fit, Laws
-from plmia.empirical_bayes.fitting import fit_view
+from plmia.empirical_bayes.fitting import Shape, fit_view
 from plmia.errors import AttackError, ReferencesError, some
 from plmia.moments import FloatArray, IntArray
 from plmia.trends import MOST_KNOTS
@@ -60,7 +65,7 @@ from plmia.view import AttackView
 __all__ = ["Coordinates", "EmpiricalBayesLR", "Fit", "Grain", "Laws"]
 
 # Points whose sums are in memory at once.
-POINTS_PER_BLOCK = 1 << 12
+POINTS_PER_BLOCK = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -78,11 +83,14 @@ class EmpiricalBayesLR:
         Most degrees of freedom of both laws; chosen with references as targets by default.
     bend : float, optional
         Signals are bent to asinh(conf / bend), not at all if it is infinite; chosen in the same way by default.
+    hold : float, optional
+        How far a ratio that turns is held, either way; 0 for not at all. Chosen between 0 and 1 by default.
     """
 
     most_knots: int = MOST_KNOTS
     tail: float | None = None
     bend: float | None = None
+    hold: float | None = None
 
     uses: ClassVar[frozenset[str]] = frozenset({"confidence"})
 
@@ -94,11 +102,13 @@ class EmpiricalBayesLR:
         for name, value in (("tail", self.tail), ("bend", self.bend)):
             if value is not None and not value > 0:
                 raise AttackError(f"{name} = {value} must be positive: leave it out to have it chosen")
+        if self.hold is not None and not self.hold >= 0:
+            raise AttackError(f"hold = {self.hold} must be 0 or more: leave it out to have it chosen")
 
     def fit(self, view: AttackView) -> Fit:
         """Fit the priors to the view's references; what comes back shows everything that was estimated."""
         _require_references(view)
-        return fit_view(view, self.most_knots, self.tail, self.bend)
+        return fit_view(view, Shape(self.most_knots, self.tail, self.bend, self.hold))
 
     def __call__(self, view: AttackView) -> FloatArray:
         """Statistic [points, views], read-only."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln, log_ndtr
 
-from plmia.empirical_bayes.collecting import Coordinates
+from plmia.empirical_bayes.collecting import BoolArray, Coordinates
 from plmia.errors import AttackError
 from plmia.moments import FloatArray
 from plmia.priors import IN, OUT, Evidence, ShiftPrior, Spread, SpreadPrior
@@ -41,11 +41,37 @@ class Laws:
         total: FloatArray = distance @ np.ones(x.shape[1])
         return total
 
+    def turned_back(self, x: FloatArray) -> FloatArray:
+        """``x`` [points, coordinates], its first coordinate no further out than where the ratio of the laws turns.
+
+        A narrower IN law makes the ratio fall again above some signal, a wider one makes it rise again below some.
+        """
+        (inside, outside), (v_in, v_out) = self.mean[:, :, 0], self.variance[:, :, 0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            turn = inside + (inside - outside) * v_in / (v_out - v_in)
+        back, first = x.copy(), x[:, 0]
+        upper = np.minimum(first, np.fmax(turn, np.maximum(inside, outside)))
+        lower = np.maximum(first, np.fmin(turn, np.minimum(inside, outside)))
+        back[:, 0] = np.where(v_in < v_out, upper, np.where(v_in > v_out, lower, first))
+        return back
+
     @property
     def log_volume(self) -> FloatArray:
         """Sum [2, points] of the coordinates' log scales."""
         volume: FloatArray = np.log(self.variance) @ np.full(self.variance.shape[2], 0.5)
         return volume
+
+    def log_ratio(self, x: FloatArray) -> FloatArray:
+        """Log density [points] of ``x`` if IN, less that if OUT."""
+        log_density = t_kernel(self.distance(x), self.freedom, x.shape[1])
+        log_density += log_height(self.freedom, x.shape[1])
+        log_density -= self.log_volume
+        ratio: FloatArray = log_density[IN] - log_density[OUT]
+        return ratio
+
+    def at(self, points: BoolArray) -> Laws:
+        """The laws of some of the points."""
+        return Laws(self.mean[:, points], self.variance[:, points], self.freedom[:, points])
 
     def upper_tail(self, x: FloatArray) -> FloatArray:
         """Minus the log probability [points] that an OUT model exceeds ``x`` in the first coordinate.
@@ -59,13 +85,37 @@ class Laws:
         return tail
 
 
-def log_t(distance: FloatArray, freedom: FloatArray, n_coordinates: int) -> FloatArray:
-    """Log density of a multivariate t, less its log volume and without constants, at a squared ``distance``."""
-    half = (freedom + n_coordinates) / 2
-    log_density: FloatArray = gammaln(half) - gammaln(freedom / 2)
-    log_density -= half * np.log1p(distance / freedom)
-    log_density -= n_coordinates / 2 * np.log(freedom)
-    return log_density
+def t_kernel(distance: FloatArray, freedom: FloatArray, n_coordinates: int) -> FloatArray:
+    """Log density of a multivariate t at a squared ``distance``, less that at its centre."""
+    kernel: FloatArray = np.log1p(distance / freedom)
+    kernel *= (freedom + n_coordinates) / -2
+    return kernel
+
+
+def kept_from_turning(ratio: FloatArray, at_turn: FloatArray, above: BoolArray, most: float) -> FloatArray:
+    """Log ratios beyond the turn, held at what they are there as far as ``most`` either way; see `Laws.turned_back`.
+
+    Beyond it ``above``, where the ratio falls again, or below, where it rises again.
+    """
+    return np.where(above, np.maximum(ratio, np.minimum(at_turn, most)), np.minimum(ratio, np.maximum(at_turn, -most)))
+
+
+def log_height(freedom: FloatArray, n_coordinates: int) -> FloatArray:
+    """Log density [..., points] of a t of unit volume at its centre, but for a constant.
+
+    Computed once for all points that have the most degrees of freedom of their side: tails are capped, so many have.
+    """
+    most = freedom.max(axis=-1, keepdims=True, initial=1.0)
+    at = np.concatenate([most[..., 0].ravel(), freedom[freedom < most]])
+    # gammaln(at / 2 + n_coordinates / 2) - gammaln(at / 2), but every whole step of the gamma function is a logarithm.
+    whole, odd = divmod(n_coordinates, 2)
+    height = gammaln(at / 2 + 0.5) - gammaln(at / 2) if odd else np.zeros_like(at)
+    for step in range(whole):
+        height += np.log(at / 2 + odd / 2 + step)
+    height -= n_coordinates / 2 * np.log(at)
+    heights = np.repeat(height[: most.size].reshape(most.shape), freedom.shape[-1], axis=-1)
+    heights[freedom < most] = height[most.size :]
+    return heights
 
 
 @dataclass(frozen=True)
@@ -93,6 +143,9 @@ class Fit:
         None offline if no population point has IN references: the statistic is then one-sided.
     tails : float64 array [2]
         Most degrees of freedom of each side.
+    hold : float
+        Where the ratio turns, so that a more confident target would look less of a member, it is held at what it is
+        there, but at no more than this (nor below its negative); 0 if it is not held.
     n_points : int
         How many points it was learned from.
     """
@@ -106,6 +159,7 @@ class Fit:
     spread: SpreadPrior = field(default_factory=lambda: SpreadPrior(np.ones((2, 1, 1)), np.eye(2)))
     shift: ShiftPrior | None = None
     tails: FloatArray = field(default_factory=lambda: np.full(2, np.inf))
+    hold: float = 0.0
     n_points: int = 0
 
     def centre(self, evidence: Evidence) -> FloatArray:
@@ -175,9 +229,12 @@ class Fit:
         laws = self.laws(evidence)
         if self.shift is None:
             return laws.upper_tail(x)
-        log_density = log_t(laws.distance(x), laws.freedom, x.shape[1])
-        log_density -= laws.log_volume
-        ratio: FloatArray = log_density[IN] - log_density[OUT]
+        ratio = laws.log_ratio(x)
+        if self.hold:
+            back = laws.turned_back(x)
+            beyond = back[:, 0] != x[:, 0]
+            at_turn, above = laws.at(beyond).log_ratio(back[beyond]), x[beyond, 0] > back[beyond, 0]
+            ratio[beyond] = kept_from_turning(ratio[beyond], at_turn, above, self.hold)
         return ratio
 
     def to_json(self) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from plmia.empirical_bayes.collecting import (
     Coordinates,
     Grain,
     collect,
+    evenly,
     exactly,
     find_pairs,
     gather,
     rounding,
 )
-from plmia.empirical_bayes.fitted import Fit, log_t, weigh
+from plmia.empirical_bayes.fitted import Fit, weigh
+from plmia.empirical_bayes.held_out import UNKNOWN_TAIL, HeldOut, Judged
 from plmia.errors import PopulationError
 from plmia.moments import FloatArray, IntArray, References
 from plmia.priors import IN, OUT, Evidence, ShiftPrior, Spread, SpreadPrior
@@ -30,23 +32,15 @@ LEAST_TO_FIT, MOST_TO_FIT = 1 << 12, 1 << 13
 # makes; and at how many points a reference plays the target, over all references.
 CELLS_TO_PROBE, MOST_CELLS = 1 << 16, 1 << 20
 LEAST_PROBE, MOST_PROBE = 1024, 1536
-POINTS_HELD_OUT = 3 << 11
+POINTS_HELD_OUT = 1 << 12
 # Fewer points with both sides than these teach nothing that could be applied to others.
 LEAST_TRANSFER = 50
 
-# Degrees of freedom to choose from; with a thousand, t is Gaussian.
-TAILS = (4.0, 6.0, 9.0, 14.0, 25.0, 60.0, 1000.0)
-# A heavier tail must raise the log likelihood of a signal by so much, or it is chance.
-HEAVIER = 0.002
-# Where no reference can be left out to choose.
-UNKNOWN_TAIL = 14.0
 # From the weakest bend on; a stronger one is tried only if the one before helps.
 BENDS = (np.inf, 8.0, 3.0)
 # A bend helps if the share by which it lowers the log loss of membership, plus twice what it adds to the AUC, exceeds
 # this: less is chance.
 CLEARLY = 0.008
-# Tails show in so many cases.
-CASES_FOR_TAILS = 1 << 12
 MOST_PAIR_CORRELATION = 0.9
 # Coordinates that tell less than this share of what the first tells cost more by their noise than they give.
 LEAST_TOLD = 0.03
@@ -175,72 +169,6 @@ def _pair_correlation(away: FloatArray, square: FloatArray, in_mask: BoolArray, 
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """References that played the target, on points where their membership is known.
-
-    Parameters
-    ----------
-    distance, freedom, log_volume : float64 arrays [2, cases]
-        Of their signals from the laws of both sides, and of these laws (see `Laws`), tails not capped.
-    member : bool array [cases]
-        Whether the reference trained on the point.
-    n_coordinates : int
-        How many coordinates signals have.
-    """
-
-    distance: FloatArray
-    freedom: FloatArray
-    log_volume: FloatArray
-    member: BoolArray
-    n_coordinates: int
-
-    def tails(self) -> FloatArray:
-        """For each side [2] the most degrees of freedom under which its own signals are likeliest."""
-        chosen = np.full(2, UNKNOWN_TAIL)
-        for side, own in ((IN, self.member), (OUT, ~self.member)):
-            if own.any():
-                cases = evenly(np.flatnonzero(own), CASES_FOR_TAILS)
-                distance, freedom = self.distance[side, cases], self.freedom[side, cases]
-                likelihood = [log_t(distance, np.minimum(freedom, t), self.n_coordinates).mean() for t in TAILS]
-                likelihood[-1] += HEAVIER
-                chosen[side] = TAILS[int(np.argmax(likelihood))]
-        return chosen
-
-    def judged(self, tails: FloatArray) -> Judged:
-        """How well the ratio tells who trained on what."""
-        log_density = log_t(self.distance, np.minimum(self.freedom, tails[:, None]), self.n_coordinates)
-        log_density -= self.log_volume
-        ratio = log_density[IN] - log_density[OUT]
-        loss = float(np.logaddexp(0.0, np.where(self.member, -ratio, ratio)).mean())
-        members = int(self.member.sum())
-        # The rank-sum statistic; ties hardly occur.
-        ranks = np.flatnonzero(self.member[np.argsort(ratio, kind="stable")])
-        pairs = members * (len(ratio) - members)
-        auc = (float(ranks.sum()) - members * (members - 1) / 2) / pairs if pairs else 0.5
-        return Judged(loss, auc)
-
-
-@dataclass(frozen=True)
-class Judged:
-    """How well a fit judges references that play the target.
-
-    Parameters
-    ----------
-    loss : float
-        Log loss of membership at even odds, if the ratio is taken at its word.
-    auc : float
-        Area under the ROC curve.
-    """
-
-    loss: float
-    auc: float
-
-    def clearly_better(self, other: Judged) -> bool:
-        """Whether this is no chance."""
-        return 1 - self.loss / other.loss + 2 * (self.auc - other.auc) > CLEARLY
-
-
-@dataclass(frozen=True)
 class Sample:
     """Points to fit to.
 
@@ -262,8 +190,18 @@ class Sample:
     mode: Mode
 
 
-def fit_view(view: AttackView, most_knots: int, tail: float | None, bend: float | None) -> Fit:
-    """Fit to evenly spaced points, offline to those of the population; choose tails and bend if they are not given."""
+@dataclass(frozen=True)
+class Shape:
+    """What is given of the shape of the laws, and what is to be chosen (None); see `EmpiricalBayesLR`."""
+
+    most_knots: int
+    tail: float | None = None
+    bend: float | None = None
+    hold: float | None = None
+
+
+def fit_view(view: AttackView, shape: Shape) -> Fit:
+    """Fit to evenly spaced points, offline to those of the population; choose of the shape what is not given."""
     offline = view.mode == "offline"
     if offline and not len(view.population):
         raise PopulationError(
@@ -273,28 +211,29 @@ def fit_view(view: AttackView, most_knots: int, tail: float | None, bend: float 
     points = evenly(view.population if offline else np.arange(view.n_points), n_fit)
     near = gather(view.references, points)
     sample = Sample(near, find_pairs(near.in_mask), view.target[points], view.mode)
-    best, judged = _fit_bend(sample, most_knots, tail, BENDS[0] if bend is None else bend)
-    for candidate in BENDS[1:] if bend is None and judged else ():
-        fit, rival = _fit_bend(sample, most_knots, tail, candidate)
-        if rival is None or judged is None or not rival.clearly_better(judged):
+    best, judged = _fit_bend(sample, shape, BENDS[0] if shape.bend is None else shape.bend)
+    for candidate in BENDS[1:] if shape.bend is None and judged else ():
+        fit, rival = _fit_bend(sample, shape, candidate)
+        if rival is None or judged is None or rival.gain(judged) <= CLEARLY:
             break
         best, judged = fit, rival
     return best
 
 
-def _fit_bend(sample: Sample, most_knots: int, tail: float | None, bend: float) -> tuple[Fit, Judged | None]:
+def _fit_bend(sample: Sample, shape: Shape, bend: float) -> tuple[Fit, Judged | None]:
     """Fit with one bend, and how well it judges references that play the target (None if none can)."""
     near = sample.references
     cells = near.signals[:, 0].size
     n_probe = min(max(LEAST_PROBE, CELLS_TO_PROBE // cells), MOST_PROBE, max(MOST_CELLS // cells, 1))
     probe = Probe.of(gather(near, evenly(np.arange(near.n_points), n_probe)), sample.units, bend)
     evidence = collect(near, probe.coordinates, probe.n_pairs)
-    fit = _fit_priors(evidence, probe.coordinates.of(sample.target), sample.mode, most_knots, probe)
+    fit = _fit_priors(evidence, probe.coordinates.of(sample.target), sample.mode, shape.most_knots, probe)
     held_out = play_target(fit, probe) if fit.shift is not None else None
     if held_out is None:
-        return replace(fit, tails=np.full(2, tail or UNKNOWN_TAIL)), None
-    fit = replace(fit, tails=held_out.tails() if tail is None else np.full(2, tail))
-    return fit, held_out.judged(fit.tails)
+        return replace(fit, tails=np.full(2, shape.tail or UNKNOWN_TAIL), hold=shape.hold or 0.0), None
+    tails = held_out.tails() if shape.tail is None else np.full(2, shape.tail)
+    hold, judged = held_out.judged(tails, shape.hold)
+    return replace(fit, tails=tails, hold=hold), judged
 
 
 def _fit_priors(evidence: Evidence, target: FloatArray, mode: Mode, most_knots: int, probe: Probe) -> Fit:
@@ -355,24 +294,11 @@ def play_target(fit: Fit, probe: Probe) -> HeldOut | None:
     if len(probe.units) < 2:
         return None
     chosen = evenly(np.arange(len(probe.units)), max(2, POINTS_HELD_OUT // probe.in_mask.shape[1]))
-    cases: list[tuple[FloatArray, FloatArray, FloatArray, BoolArray]] = []
+    parts: list[HeldOut] = []
     for unit in (probe.units[i] for i in chosen):
         evidence = probe.without(unit)
         usable = (evidence.n[OUT] > 0) & ((evidence.n[IN] > 0) | (fit.mode == "offline"))
-        if not usable.any():
-            continue
-        laws = fit.laws(evidence.at(usable))
-        for row in unit:
-            distance = laws.distance(probe.turned[row, usable])
-            cases.append((distance, laws.freedom, laws.log_volume, probe.in_mask[row, usable]))
-    if not cases:
-        return None
-    distance, freedom, volume, member = (np.concatenate(column, axis=-1) for column in zip(*cases, strict=True))
-    return HeldOut(distance, freedom, volume, member, probe.turned.shape[2])
-
-
-def evenly(values: IntArray, most: int) -> IntArray:
-    """At most so many of the ``values``, evenly spaced."""
-    if len(values) <= most:
-        return values
-    return values[np.linspace(0, len(values) - 1, most).astype(np.intp)]
+        if usable.any():
+            laws = fit.laws(evidence.at(usable))
+            parts += [HeldOut.of(laws, probe.turned[row, usable], probe.in_mask[row, usable]) for row in unit]
+    return HeldOut.joined(parts) if parts else None

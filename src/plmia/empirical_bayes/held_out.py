@@ -1,0 +1,137 @@
+"""References that play the target: their membership is known, so they choose the shape of the laws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from plmia.empirical_bayes.collecting import BoolArray, evenly
+from plmia.empirical_bayes.fitted import Laws, kept_from_turning, log_height, t_kernel
+from plmia.moments import FloatArray
+from plmia.priors import IN, OUT
+
+# Degrees of freedom to choose from; with a thousand, t is Gaussian.
+TAILS = (4.0, 6.0, 9.0, 14.0, 25.0, 60.0, 1000.0)
+# A heavier tail must raise the log likelihood of a signal by so much, or it is chance.
+HEAVIER = 0.002
+# Where no reference can be left out to choose.
+UNKNOWN_TAIL = 14.0
+# Tails show in so many cases.
+CASES_FOR_TAILS = 1 << 12
+# Odds of e to 1: so far a ratio that turns is held. Further, what held it would decide who is flagged at low rates.
+HOLD = 1.0
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """References that played the target, on points where their membership is known.
+
+    Parameters
+    ----------
+    distance, freedom, log_volume : float64 arrays [2, cases]
+        Of their signals from the laws of both sides, and of these laws (see `Laws`), tails not capped.
+    back : float64 array [2, cases]
+        Distances of their signals turned back (see `Laws.turned_back`), the same where nothing turns.
+    above : bool array [cases]
+        Whether the signal lies above the one turned back.
+    member : bool array [cases]
+        Whether the reference trained on the point.
+    n_coordinates : int
+        How many coordinates signals have.
+    """
+
+    distance: FloatArray
+    freedom: FloatArray
+    log_volume: FloatArray
+    back: FloatArray
+    above: BoolArray
+    member: BoolArray
+    n_coordinates: int
+
+    @classmethod
+    def of(cls, laws: Laws, x: FloatArray, member: BoolArray) -> HeldOut:
+        """One reference with signals ``x`` [cases, coordinates], judged by these laws."""
+        back = laws.turned_back(x)
+        above = x[:, 0] > back[:, 0]
+        return cls(laws.distance(x), laws.freedom, laws.log_volume, laws.distance(back), above, member, x.shape[1])
+
+    @classmethod
+    def joined(cls, parts: Sequence[HeldOut]) -> HeldOut:
+        """All cases of the ``parts``."""
+        columns = ("distance", "freedom", "log_volume", "back", "above", "member")
+        together: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in columns
+        }
+        return replace(parts[0], **together)
+
+    def tails(self) -> FloatArray:
+        """For each side [2] the most degrees of freedom under which its own signals are likeliest."""
+        chosen = np.full(2, UNKNOWN_TAIL)
+        for side, own in ((IN, self.member), (OUT, ~self.member)):
+            if own.any():
+                cases = evenly(np.flatnonzero(own), CASES_FOR_TAILS)
+                likelihood = self._likelihoods(self.distance[side, cases], self.freedom[side, cases])
+                likelihood[-1] += HEAVIER
+                chosen[side] = TAILS[int(np.argmax(likelihood))]
+        return chosen
+
+    def _likelihoods(self, distance: FloatArray, freedom: FloatArray) -> list[float]:
+        """Mean log density of cases, but for their volumes, with each of `TAILS` as most degrees of freedom."""
+        own, most = log_height(freedom, self.n_coordinates), log_height(np.array(TAILS), self.n_coordinates)
+        likelihoods = []
+        for tail, height in zip(TAILS, most, strict=True):
+            capped = np.minimum(freedom, tail)
+            constant = np.where(freedom < tail, own, height)
+            likelihoods.append(float((t_kernel(distance, capped, self.n_coordinates) + constant).mean()))
+        return likelihoods
+
+    def judged(self, tails: FloatArray, hold: float | None = None) -> tuple[float, Judged]:
+        """How far to ``hold`` a ratio that turns (chosen if None), and how well the ratio tells who trained on what."""
+        freedom = np.minimum(self.freedom, tails[:, None])
+        constant = log_height(freedom, self.n_coordinates) - self.log_volume
+        ratio, at_turn = (
+            log_density[IN] - log_density[OUT]
+            for log_density in (
+                t_kernel(distance, freedom, self.n_coordinates) + constant for distance in (self.distance, self.back)
+            )
+        )
+        ratios = {
+            most: kept_from_turning(ratio, at_turn, self.above, most) if most else ratio
+            for most in ((0.0, HOLD) if hold is None else (hold,))
+        }
+        losses = {most: self._loss(held) for most, held in ratios.items()}
+        best = min(losses, key=losses.__getitem__)
+        return best, Judged(losses[best], self._auc(ratios[best]))
+
+    def _loss(self, ratio: FloatArray) -> float:
+        return float(np.logaddexp(0.0, np.where(self.member, -ratio, ratio)).mean())
+
+    def _auc(self, ratio: FloatArray) -> float:
+        """The rank-sum statistic; ties hardly occur."""
+        members = int(self.member.sum())
+        ranks = np.flatnonzero(self.member[np.argsort(ratio)])
+        pairs = members * (len(ratio) - members)
+        return (float(ranks.sum()) - members * (members - 1) / 2) / pairs if pairs else 0.5
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How well a fit judges references that play the target.
+
+    Parameters
+    ----------
+    loss : float
+        Log loss of membership at even odds, if the ratio is taken at its word.
+    auc : float
+        Area under the ROC curve.
+    """
+
+    loss: float
+    auc: float
+
+    def gain(self, other: Judged) -> float:
+        """By which share the loss is below that of the ``other``, plus twice what the area is above its area."""
+        return 1 - self.loss / other.loss + 2 * (self.auc - other.auc)

@@ -116,7 +116,7 @@ def _tied(content: Content) -> str:
         return ""
     return (
         " Records of equal score cross together and the AUC counts such ties half; one group of ties that holds many "
-        f"records makes a flat stretch, as in {' and '.join(names)}."
+        f"records makes a flat stretch, as in {', '.join(names[:-1])}{' and ' * (len(names) > 1)}{names[-1]}."
     )
 
 

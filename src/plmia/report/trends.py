@@ -97,7 +97,9 @@ def _trend(
 
 def _axes(traces: list[Spec], title: str, domain: tuple[float, float], ref: str, at: FloatArray, place: str) -> Spec:
     values = [y for trace in traces for y in trace["y"]]
-    low, high = min(0.0, *values), max(values)
+    low, high = min(0.0, *values), max(0.0, *values)
+    # Nothing is expected of so few points, not even a shift: the line at 0 needs an axis all the same.
+    high = high if high > low else low + 1.0
     across = linear_axis(f"Centre of {place}", float(at[0]), float(at[-1]), about=4)
     across = Axis(across.title, across.low, across.high, across.ticks, across.labels, domain=domain)
     up = linear_axis(title, low, high + 0.08 * (high - low), about=5)

@@ -256,6 +256,18 @@ def test_trends_of_empirical_bayes_are_drawn(content: Content, copied: Path, kno
     assert shift["xaxis"] == "x2"
 
 
+@pytest.mark.parametrize("points", [16, 40, 120])
+def test_of_the_smallest_audits_every_figure_has_axes(points: int, simulate_signals: Any, tmp_path: Path) -> None:
+    signals = simulate_signals(points, models=6, points=points)
+    about = {"signals": {"models": 6, "points": points, "views": 1}, "mode": "online", "targets": [0], "seed": 0}
+    run_attacks(signals, list(ATTACKS.values()), [0], Setup(), tmp_path, about, may_skip=True)
+    write_report(tmp_path, Extras(signals=signals))
+    for figure in figures(tmp_path, Extras(signals=signals)).values():
+        for axis in (part for key, part in figure.layout.items() if re.match(r"[xy]axis", key)):
+            assert axis["range"][1] > axis["range"][0], (figure.name, axis)
+            assert len(axis["tickvals"]) > 1, (figure.name, axis)
+
+
 def test_the_first_screen_says_what_the_json_says(content: Content) -> None:
     verdict = content.verdict
     shown = {tile["head"].split()[0]: tile["value"] for tile in tiles(content)}

@@ -142,7 +142,10 @@ def references_figure(content: Content) -> Figure | Absent:
         return Absent(
             "references", title, "Power with fewer references was not measured in this run: `plmia plan` measures it."
         )
-    curves = found["curves"]
+    curves = [curve for curve in found["curves"] if len(curve["budgets"]) > 1]
+    if not curves:
+        few = max(content.about["references"])
+        return Absent("references", title, f"Of {few} references too few can be left out to see: train more of them.")
     auc = [curve for curve in curves if curve["metric"] == "auc"]
     rates = [curve for curve in curves if curve["metric"] != "auc"]
     data: list[Spec] = []

@@ -156,9 +156,11 @@ def shortened(text: str, most: int = 24) -> str:
 
 
 def log_percent_axis(title: str, low: float, high: float = 1.0) -> Axis:
-    """Logarithmic axis of shares, a tick a decade, in per cent."""
-    decades = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
-    ticks = [10.0**decade for decade in decades]
+    """Logarithmic axis of shares, a tick a decade, in per cent; of less than two decades there are more ticks."""
+    decades = range(math.floor(math.log10(low)), math.floor(math.log10(high) + 1e-9) + 1)
+    steps = (1, 2, 5) if high < 50 * low else (1,)
+    ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade * (1 + 1e-9)]
+    ticks = [float(f"{tick:.3g}") for tick in ticks if tick <= high]
     return Axis(title, low, high, ticks, [nice_percent(tick) for tick in ticks], log=True)
 
 

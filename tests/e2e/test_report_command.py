@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import time
 from collections.abc import Callable
@@ -53,6 +54,16 @@ def test_it_writes_the_page_and_the_figures(command: Run, scored: tuple[Path, Pa
     names = {path.stem for path in (folder / "figures").glob("*.svg")}
     assert {"roc", "tpr", "scores", "classes", "fpr", "p-values", "record-1"} <= names
     assert names == {path.stem for path in (folder / "figures").glob("*.json")}
+    table = list(csv.DictReader((folder / "figures/attacks.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["attack"], row["target"]) for row in table] == [
+        ("rmia", "0"),
+        ("rmia", "1"),
+        ("lira", "0"),
+        ("lira", "1"),
+    ]
+    attacks = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["attacks"]
+    assert float(table[3]["auc"]) == attacks["lira"]["per_target"][1]["auc"]
+    assert table[0]["tpr_0.001"] == "", "not resolved by so few"
 
 
 def test_attack_and_target_can_be_chosen(command: Run, scored: tuple[Path, Path]) -> None:

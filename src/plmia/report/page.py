@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import csv
 import hashlib
+import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -42,7 +44,7 @@ def write_report(
     attack: str | None = None,
     target: int | None = None,
 ) -> Path:
-    """Write ``report.html`` and ``figures/`` into a folder of results; return the path of the page.
+    """Write ``report.html`` and ``figures/``, with a table of the attacks, into a folder of results; return the page.
 
     Parameters
     ----------
@@ -61,6 +63,7 @@ def write_report(
     groups = _figures(content)
     try:
         _write_figures(folder / "figures", (f for group in groups.values() for f in group))
+        _write(folder / "figures" / "attacks.csv", as_csv(content.saved.columns()).encode())
         return _write(folder / "report.html", page(content, groups, show_records=show_records).encode())
     except OSError as error:
         raise OutputError(
@@ -110,6 +113,15 @@ def _write_figures(folder: Path, figures: Iterable[Figure | Absent]) -> None:
     for path in set(folder.glob("*.svg")) | set(folder.glob("*.json")) | set(folder.glob("*.png")):
         if path not in written:
             path.unlink()
+
+
+def as_csv(columns: Mapping[str, Sequence[Any]]) -> str:
+    """Return columns as CSV, empty where there is no value."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(columns)
+    table.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
 
 
 def _write(path: Path, contents: bytes) -> Path:

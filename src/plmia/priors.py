@@ -153,23 +153,25 @@ class SpreadPrior:
         # Relative to the prior mean, at which the mean of the factor is 1.
         prior_mean = -np.diag(self.covariance)[:, None] / 2
         factor *= np.exp(-prior_mean)
-        half, precision = freedom / 2, np.linalg.inv(self.covariance).astype(np.float64)
-        at = np.zeros_like(factor)
-        for _ in range(NEWTON_STEPS):
-            ratio = factor * np.exp(-at)
-            slope = half * (ratio - 1) - precision @ at
-            # The likelihood is nearly flat far above the sample's variance: no step may be longer than 2.
-            step = _solve(half * np.maximum(ratio, 0.5), precision, slope)
-            at += np.clip(step, -2.0, 2.0)
-            if np.abs(step).max(initial=0.0) < LAST_STEP:
-                break
-        curvature = half * factor * np.exp(-at)
-        error = _inverse_diagonal(curvature, precision)
+        if freedom[IN].any():
+            at, error, learned = _mode(factor, freedom / 2, self.covariance)
+        else:
+            at, error, learned = self._from_out(*_mode(factor[OUT:], freedom[OUT:] / 2, self.covariance[OUT:, OUT:]))
         # An inverse chi-square is skewed as the likelihood is, the Gaussian prior is not: by its share of what is known
         # the mean of the log, not the mode, is to agree.
-        log_factor = at + prior_mean - (1 - curvature * error) * error / 2
+        log_factor = at + prior_mean - (1 - learned) * error / 2
         variance *= np.exp(log_factor)[:, :, None]
         return Spread(at, 2 / error, variance)
+
+    def _from_out(self, at: FloatArray, error: FloatArray, learned: FloatArray) -> tuple[FloatArray, ...]:
+        """Both sides of points without IN references: the IN side follows the OUT side as far as the prior has it."""
+        (own, across), (_, other) = self.covariance
+        slope = across / other
+        return (
+            np.concatenate([slope * at, at]),
+            np.concatenate([own - slope * across + slope**2 * error, error]),
+            np.concatenate([np.zeros_like(learned), learned]),
+        )
 
 
 @dataclass(frozen=True)
@@ -287,17 +289,40 @@ def _log_covariance(factor: FloatArray, freedom: FloatArray, pair_square: float)
     return np.array([[spread[IN], across], [across, spread[OUT]]])
 
 
+def _mode(factor: FloatArray, half: FloatArray, covariance: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Posterior mode of log factors [sides, points], its variance, and which share of that is learned from the sample.
+
+    From sample variances ``factor`` with twice ``half`` degrees of freedom, and the prior ``covariance`` of the sides.
+    """
+    precision = np.linalg.inv(covariance).astype(np.float64)
+    at = np.zeros_like(factor)
+    for _ in range(NEWTON_STEPS):
+        ratio = factor * np.exp(-at)
+        slope = half * (ratio - 1) - precision @ at
+        # The likelihood is nearly flat far above the sample's variance: no step may be longer than 2.
+        step = _solve(half * np.maximum(ratio, 0.5), precision, slope)
+        at += np.clip(step, -2.0, 2.0)
+        if np.abs(step).max(initial=0.0) < LAST_STEP:
+            break
+    curvature = half * factor * np.exp(-at)
+    error = _inverse_diagonal(curvature, precision)
+    return at, error, curvature * error
+
+
 def _solve(curvature: FloatArray, precision: FloatArray, slope: FloatArray) -> FloatArray:
-    """Solve (diag(curvature) + precision) x = slope [2, points] at every point."""
+    """Solve (diag(curvature) + precision) x = slope [sides, points] at every point."""
+    if len(precision) == 1:
+        return slope / (curvature + precision)
     a, d, b = curvature[0] + precision[0, 0], curvature[1] + precision[1, 1], precision[0, 1]
-    determinant = a * d - b * b
     solution: FloatArray = np.stack([d * slope[0] - b * slope[1], a * slope[1] - b * slope[0]])
-    solution /= determinant
+    solution /= a * d - b * b
     return solution
 
 
 def _inverse_diagonal(curvature: FloatArray, precision: FloatArray) -> FloatArray:
-    """Diagonal [2, points] of the inverse of diag(curvature) + precision."""
+    """Diagonal [sides, points] of the inverse of diag(curvature) + precision."""
+    if len(precision) == 1:
+        return 1 / (curvature + precision)
     a, d, b = curvature[0] + precision[0, 0], curvature[1] + precision[1, 1], precision[0, 1]
     inverse: FloatArray = np.stack([d, a]) / (a * d - b * b)
     return inverse

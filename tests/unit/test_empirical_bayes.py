@@ -230,6 +230,42 @@ def test_the_ratio_is_of_multivariate_t_densities():
         assert ratio[i] == pytest.approx(log_in - log_out)
 
 
+@pytest.mark.parametrize("bend", [np.inf, 8.0, 0.5])
+def test_the_slope_of_a_bend_is_its_derivative(bend):
+    conf = np.linspace(-20, 20, 41)[:, None]
+    coordinates = Coordinates(bend, np.eye(1))
+    slope = (coordinates.bent(conf + 1e-5) - coordinates.bent(conf - 1e-5))[:, 0] / 2e-5
+    assert coordinates.log_slope(conf) == pytest.approx(np.log(slope), abs=1e-6)
+
+
+def test_the_density_of_the_first_coordinate_is_that_of_t():
+    from scipy.stats import t
+
+    laws = Laws(
+        np.array([[[1.0, 5.0]], [[-1.0, 5.0]]]), np.array([[[0.5, 1.0]], [[2.0, 1.0]]]), np.array([[4.0], [9.0]])
+    )
+    at, both = np.array([[0.3, 5.0]]), []
+    for side, (mean, variance, freedom) in enumerate([(1.0, 0.5, 4.0), (-1.0, 2.0, 9.0)]):
+        ours = laws.first_density(at, np.array([side]))[0]
+        both.append(ours - t(freedom, mean, np.sqrt(variance)).logpdf(0.3))
+    assert both[0] == pytest.approx(both[1])  # the same constant
+    assert both[0] == pytest.approx(np.log(np.pi) / 2)
+
+
+def test_without_in_references_the_spread_is_that_of_two_sides():
+    view = view_of(24, 8, 700)
+    fit = EmpiricalBayesLR().fit(view)
+    evidence = collect(view.references, fit.coordinates, fit.n_pairs).out_alone()
+    hats = fit.knots.hats(fit.centre(evidence))
+    ours = fit.spread.posterior(evidence, hats)
+    # One IN reference with next to no weight makes it take the other way.
+    n = evidence.n.copy()
+    n[IN] = 1 + 1e-9
+    both = fit.spread.posterior(dataclasses.replace(evidence, n=n), hats)
+    for field in ("log_factor", "freedom", "variance"):
+        assert getattr(ours, field) == pytest.approx(getattr(both, field), rel=1e-5, abs=1e-6)
+
+
 @pytest.mark.parametrize("n_coordinates", [1, 2, 3, 4, 7])
 def test_the_height_of_a_density_is_that_of_gamma_functions(n_coordinates):
     from scipy.special import gammaln

@@ -26,13 +26,13 @@ their estimation noise that decides. Here they are drawn from priors over points
 5. Prediction. The target is a new draw, so the variance of its signal is that of the law plus that of its mean, and
    its density is Student's t, multivariate over coordinates, with the degrees of freedom of the posterior spread.
 6. Shape. References that are left out in turn (with their complements, as the target's is) play the target, and their
-   membership is known. They choose how heavy the tails of each side are (by likelihood) and whether signals are bent to
-   asinh(conf / b) first (by log loss and AUC of membership): never the target's own labels.
+   membership is known. They choose, by likelihood, how heavy the tails of each side are and whether signals are bent to
+   asinh(conf / b) first: never the target's own labels.
 7. Turn. The IN law is mostly the narrower, so the ratio falls again above some signal: as if the target were too
    confident to have trained on the point. That rests on the far side of two fitted laws, and on real models it is
    mostly wrong. So beyond the turn the ratio is held at what it is there, but at no more than 1 (odds of e to 1), lest
    that decides who is flagged at low rates; and the like where a wider IN law makes it rise again below some signal.
-   Whether to hold is chosen as in 6, by log loss: of signals that do follow the model, it is not held.
+   Whether to hold is chosen as in 6, by log loss of membership: of signals that follow the model, it is not held.
 
 Offline, a query has OUT references alone, but the points of the population have both sides. The covariate is then the
 OUT mean, everything above is fitted to the population, and a query (a point of the population too) takes its IN law

@@ -92,6 +92,13 @@ class Coordinates:
         """Signals, bent."""
         return conf if np.isinf(self.bend) else np.arcsinh(conf / conf.dtype.type(self.bend))
 
+    def log_slope(self, conf: npt.NDArray[np.floating]) -> FloatArray:
+        """Log of the slope of the bend at signals [..., views], their mean over views [...]."""
+        if np.isinf(self.bend):
+            return np.zeros(conf.shape[:-1])
+        slope: FloatArray = np.log(np.hypot(conf.astype(np.float64), self.bend)).mean(axis=-1)
+        return -slope
+
     def hidden(self, mean: FloatArray, size: npt.NDArray[np.floating], stored: np.dtype[np.floating]) -> FloatArray:
         """Variance, broadcasts to [2, points, coordinates], that signals around ``mean`` (its shape) do not show.
 

@@ -10,7 +10,7 @@ from scipy.special import gammaln, log_ndtr
 
 from plmia.empirical_bayes.collecting import BoolArray, Coordinates
 from plmia.errors import AttackError
-from plmia.moments import FloatArray
+from plmia.moments import FloatArray, IntArray
 from plmia.priors import IN, OUT, Evidence, ShiftPrior, Spread, SpreadPrior
 from plmia.trends import Knots
 from plmia.view import Mode
@@ -68,6 +68,14 @@ class Laws:
         log_density -= self.log_volume
         ratio: FloatArray = log_density[IN] - log_density[OUT]
         return ratio
+
+    def first_density(self, x: FloatArray, side: IntArray) -> FloatArray:
+        """Log density [points] of the first coordinate in the law of its ``side`` [points], but for constants."""
+        points = np.arange(len(x))
+        variance, freedom = self.variance[side, points, 0], self.freedom[side, points]
+        log_density = t_kernel((x[:, 0] - self.mean[side, points, 0]) ** 2 / variance, freedom, 1)
+        log_density += log_height(freedom, 1) - np.log(variance) / 2
+        return log_density
 
     def at(self, points: BoolArray) -> Laws:
         """The laws of some of the points."""

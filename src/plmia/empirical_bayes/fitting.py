@@ -18,7 +18,7 @@ from plmia.empirical_bayes.collecting import (
     rounding,
 )
 from plmia.empirical_bayes.fitted import Fit, weigh
-from plmia.empirical_bayes.held_out import UNKNOWN_TAIL, HeldOut, Judged
+from plmia.empirical_bayes.held_out import UNKNOWN_TAIL, HeldOut
 from plmia.errors import PopulationError
 from plmia.moments import FloatArray, IntArray, References
 from plmia.priors import IN, OUT, Evidence, ShiftPrior, Spread, SpreadPrior
@@ -29,18 +29,17 @@ from plmia.view import AttackView, Mode
 CELLS_TO_FIT = 1 << 17
 LEAST_TO_FIT, MOST_TO_FIT = 1 << 12, 1 << 13
 # Signals that are kept as they are, for what needs more than sums: about and at most how many; how many points that
-# makes; and at how many points a reference plays the target, over all references.
+# makes; at how many points a reference plays the target, over all references; how many of these do, or pairs of them.
 CELLS_TO_PROBE, MOST_CELLS = 1 << 16, 1 << 20
 LEAST_PROBE, MOST_PROBE = 1024, 1536
-POINTS_HELD_OUT = 1 << 12
+POINTS_HELD_OUT, UNITS_HELD_OUT = 1 << 12, 8
 # Fewer points with both sides than these teach nothing that could be applied to others.
 LEAST_TRANSFER = 50
 
 # From the weakest bend on; a stronger one is tried only if the one before helps.
 BENDS = (np.inf, 8.0, 3.0)
-# A bend helps if the share by which it lowers the log loss of membership, plus twice what it adds to the AUC, exceeds
-# this: less is chance.
-CLEARLY = 0.008
+# A bend must raise the log likelihood of a signal by so much, or it is chance.
+CLEARLY = 0.01
 MOST_PAIR_CORRELATION = 0.9
 # Coordinates that tell less than this share of what the first tells cost more by their noise than they give.
 LEAST_TOLD = 0.03
@@ -56,6 +55,8 @@ class Probe:
         The signals.
     in_mask : bool array [references, points]
         Membership.
+    log_slope : float64 array [references, points]
+        How signals were stretched by the bend.
     units : list of int arrays
         References that are left out together: complementary pairs, then single ones.
     coordinates : Coordinates
@@ -71,6 +72,7 @@ class Probe:
 
     turned: FloatArray
     in_mask: BoolArray
+    log_slope: FloatArray
     units: list[IntArray]
     coordinates: Coordinates
     pair_correlation: FloatArray
@@ -99,6 +101,7 @@ class Probe:
         return cls(
             signals @ coordinates.rotation,
             in_mask,
+            coordinates.log_slope(conf),
             units,
             coordinates,
             _pair_correlation(away[:, :, kept], square[:, :, kept], in_mask, units),
@@ -108,19 +111,20 @@ class Probe:
             coordinates.hidden(mean, size, references.signals.dtype),
         )
 
-    def without(self, rows: IntArray) -> Evidence:
-        """Evidence of the other references."""
-        n, mean, squares = self.n.copy(), self.mean.copy(), self.squares.copy()
+    def without(self, rows: IntArray, some: slice = slice(None)) -> Evidence:
+        """Evidence of the other references at some of the points."""
+        n, mean, squares = self.n[:, some].copy(), self.mean[:, some].copy(), self.squares[:, some].copy()
         points = np.arange(n.shape[1])
         for row in rows:
-            side = np.where(self.in_mask[row], IN, OUT)
+            side = np.where(self.in_mask[row, some], IN, OUT)
             before, rest = n[side, points, None], np.maximum(n[side, points, None] - 1, 1)
-            away = self.turned[row] - mean[side, points]
+            away = self.turned[row, some] - mean[side, points]
             n[side, points] -= 1.0
             mean[side, points] -= away / rest
             squares[side, points] -= away**2 * before / rest
         variance = np.maximum(squares, 0.0) / np.maximum(n - 1, 1)[:, :, None]
-        return Evidence(n, mean, variance + self.hidden, self.n_pairs - (len(rows) == 2))
+        hidden = np.broadcast_to(self.hidden, self.squares.shape)[:, some]
+        return Evidence(n, mean, variance + hidden, self.n_pairs - (len(rows) == 2))
 
     @property
     def n_pairs(self) -> int:
@@ -189,6 +193,10 @@ class Sample:
     target: FloatArray
     mode: Mode
 
+    def part(self, points: IntArray) -> Sample:
+        """Some of its points."""
+        return replace(self, references=gather(self.references, points), target=self.target[points])
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -211,29 +219,38 @@ def fit_view(view: AttackView, shape: Shape) -> Fit:
     points = evenly(view.population if offline else np.arange(view.n_points), n_fit)
     near = gather(view.references, points)
     sample = Sample(near, find_pairs(near.in_mask), view.target[points], view.mode)
-    best, judged = _fit_bend(sample, shape, BENDS[0] if shape.bend is None else shape.bend)
-    for candidate in BENDS[1:] if shape.bend is None and judged else ():
-        fit, rival = _fit_bend(sample, shape, candidate)
-        if rival is None or judged is None or rival.gain(judged) <= CLEARLY:
+    best, held_out = _fit_bend(sample, shape.most_knots, BENDS[0] if shape.bend is None else shape.bend)
+    few = sample.part(_probed(near))
+    for candidate in BENDS[1:] if shape.bend is None and held_out else ():
+        rival = _fit_bend(few, shape.most_knots, candidate)[1]
+        if not rival or not held_out or rival.likelihood - held_out.likelihood <= CLEARLY:
             break
-        best, judged = fit, rival
-    return best
+        best, held_out = _fit_bend(sample, shape.most_knots, candidate)
+    return _shaped(best, held_out, shape)
 
 
-def _fit_bend(sample: Sample, shape: Shape, bend: float) -> tuple[Fit, Judged | None]:
-    """Fit with one bend, and how well it judges references that play the target (None if none can)."""
+def _fit_bend(sample: Sample, most_knots: int, bend: float) -> tuple[Fit, HeldOut | None]:
+    """Fit with one bend, and references that play the target (None if none can)."""
     near = sample.references
+    probe = Probe.of(gather(near, _probed(near)), sample.units, bend)
+    evidence = collect(near, probe.coordinates, probe.n_pairs)
+    fit = _fit_priors(evidence, probe.coordinates.of(sample.target), sample.mode, most_knots, probe)
+    return fit, play_target(fit, probe) if fit.shift is not None else None
+
+
+def _shaped(fit: Fit, held_out: HeldOut | None, shape: Shape) -> Fit:
+    """The fit with tails and hold, as they are given or chosen."""
+    if held_out is None:
+        return replace(fit, tails=np.full(2, shape.tail or UNKNOWN_TAIL), hold=shape.hold or 0.0)
+    tails = held_out.tails() if shape.tail is None else np.full(2, shape.tail)
+    return replace(fit, tails=tails, hold=held_out.hold(tails) if shape.hold is None else shape.hold)
+
+
+def _probed(near: References) -> IntArray:
+    """Which points are kept with all their signals."""
     cells = near.signals[:, 0].size
     n_probe = min(max(LEAST_PROBE, CELLS_TO_PROBE // cells), MOST_PROBE, max(MOST_CELLS // cells, 1))
-    probe = Probe.of(gather(near, evenly(np.arange(near.n_points), n_probe)), sample.units, bend)
-    evidence = collect(near, probe.coordinates, probe.n_pairs)
-    fit = _fit_priors(evidence, probe.coordinates.of(sample.target), sample.mode, shape.most_knots, probe)
-    held_out = play_target(fit, probe) if fit.shift is not None else None
-    if held_out is None:
-        return replace(fit, tails=np.full(2, shape.tail or UNKNOWN_TAIL), hold=shape.hold or 0.0), None
-    tails = held_out.tails() if shape.tail is None else np.full(2, shape.tail)
-    hold, judged = held_out.judged(tails, shape.hold)
-    return replace(fit, tails=tails, hold=hold), judged
+    return evenly(np.arange(near.n_points), n_probe)
 
 
 def _fit_priors(evidence: Evidence, target: FloatArray, mode: Mode, most_knots: int, probe: Probe) -> Fit:
@@ -290,15 +307,21 @@ def _with_target(evidence: Evidence, target: FloatArray) -> Evidence:
 
 
 def play_target(fit: Fit, probe: Probe) -> HeldOut | None:
-    """Leave out some references in turn, each with its complement, and see how the rest predict them."""
+    """Leave out some references in turn, each with its complement, and see how the rest predict them.
+
+    Models differ as much as points do: rather many of them, each at other points, than all points of a few.
+    """
     if len(probe.units) < 2:
         return None
-    chosen = evenly(np.arange(len(probe.units)), max(2, POINTS_HELD_OUT // probe.in_mask.shape[1]))
+    chosen = evenly(np.arange(len(probe.units)), UNITS_HELD_OUT)
+    every = -(-len(chosen) * probe.in_mask.shape[1] // POINTS_HELD_OUT)
     parts: list[HeldOut] = []
-    for unit in (probe.units[i] for i in chosen):
-        evidence = probe.without(unit)
+    for place, unit in enumerate(probe.units[i] for i in chosen):
+        some = slice(place % every, None, every)
+        evidence = probe.without(unit, some)
         usable = (evidence.n[OUT] > 0) & ((evidence.n[IN] > 0) | (fit.mode == "offline"))
         if usable.any():
             laws = fit.laws(evidence.at(usable))
-            parts += [HeldOut.of(laws, probe.turned[row, usable], probe.in_mask[row, usable]) for row in unit]
+            columns = (probe.turned, probe.in_mask, probe.log_slope)
+            parts += [HeldOut.of(laws, *(column[row, some][usable] for column in columns)) for row in unit]
     return HeldOut.joined(parts) if parts else None

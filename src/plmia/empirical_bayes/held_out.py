@@ -39,6 +39,8 @@ class HeldOut:
         Whether the signal lies above the one turned back.
     member : bool array [cases]
         Whether the reference trained on the point.
+    log_likelihood : float64 array [cases]
+        Log density of the signal, bent or not, in the first coordinate of the law that its membership names.
     n_coordinates : int
         How many coordinates signals have.
     """
@@ -49,23 +51,37 @@ class HeldOut:
     back: FloatArray
     above: BoolArray
     member: BoolArray
+    log_likelihood: FloatArray
     n_coordinates: int
 
     @classmethod
-    def of(cls, laws: Laws, x: FloatArray, member: BoolArray) -> HeldOut:
-        """One reference with signals ``x`` [cases, coordinates], judged by these laws."""
+    def of(cls, laws: Laws, x: FloatArray, member: BoolArray, log_slope: FloatArray) -> HeldOut:
+        """One reference with signals ``x`` [cases, coordinates], bent with this slope [cases], judged by these laws."""
         back = laws.turned_back(x)
-        above = x[:, 0] > back[:, 0]
-        return cls(laws.distance(x), laws.freedom, laws.log_volume, laws.distance(back), above, member, x.shape[1])
+        return cls(
+            laws.distance(x),
+            laws.freedom,
+            laws.log_volume,
+            laws.distance(back),
+            x[:, 0] > back[:, 0],
+            member,
+            laws.first_density(x, np.where(member, IN, OUT)) + log_slope,
+            x.shape[1],
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[HeldOut]) -> HeldOut:
         """All cases of the ``parts``."""
-        columns = ("distance", "freedom", "log_volume", "back", "above", "member")
+        columns = ("distance", "freedom", "log_volume", "back", "above", "member", "log_likelihood")
         together: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in columns
         }
         return replace(parts[0], **together)
+
+    @property
+    def likelihood(self) -> float:
+        """Mean log likelihood of the signals."""
+        return float(self.log_likelihood.mean())
 
     def tails(self) -> FloatArray:
         """For each side [2] the most degrees of freedom under which its own signals are likeliest."""
@@ -88,50 +104,16 @@ class HeldOut:
             likelihoods.append(float((t_kernel(distance, capped, self.n_coordinates) + constant).mean()))
         return likelihoods
 
-    def judged(self, tails: FloatArray, hold: float | None = None) -> tuple[float, Judged]:
-        """How far to ``hold`` a ratio that turns (chosen if None), and how well the ratio tells who trained on what."""
+    def hold(self, tails: FloatArray) -> float:
+        """How far to hold a ratio that turns: as far as it makes the ratio tell better who trained on what."""
         freedom = np.minimum(self.freedom, tails[:, None])
         constant = log_height(freedom, self.n_coordinates) - self.log_volume
-        ratio, at_turn = (
-            log_density[IN] - log_density[OUT]
-            for log_density in (
-                t_kernel(distance, freedom, self.n_coordinates) + constant for distance in (self.distance, self.back)
-            )
-        )
-        ratios = {
-            most: kept_from_turning(ratio, at_turn, self.above, most) if most else ratio
-            for most in ((0.0, HOLD) if hold is None else (hold,))
-        }
-        losses = {most: self._loss(held) for most, held in ratios.items()}
-        best = min(losses, key=losses.__getitem__)
-        return best, Judged(losses[best], self._auc(ratios[best]))
+        log_in, log_out = t_kernel(self.distance, freedom, self.n_coordinates) + constant
+        back_in, back_out = t_kernel(self.back, freedom, self.n_coordinates) + constant
+        free = log_in - log_out
+        held = kept_from_turning(free, back_in - back_out, self.above, HOLD)
+        return HOLD if self._loss(held) < self._loss(free) else 0.0
 
     def _loss(self, ratio: FloatArray) -> float:
+        """Log loss of membership at even odds, if the ratio is taken at its word."""
         return float(np.logaddexp(0.0, np.where(self.member, -ratio, ratio)).mean())
-
-    def _auc(self, ratio: FloatArray) -> float:
-        """The rank-sum statistic; ties hardly occur."""
-        members = int(self.member.sum())
-        ranks = np.flatnonzero(self.member[np.argsort(ratio)])
-        pairs = members * (len(ratio) - members)
-        return (float(ranks.sum()) - members * (members - 1) / 2) / pairs if pairs else 0.5
-
-
-@dataclass(frozen=True)
-class Judged:
-    """How well a fit judges references that play the target.
-
-    Parameters
-    ----------
-    loss : float
-        Log loss of membership at even odds, if the ratio is taken at its word.
-    auc : float
-        Area under the ROC curve.
-    """
-
-    loss: float
-    auc: float
-
-    def gain(self, other: Judged) -> float:
-        """By which share the loss is below that of the ``other``, plus twice what the area is above its area."""
-        return 1 - self.loss / other.loss + 2 * (self.auc - other.auc)

@@ -83,7 +83,8 @@ def cost(signals: Signals, references: int, mode: Any, repetitions: int = 5) -> 
     fitted = EmpiricalBayesLR().fit(a_view())
     print(
         f"    fit: {fitted.coordinates.rotation.shape[1]} coordinates, "
-        f"pairs correlate {fitted.pair_correlation[0]:.2f}, bend {fitted.coordinates.bend:g}, tails {fitted.tails}, hold {fitted.hold:g}"
+        f"pairs correlate {fitted.pair_correlation[0]:.2f}, bend {fitted.coordinates.bend:g}, "
+        f"tails {fitted.tails[0]:g} and {fitted.tails[1]:g}, hold {fitted.hold:g}"
     )
     times = [(seconds(GaussianLR()), seconds(EmpiricalBayesLR())) for _ in range(repetitions)]
     plain, ours = (min(column) for column in zip(*times, strict=True))

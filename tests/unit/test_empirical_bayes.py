@@ -255,8 +255,8 @@ def test_the_density_of_the_first_coordinate_is_that_of_t():
 def test_without_in_references_the_spread_is_that_of_two_sides():
     view = view_of(24, 8, 700)
     fit = EmpiricalBayesLR().fit(view)
-    evidence = collect(view.references, fit.coordinates, fit.n_pairs).out_alone()
-    hats = fit.knots.hats(fit.centre(evidence))
+    evidence = collect(view.references, fit.coordinates, fit.n_pairs)
+    hats, evidence = fit.knots.hats(fit.centre(evidence)), evidence.out_alone()
     ours = fit.spread.posterior(evidence, hats)
     # One IN reference with next to no weight makes it take the other way.
     n = evidence.n.copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,8 +68,15 @@ class Opened:
         figures = self.page.locator("figure[data-figure]")
         for k in range(figures.count()):
             figures.nth(k).evaluate("node => node.scrollIntoView({ behavior: 'instant', block: 'center' })")
-            figures.nth(k).locator(".plot .main-svg").first.wait_for(state="visible", timeout=10_000)
-        self.page.wait_for_function("[...document.querySelectorAll('figure[data-figure]')].every(f => f.dataset.drawn)")
+            figures.nth(k).locator(".plot .main-svg").first.wait_for(state="visible", timeout=30_000)
+        self.until("[...document.querySelectorAll('figure[data-figure]')].every(f => f.dataset.drawn)")
+
+    def until(self, expression: str) -> None:
+        """Wait until an expression holds; the page's policy lets Playwright's own polling evaluate nothing."""
+        deadline = time.monotonic() + 20
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < deadline, expression
+            self.page.wait_for_timeout(20)
 
 
 @pytest.fixture

@@ -168,7 +168,8 @@ def test_the_csv_holds_what_is_filtered_and_sorted(opened: Open, hostile: Path, 
 
 
 def test_the_legend_switches_series_by_keyboard(opened: Open, hostile: Path) -> None:
-    page = opened(hostile).page
+    report = opened(hostile)
+    page = report.page
     page.locator("#roc").scroll_into_view_if_needed()
     page.locator("#roc .legend button").first.wait_for()
     lines = "document.querySelectorAll('#roc .plot .scatterlayer .trace .js-line').length"
@@ -177,14 +178,14 @@ def test_the_legend_switches_series_by_keyboard(opened: Open, hostile: Path) -> 
     button.focus()
     page.keyboard.press("Enter")
     assert button.get_attribute("aria-pressed") == "false"
-    page.wait_for_function(f"{lines} < {before}")
+    report.until(f"{lines} < {before}")
     page.keyboard.press("Space")
     assert button.get_attribute("aria-pressed") == "true"
-    page.wait_for_function(f"{lines} === {before}")
+    report.until(f"{lines} === {before}")
     fills = "document.querySelectorAll('#roc .plot .js-fill').length"
     assert page.evaluate(fills) == 1
     page.locator("#roc .legend button", has_text="bands of the attacks shown").press("Enter")
-    page.wait_for_function(f"{fills} > 5")
+    report.until(f"{fills} > 5")
 
 
 def test_a_point_tells_its_numbers(opened: Open, hostile: Path) -> None:
@@ -200,7 +201,8 @@ def test_a_point_tells_its_numbers(opened: Open, hostile: Path) -> None:
 
 
 def test_a_figure_zooms_and_can_be_reset_but_never_sent(opened: Open, hostile: Path) -> None:
-    page = opened(hostile).page
+    report = opened(hostile)
+    page = report.page
     page.locator("#roc").scroll_into_view_if_needed()
     page.locator("#roc .modebar-btn").first.wait_for(state="attached")
     titles = page.evaluate("[...document.querySelectorAll('#roc .modebar-btn')].map(b => b.getAttribute('data-title'))")
@@ -209,14 +211,14 @@ def test_a_figure_zooms_and_can_be_reset_but_never_sent(opened: Open, hostile: P
     before = page.evaluate(span)
     page.locator("#roc .modebar-btn[data-title='Zoom in']").focus()
     page.keyboard.press("Enter")
-    page.wait_for_function(f"{span} < {before}")
+    report.until(f"{span} < {before}")
     mode = "document.querySelector('#roc .plot').layout.xaxis.tickmode"
-    page.wait_for_function(f"{mode} === 'auto'")
-    page.wait_for_function("document.querySelectorAll('#roc .plot .xtick').length >= 2")
+    report.until(f"{mode} === 'auto'")
+    report.until("document.querySelectorAll('#roc .plot .xtick').length >= 2")
     page.locator("#roc .modebar-btn[data-title='Reset axes']").focus()
     page.keyboard.press("Enter")
-    page.wait_for_function(f"Math.abs({span} - {before}) < 1e-6")
-    page.wait_for_function(f"{mode} === 'array'")
+    report.until(f"Math.abs({span} - {before}) < 1e-6")
+    report.until(f"{mode} === 'array'")
 
 
 def test_figures_follow_the_colour_scheme(opened: Open, hostile: Path) -> None:
@@ -228,7 +230,7 @@ def test_figures_follow_the_colour_scheme(opened: Open, hostile: Path) -> None:
     light = page.evaluate(colours)
     page.emulate_media(color_scheme="dark")
     paper, title = (f"{colours}[{i}] !== {json.dumps(light[i])}" for i in (0, 1))
-    page.wait_for_function(f"{paper} && {title}")
+    report.until(f"{paper} && {title}")
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)

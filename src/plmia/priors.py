@@ -89,16 +89,16 @@ class Spread:
     variance: FloatArray
 
     @property
-    def excess(self) -> FloatArray:
-        """By which share [2, points] the deviation of the point exceeds what the trend has."""
-        excess: FloatArray = np.expm1(self.log_factor / 2)
-        return excess
-
-    @property
     def scale(self) -> FloatArray:
         """Factor [points] of both sides: their geometric mean."""
         scale: FloatArray = np.exp(self.log_factor.mean(axis=0))
         return scale
+
+    @property
+    def excess(self) -> FloatArray:
+        """By which share [points] the deviation of the point exceeds what the trend has, both sides together."""
+        excess: FloatArray = np.sqrt(self.scale) - 1
+        return excess
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ their estimation noise that decides. Here they are drawn from priors over points
    sides inform each other, on images almost as much as if they were one. `plmia.priors` has the posterior. Signals
    that repeat a few values (votes of a forest, clipped probabilities) may agree exactly: a variance of 0 that no trend
    survives. To theirs is added that of the cell which such a value stands for: `plmia.empirical_bayes.Grain`.
-3. Shift. delta = mu_in - mu_out has a prior mean that is linear in c and in the two deviations around each knot of the
+3. Shift. delta = mu_in - mu_out has a prior mean that is linear in c and in the deviation around each knot of the
    trend (wide points shift further), and a prior variance tau^2(c) that grows with the point's spread; tau^2 is the
    mean square off the line less the sampling variance. With noise v_in, v_out of the means and their covariance k,
    c = w mean_in + (1 - w) mean_out, w = (v_out - k) / (v_in + v_out - 2 k), has no noise in common with the observed

@@ -199,7 +199,7 @@ def rounding(size: npt.NDArray[np.floating], stored: np.dtype[np.floating], bend
     """
     most = np.finfo(stored).max / 2
     # Column by column: several times as fast as a maximum over so short an axis.
-    largest = np.clip(reduce(np.maximum, np.abs(size).T), 1.0, most)
+    largest = np.clip(reduce(np.maximum, np.abs(size).T), 1.0, most).astype(np.float64)
     variance: FloatArray = np.square(np.spacing(largest.astype(stored)), dtype=np.float64)
     variance /= 12
     return variance if np.isinf(bend) else variance / (bend**2 + largest**2)

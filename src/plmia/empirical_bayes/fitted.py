@@ -201,8 +201,7 @@ class Fit:
             return ones[:, None]
         at = self.knots.at
         line = (self.knots.within(centre) - at.mean()) / (at[-1] - at[0])
-        wide = spread.excess if self.mode == "online" else spread.excess[OUT:]
-        return np.stack([ones, line, *wide], axis=1)
+        return np.stack([ones, line, spread.excess], axis=1)
 
     def _shrunken(self, evidence: Evidence, spread: Spread, expected: FloatArray, prior: FloatArray) -> Laws:
         correlation = self.pair_correlation * evidence.n_pairs

@@ -39,7 +39,7 @@ LEAST_TRANSFER = 50
 # From the weakest bend on; a stronger one is tried only if the one before helps.
 BENDS = (np.inf, 8.0, 3.0)
 # A bend must raise the log likelihood of a signal by so much, or it is chance.
-CLEARLY = 0.01
+CLEARLY = 0.005
 MOST_PAIR_CORRELATION = 0.9
 # Coordinates that tell less than this share of what the first tells cost more by their noise than they give.
 LEAST_TOLD = 0.03

@@ -59,14 +59,14 @@ def roc_figure(content: Content) -> Figure:
     data += _verdict_trace(content, low)
     data.insert(0, line("chance", [low, 1.0], [low, 1.0], "@soft", dash="dash", width=1.5, hoverinfo="skip"))
     found = content.saved.roc(content.attack, content.target).tpr_at(content.level)
+    bar = "" if content.verdict["fpr"] is None else ", such as the verdict's, which is the upright bar"
     return Figure(
         "roc",
         "How many members each attack finds, at every rate of false accusations",
         f"ROC curves on target {content.target}, both axes logarithmic: the left end is where an accusation means "
         f"something. The shaded band covers the whole true curve of {content.attack} with 95 % confidence, so it is "
-        "wider than an interval at one rate, such as the verdict's, which is the upright bar; the bands of other "
-        "attacks appear with the button. A model that leaks nothing stays on the dashed line of chance."
-        + _tied(content),
+        f"wider than an interval at one rate{bar}; the bands of other attacks appear with the button. A model that "
+        "leaks nothing stays on the dashed line of chance." + _tied(content),
         f"ROC curves of {len(attacks)} attacks on a log-log scale. {content.attack} finds {percent(found.tpr)} of "
         f"the members at a false-positive rate of {nice_percent(content.level)}; chance would find "
         f"{nice_percent(content.level)}.",
@@ -156,6 +156,10 @@ def tpr_figure(content: Content) -> Figure:
     who = f"target {content.target}", "that include the uncertainty of the threshold"
     if len(targets) > 1:
         who = f"mean over {len(targets)} targets", "over targets"
+    elif list(found) == [0.0]:
+        who = f"target {content.target}", "given the threshold"
+    # One rate has no legend, so the axis names it.
+    at = f" at {nice_percent(next(iter(found)))} FPR" if len(found) == 1 else ""
     return Figure(
         "tpr",
         "Members found at fixed rates of false accusations",
@@ -165,7 +169,7 @@ def tpr_figure(content: Content) -> Figure:
         "Dot plot. " + " ".join(_said(content, rate) for rate in found),
         data,
         {
-            "xaxis": log_percent_axis("True-positive rate (members found)", low / EDGE, TOP).to_json(),
+            "xaxis": log_percent_axis(f"True-positive rate{at} (members found)", low / EDGE, TOP).to_json(),
             "yaxis": Axis("", -0.6, len(attacks) - 0.4, range(len(attacks)), attacks[::-1]).to_json(),
             "shapes": [rule("x", rate, series(k)[0], "dot") for k, rate in enumerate(found) if rate > 0],
             "hovermode": "closest",

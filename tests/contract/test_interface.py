@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,10 +52,10 @@ def test_the_view_of_a_target_holds_neither_it_nor_its_complement(
     signals = simulate_signals(0, models=12, points=60)
     seen: dict[int, AttackView] = {}
 
-    def spy(attacks: list[Attack], view: AttackView, seed: int, tick: Callable[[int], None]) -> object:
+    def spy(attacks: list[Attack], view: AttackView, *others: Any) -> object:
         (target,) = (t for t in range(12) if np.array_equal(view.target, signals.values[t].astype(np.float64)))
         seen[target] = view
-        return score_all(attacks, view, seed, tick)
+        return score_all(attacks, view, *others)
 
     monkeypatch.setattr("plmia.evaluation.score_all", spy)
     for setup in (Setup(), Setup(references=6), Setup("offline")):

@@ -2,8 +2,8 @@
 
     python -m experiments.cut_signals FOLDER
 
-FOLDER holds cifar10_wrn (a store), location_gbdt_3, _5, _7 (stores) and location_mlp.npz, each with NAME.json beside it
-that says what it is. Points are drawn at random with a fixed seed; signals are kept in 16 bits.
+FOLDER holds the signals named below, stores or npz files, each with NAME.json beside it that says what it is. Points
+are drawn at random with a fixed seed; signals are kept in 16 bits.
 """
 
 from __future__ import annotations
@@ -14,16 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from .setting import SIGNALS, read_named
+from .setting import MLPS, SIGNALS, read_named
 
 SEED = 0
-POINTS = {
-    "cifar10_wrn": 2000,
-    "location_mlp": 1500,
-    "location_gbdt_3": None,
-    "location_gbdt_5": None,
-    "location_gbdt_7": None,
-}
+POINTS = {"cifar10_wrn": 2000, "cifar10_wrn_plain": 2000}
+POINTS |= dict.fromkeys((*MLPS, "location_gbdt_3", "location_gbdt_5", "location_gbdt_7"), 800)
 
 
 def main(folder: Path) -> None:
@@ -31,7 +26,7 @@ def main(folder: Path) -> None:
     for name, n_points in POINTS.items():
         signals, about = read_named(folder, name)
         rng = np.random.default_rng(SEED)
-        chosen = np.sort(rng.choice(signals.n_points, n_points or signals.n_points, replace=False))
+        chosen = np.sort(rng.choice(signals.n_points, n_points, replace=False))
         assert signals.labels is not None  # noqa: S101 - all of these have labels
         np.savez_compressed(
             SIGNALS / f"{name}.npz",
@@ -41,8 +36,7 @@ def main(folder: Path) -> None:
             labels=signals.labels[chosen].astype(np.int16),
         )
         cut = {"cut": f"{len(chosen):,} of {signals.n_points:,} points, drawn at random; 16 bits"}
-        text = json.dumps(about | (cut if n_points else {"cut": "16 bits"}), indent=1)
-        (SIGNALS / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
+        (SIGNALS / f"{name}.json").write_text(f"{json.dumps(about | cut, indent=1)}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

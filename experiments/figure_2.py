@@ -124,14 +124,17 @@ def _on_references(found: Found) -> Claim:
     most = difference(found[many]["pl-mia"], found[many]["rmia"], AUC)
     low = difference(found[many]["pl-mia"], found[many]["rmia"], "TPR@0.1%")
     lira = difference(found[many]["pl-mia"], found[many]["lira-fixed"], AUC)
-    signs = [-sign(least), sign(most), sign(lira), *([sign(low)] if low is not None else [])]
+    gains = {name: difference(found[many][name], found[few][name], AUC) for name in ("lira-fixed", "rmia", "pl-mia")}
+    signs = [-sign(least), sign(most), sign(lira), *map(sign, gains.values())] + [sign(low)] * (low is not None)
+    gained = "; ".join(in_words(f"{name}, AUC at {many} against {few}", d) for name, d in gains.items())
     crossing = [n for n, by in found.items() if (d := difference(by["pl-mia"], by["rmia"], AUC)) and d.low > 0]
     ahead = f"in AUC pl-mia is ahead from {min(crossing)} on" if crossing else "it is nowhere shown to be ahead in AUC"
     return Claim(
         "references",
         judged(signs),
         f"pl-mia against rmia: {in_words(f'AUC at {few}', least)}; {in_words(f'AUC at {many}', most)}; "
-        f"{in_words(f'TPR@0.1% at {many}', low)}; {ahead}. {in_words(f'Against lira-fixed, AUC at {many}', lira)}.",
+        f"{in_words(f'TPR@0.1% at {many}', low)}; {ahead}. {in_words(f'Against lira-fixed, AUC at {many}', lira)}. "
+        f"Gains: {gained}.",
     )
 
 

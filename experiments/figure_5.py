@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from .charts import figure, roc_chart
 from .outcome import Outcome, Rows
-from .setting import Setting
+from .setting import TREES, Setting
 from .table_6 import by_depth
 from .trees import best_claim
 
 
 def run(setting: Setting) -> Outcome:
     """Trace the curves, averaged over targets, one panel a depth."""
-    found = by_depth(setting)
+    ((data, found),) = by_depth(setting, TREES[:1]).items()
     ours: Rows = {
         (str(depth), name, f"{100 * rate:.3g} %"): {"TPR": result.value(name, i)}
         for depth, (_, result) in found.items()
@@ -24,5 +24,5 @@ def run(setting: Setting) -> Outcome:
         for depth, (_, result) in found.items()
     ]
     drawn = figure("figure-5", charts, "ROC curves on logarithmic axes, one panel a depth.", 400)
-    claim = best_claim("roc", {f"depth {d} ": result for d, (_, result) in found.items()})
+    claim = best_claim("roc", {f"depth {d} ": result for d, (_, result) in found.items()}, data)
     return Outcome("figure-5", tuple(source for source, _ in found.values()), ours, (), (drawn,), (claim,))

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from .charts import figure, roc_chart
 from .outcome import Outcome, Rows
-from .setting import Setting
+from .setting import MLPS, Setting
 from .trees import best_claim, curves
 
 
 def run(setting: Setting) -> Outcome:
-    """Trace the curves, averaged over targets."""
-    source = setting.source("location_mlp")
-    found = curves(source)
+    """Trace the curves, averaged over targets, two data sets a figure."""
+    sources = setting.sources(*MLPS)
+    found = {source.data: curves(source) for source in sources}
     ours: Rows = {
-        (name, f"{100 * rate:.3g} %"): {"TPR": found.value(name, i)}
-        for name in found.measured
-        for i, rate in enumerate(found.rates)
+        (f"{name}, {data}", f"{100 * rate:.3g} %"): {"TPR": curve.value(name, i)}
+        for data, curve in found.items()
+        for name in curve.measured
+        for i, rate in enumerate(curve.rates)
         if i % 4 == 0
     }
-    chart = roc_chart("averaged over targets", found.rates, {name: found.mean(name) for name in found.measured})
-    drawn = figure("figure-s2", [chart], "ROC curves on logarithmic axes.", 440)
-    return Outcome("figure-s2", (source,), ours, (), (drawn,), (best_claim("roc", {"": found}),))
+    charts = [
+        roc_chart(data, curve.rates, {name: curve.mean(name) for name in curve.measured})
+        for data, curve in found.items()
+    ]
+    alt = "ROC curves on logarithmic axes, averaged over targets."
+    drawn = tuple(figure("figure-s2", charts[i : i + 2], alt, 440) for i in range(0, len(charts), 2))
+    claims = tuple(best_claim("roc", {"": curve}, data) for data, curve in found.items())
+    return Outcome("figure-s2", sources, ours, (), drawn, claims)

@@ -60,11 +60,19 @@ class Claim:
         Whether it holds here.
     because : str
         The numbers that say so.
+    on : str
+        Data, where a table has several and the claim is judged on each.
     """
 
     name: str
     verdict: str
     because: str
+    on: str = ""
+
+    def to_json(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """Return plain values; ``texts`` are the paper's claims by name."""
+        text = texts.get(self.name, self.name) + (f" [{self.on}]" if self.on else "")
+        return {"claim": text, "verdict": self.verdict, "because": self.because}
 
 
 @dataclass(frozen=True)
@@ -112,10 +120,7 @@ class Outcome:
                 {"keys": list(keys), "ours": _plain(self.ours.get(keys)), "paper": _numbers(theirs.get(keys))}
                 for keys in _merged(list(theirs), list(self.ours))
             ],
-            "claims": [
-                {"claim": paper["claims"].get(c.name, c.name), "verdict": c.verdict, "because": c.because}
-                for c in self.claims
-            ],
+            "claims": [claim.to_json(paper["claims"]) for claim in self.claims],
             "notes": [*([f"The paper: {paper['text']}"] if "text" in paper else []), *self.notes],
         }
 

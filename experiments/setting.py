@@ -31,11 +31,15 @@ NOT_RUN = "not run here"
 # How models are trained where the command names data but no recipe, by the name of the signals.
 RECIPES = {
     "cifar10_wrn": "wide-resnet",
+    "cifar10_wrn_plain": "wide-resnet",
     "location_mlp": "mlp",
     "location_gbdt_3": "gbdt?depth=3",
     "location_gbdt_5": "gbdt?depth=5",
     "location_gbdt_7": "gbdt?depth=7",
 }
+# Perceptrons of all data sets at hand; an experiment takes those that the folder has.
+MLPS = ("location_mlp", "adult_mlp", "covertype_mlp", "fashion_mlp")
+TREES = ("location", "adult", "covertype")
 TARGETS, QUICK_TARGETS = 10, 2
 TRAINED_REFERENCES = 32
 
@@ -128,6 +132,13 @@ class Setting:
         references = min(self.references or most, most)
         return Source(signals, about, targets, references - references % 2, self.seed)
 
+    def sources(self, *names: str) -> tuple[Source, ...]:
+        """Return those of the named signals that the folder has; one source where the options name data or a file."""
+        folder = self.signals or SIGNALS
+        alone = self.data is not None or _is_signals(folder)
+        found = names[:1] if alone else [name for name in names if _located(folder, name)]
+        return tuple(self.source(name) for name in found or names[:1])
+
     def grid(self, full: tuple[Any, ...], quick: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the values that are tried."""
         return quick if self.quick else full
@@ -151,12 +162,22 @@ def _references(signals: Signals, targets: tuple[int, ...]) -> int:
 
 def read_named(path: Path, name: str) -> tuple[Signals, dict[str, Any]]:
     """Read the file or store ``name`` at a path that may be one of them itself; NAME.json beside it says what it is."""
-    if path.is_file() or (path / "store.json").exists():
+    if _is_signals(path):
         return _read(path, path.with_suffix(".json"))
-    for found in (path / f"{name}.npz", path / name, path / name / "signals", path / "signals"):
-        if found.is_file() or (found / "store.json").exists():
-            return _read(found, path / f"{name}.json")
-    raise SignalsError(f"there are no signals {name!r} in {path}: give --signals FILE, or --data to train them")
+    found = _located(path, name) or path / "signals"
+    if not _is_signals(found):
+        raise SignalsError(f"there are no signals {name!r} in {path}: give --signals FILE, or --data to train them")
+    return _read(found, path / f"{name}.json")
+
+
+def _located(folder: Path, name: str) -> Path | None:
+    """Where a folder has the signals called ``name``, if it has."""
+    places = (folder / f"{name}.npz", folder / name, folder / name / "signals")
+    return next((place for place in places if _is_signals(place)), None)
+
+
+def _is_signals(path: Path) -> bool:
+    return path.is_file() or (path / "store.json").exists()
 
 
 @cache
@@ -193,8 +214,8 @@ def _trained(setting: Setting, name: str) -> tuple[Signals, dict[str, Any]]:
     # One pair more: every target but the first leaves its own pair out.
     several = (setting.targets or TARGETS) > 1
     # Networks for images see the paper's 18 views.
-    views = parse_views("rmia18") if data.is_images and name == "cifar10_wrn" else views_for(recipe, data)
-    plan = AuditPlan(data, recipe, references + 2 * several, views, Setup(seed=setting.seed), ())
+    views = parse_views("rmia18") if data.is_images and name.startswith("cifar10_wrn") else views_for(recipe, data)
+    plan = AuditPlan(data, recipe, references + 2 * several, views, Setup(seed=setting.seed), (), may_skip=True)
     folder = setting.runs / re.sub(r"[^a-z0-9.]+", "-", f"{data.name}-{text}-{setting.seed}".lower())
     with Meter(f"training {text}", plan.references + 1, setting.console) as meter:
         store = train_run(plan, folder, default_engine(recipe), lambda _model, _trained: meter.tick(), meter.skip)

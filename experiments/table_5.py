@@ -11,7 +11,7 @@ from .outcome import FAILS, HOLDS, UNDECIDED, Cell, Claim, Outcome, Rows
 from .setting import Setting, Source
 
 ATTACKS = ("pl-mia-pooled", "pl-mia", "pl-mia-eb")
-BUDGETS = (2, 4, 8, 16, 32, 64)
+BUDGETS = (2, 4, 8, 16, 32, 64, 128)
 NO_VARIANCE = "one reference a side has no variance"
 
 Found = dict[int, dict[str, Measured]]

@@ -45,7 +45,7 @@ def curves(source: Source) -> Curves:
     return Curves(measured, rates, tpr)
 
 
-def best_claim(name: str, by_group: dict[str, Curves]) -> Claim:
+def best_claim(name: str, by_group: dict[str, Curves], on: str = "") -> Claim:
     """Whether PL-MIA is above LiRA (both variances) and RMIA on every metric that is resolved."""
     words, signs = [], []
     for group, found in by_group.items():
@@ -56,7 +56,7 @@ def best_claim(name: str, by_group: dict[str, Curves]) -> Claim:
                     signs.append(sign(d))
                     words.append(in_words(f"{group}against {rival}, {metric}", d))
     if not signs:
-        return Claim(name, UNDECIDED, "More targets are needed.")
+        return Claim(name, UNDECIDED, "More targets are needed.", on)
     same = all(f.measured["pl-mia"].known("AUC") == f.measured["lira"].known("AUC") for f in by_group.values())
     tail = " LiRA with a variance per point has the ROC curve of pl-mia." if same else ""
-    return Claim(name, judged(signs + [-1] * same), f"{'; '.join(words)}.{tail}")
+    return Claim(name, judged(signs + [-1] * same), f"{'; '.join(words)}.{tail}", on)

@@ -52,8 +52,9 @@ def test_files_and_output(command: Run, tmp_path: Path) -> None:
     assert (folder / "table-s5.md").read_text(encoding="utf-8").strip() in result.stdout
     assert (folder / "table-s5.svg").read_text(encoding="utf-8").startswith("<svg")
     contents = json.loads((folder / "table-s5.json").read_text(encoding="utf-8"))
-    (run,) = contents["run"]
-    assert (run["references"], len(run["targets"]), run["seed"]) == (16, 2, 0)
+    assert [run["data"] for run in contents["run"]] == ["Location-30", "Adult", "Covertype", "Fashion-MNIST"]
+    for run in contents["run"]:
+        assert (run["references"], len(run["targets"]), run["seed"]) == (16, 2, 0)
     assert contents["command"] == "plmia reproduce table-s5 --references 16 --targets 2"
     assert "not run here" in result.stdout, "Purchase-100 is not at hand"
     assert "16 references, 2 targets, seed 0" in result.stdout

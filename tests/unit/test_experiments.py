@@ -106,6 +106,12 @@ def test_rows_of_ours_and_the_paper_side_by_side(tmp_path: Path) -> None:
     assert any(line.startswith("- **holds**: PL-MIA is above LiRA") for line in lines)
 
 
+def test_a_claim_says_on_which_data_it_was_judged() -> None:
+    claim = outcome.Claim("best", outcome.HOLDS, "Because.", "Adult")
+    assert claim.to_json({"best": "It is best."})["claim"] == "It is best. [Adult]"
+    assert outcome.Claim("New.", outcome.HOLDS, "Because.").to_json({})["claim"] == "New."
+
+
 # Settings ------------------------------------------------------------------------------------------------------------
 
 
@@ -138,6 +144,37 @@ def test_references_are_limited_and_even(signals_file: Write) -> None:
 def test_signals_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(SignalsError, match="there are no signals 'any'"):
         setting.Setting(signals=tmp_path).source("any")
+
+
+def test_sources_are_those_that_the_folder_has(signals_file: Write, tmp_path: Path) -> None:
+    path = signals_file(models=16)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("a", "c"):
+        (folder / f"{name}.npz").write_bytes(path.read_bytes())
+        (folder / f"{name}.json").write_text(json.dumps({"data": name}), encoding="utf-8")
+    asked = setting.Setting(signals=folder)
+    assert [source.data for source in asked.sources("a", "b", "c")] == ["a", "c"]
+    assert len(setting.Setting(signals=path).sources("a", "b", "c")) == 1, "a file is one source, whatever its name"
+    with pytest.raises(SignalsError, match="there are no signals 'b'"):
+        asked.sources("b", "d")
+
+
+def test_two_trainings_are_compared_on_targets_with_the_same_members(
+    signals_file: Write, simulate: Callable[..., Any]
+) -> None:
+    some, no_leak = simulate(3, models=20, points=600, shift=0.9), simulate(3, models=20, points=600, shift=0.0)
+    fewer = {name: no_leak[name][4:16] for name in ("signals", "membership")}
+    every = setting.Setting(signals=signals_file(name="a.npz", replace=some), targets=9).source("any")
+    other = setting.Setting(signals=signals_file(name="b.npz", replace=no_leak | fewer), targets=4).source("any")
+    table_s1 = part("table_s1")
+    a, b = table_s1._same_targets(other, every)
+    assert (a.targets, b.targets) == ((0, 2, 4, 6), (4, 6, 8, 10))
+    assert a.references == b.references == 10
+    claim = table_s1._levels(a, b)
+    assert "4 targets of the same members" in claim.because
+    assert claim.verdict == outcome.FAILS, "what does not leak is farther from the paper"
+    assert table_s1._levels(b, a).verdict == outcome.HOLDS
 
 
 def test_models_are_trained_once_and_more_are_added(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def _protocol(source: Source) -> Claim:
         verdict,
         f"{'Run as in the paper' if same else 'That protocol was not run here'}: {about['epochs']} epochs "
         f"{'with' if recipe.get('augment') else 'without'} augmentation give {100 * about['train_accuracy']:.1f} % on "
-        f"members and {reached:.1f} % on the other half ({source.signals.n_models} models).",
+        f"members and {reached:.1f} % on the other half ({source.signals.n_models} models of depth "
+        f"{recipe.get('depth')} and width {recipe.get('width')}; the paper names neither depth nor width).",
     )
 
 

@@ -39,6 +39,7 @@ _PUBLIC = {
     "gaussian": "FixedVariance MeanCentre MedianCentre PerPointVariance PooledVariance PublishedFixedVariance",
     "gaussianity": "Gaussianity gaussianity",
     "given_target": "GivenTarget",
+    "importing": "Imported import_signals",
     "intervals": "Interval RocBand auc_interval over_targets roc_band tpr_interval",
     "metrics": "AttackMetrics Operating Roc TargetMetrics clopper_pearson evaluate roc_curve summarise",
     "moments": "References",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from plmia.terminal import stderr
 COMMANDS = {
     "score": "plmia.commands.score",
     "attacks": "plmia.commands.score",
+    "import": "plmia.commands.import_",
     "audit": "plmia.commands.audit",
     "demo": "plmia.commands.audit",
     "plan": "plmia.commands.plan",
@@ -42,7 +44,8 @@ class Commands(click.Group):
         del ctx
         if name not in COMMANDS:
             return None
-        command = getattr(import_module(COMMANDS[name]), name)
+        # No function can be called `import`.
+        command = getattr(import_module(COMMANDS[name]), f"{name}_" if iskeyword(name) else name)
         return command if isinstance(command, click.Command) else None
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -77,6 +80,7 @@ def main() -> None:
       plmia demo -o demo-out              a whole audit, in a minute
       plmia audit --data data.npz --recipe mlp -o run
       plmia score signals.npz -o out      every attack on signals that exist already
+      plmia import lira exp -o signals.npz              signals of what LiRA's code or another tool left
       plmia attacks                       what can be run
       plmia plan run                      how many references, views and records the next audit should have
       plmia gate run --max-tpr 0.02 --at-fpr 0.001      exit code 3 if the model leaks more than that

@@ -33,6 +33,7 @@ def test_commands_options_and_choices_are_completed() -> None:
     assert complete("plmia score --mo") == ["--mode"]
     assert complete("plmia score --mode o") == ["online", "offline"]
     assert complete("plmia completion z") == ["zsh"]
+    assert complete("plmia import p") == ["privacy-meter"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -313,8 +313,9 @@ def play_target(fit: Fit, probe: Probe) -> HeldOut | None:
     """
     if len(probe.units) < 2:
         return None
-    chosen = evenly(np.arange(len(probe.units)), UNITS_HELD_OUT)
-    every = -(-len(chosen) * probe.in_mask.shape[1] // POINTS_HELD_OUT)
+    n_points = probe.in_mask.shape[1]
+    chosen = evenly(np.arange(len(probe.units)), max(UNITS_HELD_OUT, POINTS_HELD_OUT // n_points))
+    every = -(-len(chosen) * n_points // POINTS_HELD_OUT)
     parts: list[HeldOut] = []
     for place, unit in enumerate(probe.units[i] for i in chosen):
         some = slice(place % every, None, every)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from plmia.design import MembershipDesign
 from plmia.errors import OutputError, SignalsError
-from plmia.layouts import Finding, ModelOutput, is_softmax, look_into
+from plmia.layouts import Finding, ModelOutput, forget, is_softmax, look_into
 from plmia.numerics import logit_from_logits, logit_from_probabilities
 
 Array = npt.NDArray[Any]
@@ -151,6 +151,8 @@ def _confidences(output: ModelOutput, labels: npt.NDArray[np.int64] | None) -> t
         with np.errstate(over="ignore"):
             out[part] = confidence
         _require(output, confidence, np.isfinite(out[part]), start)
+        del block
+        forget(values)
     return out, n_clipped
 
 

@@ -6,6 +6,7 @@ lie, and what they are. A new one is such a function and a line in `FORMATS`.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import warnings
@@ -264,7 +265,9 @@ def _mapped(path: Path, what: str) -> Array:
             array = np.lib.format.open_memmap(path, mode="r")
         size = path.stat().st_size
     except FileNotFoundError as error:
-        raise SignalsError(f"there is no {path}, which {what} needs: write it again, or leave the model out") from error
+        raise SignalsError(
+            f"there is no {path}, which {what} needs: write it again, or check that folder and format are right"
+        ) from error
     except OSError as error:
         raise SignalsError(
             f"{path} of {what} cannot be read ({error.strerror or error}): check that it is a file that you may read"
@@ -282,6 +285,15 @@ def _mapped(path: Path, what: str) -> Array:
     if size != array.offset + array.nbytes:
         raise SignalsError(f"{path} of {what} is damaged (it is longer than its header says): write or copy it again")
     return np.asarray(array)
+
+
+def forget(values: Array) -> None:
+    """Give back what was read of a mapped file, or all models would add up in memory; it is read again if needed."""
+    base: object = values
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # not everywhere
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 def _bools(path: Path, what: str, ndim: int) -> npt.NDArray[np.bool_]:

@@ -31,14 +31,14 @@ def import_(kind: str, folder: Path, path: Path, quiet: bool) -> None:
 
     \b
     FORMAT says how DIR is laid out:
-      lira            experiment-*/ with keep.npy and logits/ or scores/ (last epoch), and y_train.npy or labels.npy
-      rmia            the same of RMIA's published code, or the folder of Privacy Meter
-      privacy-meter   signals/rmia_signals.npy and models/memberships.npy
-      arrays          logits.npy [models, points, (views,) classes] or true-label probabilities.npy [models, points
-                      (, views)], with membership.npy [models, points] and labels.npy [points]
+      lira           experiment-*/keep.npy, experiment-*/logits/ or scores/, and y_train.npy
+      rmia           the same of RMIA's published code, or a folder of Privacy Meter
+      privacy-meter  signals/rmia_signals.npy and models/memberships.npy
+      arrays         logits.npy [models, points, (views,) classes] or, of the true labels,
+                     probabilities.npy [models, points(, views)]; membership.npy; labels.npy
 
-    Nothing is unpickled. A file that is missing, damaged, not finite or does not fit the others stops the import with
-    its name; no model is left out silently. One model is in memory at a time.
+    Of several epochs the last is taken. Nothing is unpickled. A file that is missing, damaged, not finite or does not
+    fit the others stops the import with its name; no model is left out silently. One model is in memory at a time.
 
     \b
     Examples:

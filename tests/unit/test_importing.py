@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from plmia import Imported, OutputError, PlmiaError, SignalsError, import_signals, read_signals
-from plmia.layouts import FORMATS
+from plmia.importing import write_signals
+from plmia.layouts import FORMATS, look_into
 
 Array = npt.NDArray[Any]
 MODELS, POINTS, VIEWS, CLASSES = 12, 23, 3, 4
@@ -238,6 +240,23 @@ def test_one_model_is_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
     tracemalloc.stop()
     # Signals of one model, membership twice, labels and blocks; the logits are 6.4 MB and all signals 1.3 MB.
     assert peak < 0.3 * whole
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="counts resident pages as Linux shows them")
+def test_what_was_read_of_mapped_files_is_given_back(tmp_path: Path) -> None:
+    folder = lira(tmp_path / "exp", *draw())
+    found = look_into("lira", folder)
+
+    def resident() -> int:
+        text = Path("/proc/self/smaps").read_text()
+        sizes = re.findall(rf"{folder}/\S*/logits/.*\n(?:.*\n)*?Rss: +(\d+) kB", text)
+        assert len(sizes) == MODELS
+        return sum(map(int, sizes))
+
+    assert sum(float(output.values.sum()) for output in found.outputs) != 0
+    assert resident() > 0
+    write_signals(found, tmp_path / "s.npz")
+    assert resident() == 0
 
 
 def test_every_model_is_ticked(tmp_path: Path) -> None:

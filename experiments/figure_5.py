@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .charts import figure, roc_chart
+from .measure import AUC
 from .outcome import Outcome, Rows
 from .setting import TREES, Setting
 from .table_6 import by_depth
@@ -13,11 +14,10 @@ def run(setting: Setting) -> Outcome:
     """Trace the curves, averaged over targets, one panel a depth."""
     ((data, found),) = by_depth(setting, TREES[:1]).items()
     ours: Rows = {
-        (str(depth), name, f"{100 * rate:.3g} %"): {"TPR": result.value(name, i)}
+        (str(depth), name, rate): cells
         for depth, (_, result) in found.items()
         for name in result.measured
-        for i, rate in enumerate(result.rates)
-        if i % 4 == 0
+        for rate, cells in result.points(name).items()
     }
     charts = [
         roc_chart(f"depth {depth}", result.rates, {name: result.mean(name) for name in result.measured})
@@ -25,4 +25,4 @@ def run(setting: Setting) -> Outcome:
     ]
     drawn = figure("figure-5", charts, "ROC curves on logarithmic axes, one panel a depth.", 400)
     claim = best_claim("roc", {f"depth {d} ": result for d, (_, result) in found.items()}, data)
-    return Outcome("figure-5", tuple(source for source, _ in found.values()), ours, (), (drawn,), (claim,))
+    return Outcome("figure-5", tuple(source for source, _ in found.values()), ours, (AUC,), (drawn,), (claim,))

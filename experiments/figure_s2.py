@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .charts import figure, roc_chart
+from .measure import AUC
 from .outcome import Outcome, Rows
 from .setting import MLPS, Setting
 from .trees import best_claim, curves
@@ -13,11 +14,10 @@ def run(setting: Setting) -> Outcome:
     sources = setting.sources(*MLPS)
     found = {source.data: curves(source) for source in sources}
     ours: Rows = {
-        (f"{name}, {data}", f"{100 * rate:.3g} %"): {"TPR": curve.value(name, i)}
+        (f"{name}, {data}", rate): cells
         for data, curve in found.items()
         for name in curve.measured
-        for i, rate in enumerate(curve.rates)
-        if i % 4 == 0
+        for rate, cells in curve.points(name).items()
     }
     charts = [
         roc_chart(data, curve.rates, {name: curve.mean(name) for name in curve.measured})
@@ -26,4 +26,4 @@ def run(setting: Setting) -> Outcome:
     alt = "ROC curves on logarithmic axes, averaged over targets."
     drawn = tuple(figure("figure-s2", charts[i : i + 2], alt, 440) for i in range(0, len(charts), 2))
     claims = tuple(best_claim("roc", {"": curve}, data) for data, curve in found.items())
-    return Outcome("figure-s2", sources, ours, (), drawn, claims)
+    return Outcome("figure-s2", sources, ours, (AUC,), drawn, claims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,8 @@ from plmia.report.static import svg
 from .setting import NOT_RUN, Source
 
 PAPER = Path(__file__).parent / "paper.json"
+# A rate that a target has too few non-members for.
+NOT_RESOLVED = "–"
 HOLDS, FAILS, PARTLY, UNDECIDED = "holds", "does not hold", "holds in part", "not decided here"
 
 Keys = tuple[str, ...]
@@ -25,11 +28,12 @@ Keys = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """A number, its standard deviation over targets, and how many targets there were."""
+    """A number, its standard deviation over targets, how many targets there were, and what each of them gave."""
 
     mean: float
     std: float | None = None
     n: int = 1
+    values: tuple[float, ...] = ()
 
     @classmethod
     def over(cls, values: Sequence[float | None]) -> Value | None:
@@ -38,7 +42,14 @@ class Value:
         if not known or len(known) < len(values):
             return None
         std = float(np.std(known, ddof=1)) if len(known) > 1 else None
-        return cls(round(float(np.mean(known)), 4), None if std is None else round(std, 4), len(known))
+        each = tuple(round(float(value), 4) for value in known) if std is not None else ()
+        return cls(round(float(np.mean(known)), 4), None if std is None else round(std, 4), len(known), each)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values; those of the targets where there are several, in their order."""
+        return {name: value for name, value in vars(self).items() if name != "values"} | (
+            {"values": list(self.values)} if self.values else {}
+        )
 
     def __str__(self) -> str:
         return f"{self.mean:.2f}" if self.std is None else f"{self.mean:.2f} ± {self.std:.2f}"
@@ -129,8 +140,7 @@ class Outcome:
         contents = self.to_json() | {"command": command}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(contents, indent=1, allow_nan=False, ensure_ascii=False)
-            (folder / f"{self.item}.json").write_text(text + "\n", encoding="utf-8")
+            (folder / f"{self.item}.json").write_text(_text(contents), encoding="utf-8")
             names = [f"{self.item}{f'-{i}' if i > 1 else ''}.svg" for i in range(1, len(self.figures) + 1)]
             for name, figure in zip(names, self.figures, strict=True):
                 (folder / name).write_text(svg(figure) + "\n", encoding="utf-8")
@@ -138,6 +148,12 @@ class Outcome:
         except OSError as error:
             raise OutputError(f"cannot write to {folder} ({error.strerror}): choose another folder with -o") from error
         return contents
+
+
+def _text(contents: Mapping[str, Any]) -> str:
+    """JSON with a line for each entry, but lists of numbers on one line."""
+    text = json.dumps(contents, indent=1, allow_nan=False, ensure_ascii=False)
+    return re.sub(r"\[\n[-+.\de,\s]+\]", lambda found: "[" + " ".join(found[0][1:-1].split()) + "]", text) + "\n"
 
 
 @cache
@@ -166,14 +182,14 @@ def _merged(theirs: list[Keys], ours: list[Keys]) -> list[Keys]:
 def _plain(cells: Mapping[str, Cell] | None) -> dict[str, Any] | None:
     if cells is None:
         return None
-    return {name: vars(cell) if isinstance(cell, Value) else cell for name, cell in cells.items()}
+    return {name: cell.to_json() if isinstance(cell, Value) else cell for name, cell in cells.items()}
 
 
 def _numbers(cells: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The paper's cells: a number, a number and its deviation, or words."""
     if cells is None:
         return None
-    return {name: vars(Value(*_pair(cell))) if not isinstance(cell, str) else cell for name, cell in cells.items()}
+    return {name: cell if isinstance(cell, str) else Value(*_pair(cell)).to_json() for name, cell in cells.items()}
 
 
 def _pair(cell: float | list[float]) -> tuple[float, float | None]:
@@ -221,9 +237,9 @@ def _shown(row: Mapping[str, Any], name: str, side: str) -> str:
     cells = row[side]
     if cells is None:
         return NOT_RUN if side == "ours" and name in (row["paper"] or {}) else ""
-    cell = cells.get(name)
-    if cell is None:
-        return "–" if side == "ours" else ""
+    if cells.get(name) is None:
+        return NOT_RESOLVED if side == "ours" and name in cells else ""
+    cell = cells[name]
     if isinstance(cell, str):
         return cell
     return str(Value(**cell))

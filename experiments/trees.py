@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .measure import MAIN, Measured, attacks_called, difference, in_words, judged, of_result, results, roc_at, sign
-from .outcome import UNDECIDED, Claim, Value
+from .measure import AUC, MAIN, Measured, attacks_called, difference, in_words, judged, of_result, results, roc_at, sign
+from .outcome import UNDECIDED, Cell, Claim, Value
 from .setting import Source
 
 ATTACKS = ("pl-mia", "lira", "lira-fixed", "rmia", "pl-mia-eb")
 METRICS = ("AUC", "TPR@1%", "TPR@0.1%", *MAIN[1:])
+# What claims on curves are judged on.
+JUDGED = (AUC, "TPR@0.1%", "TPR@0%")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,15 @@ class Curves:
     def value(self, attack: str, i: int) -> Value | None:
         """TPR in percent at the i-th rate, with its deviation."""
         return Value.over([100 * row[i] for row in self.tpr[attack]])
+
+    def points(self, attack: str) -> dict[str, dict[str, Cell]]:
+        """Cells by FPR: every fourth point of the curve, and what claims are judged on; AUC is of all rates."""
+        cells = self.measured[attack].cells()
+        judged_on = {f"{metric.partition('@')[2].rstrip('%')} %": {"TPR": cells[metric]} for metric in JUDGED[1:]}
+        curve: dict[str, dict[str, Cell]] = {
+            f"{100 * rate:.3g} %": {"TPR": self.value(attack, i)} for i, rate in enumerate(self.rates) if i % 4 == 0
+        }
+        return {"all": {AUC: cells[AUC]}} | judged_on | curve
 
 
 def curves(source: Source) -> Curves:
@@ -50,7 +61,7 @@ def best_claim(name: str, by_group: dict[str, Curves], on: str = "") -> Claim:
     words, signs = [], []
     for group, found in by_group.items():
         for rival in ("lira-fixed", "rmia"):
-            for metric in ("AUC", "TPR@0.1%", "TPR@0%"):
+            for metric in JUDGED:
                 d = difference(found.measured["pl-mia"], found.measured[rival], metric)
                 if d is not None:
                     signs.append(sign(d))

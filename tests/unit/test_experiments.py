@@ -77,7 +77,9 @@ def test_value_over_targets() -> None:
     value = outcome.Value.over([1.0, 2.0, 6.0])
     assert (value.mean, value.n) == (3.0, 3)
     assert value.std == pytest.approx(np.std([1, 2, 6], ddof=1), abs=1e-4)
+    assert value.to_json()["values"] == [1.0, 2.0, 6.0], "paired intervals can be computed from the JSON"
     assert outcome.Value.over([1.0]).std is None
+    assert outcome.Value.over([1.0]).to_json() == {"mean": 1.0, "std": None, "n": 1}
     assert outcome.Value.over([1.0, None]) is None
     assert str(outcome.Value(1.234, 0.5)) == "1.23 ± 0.50"
 
@@ -174,10 +176,11 @@ def test_two_trainings_are_compared_on_targets_with_the_same_members(
     a, b = table_s1._same_targets(other, every)
     assert (a.targets, b.targets) == ((0, 2, 4, 6), (4, 6, 8, 10))
     assert a.references == b.references == 10
-    claim = table_s1._levels(a, b)
+    measured = [measure.measure(source, measure.attacks_called("rmia", "pl-mia")) for source in (a, b)]
+    claim = table_s1._levels(a, *measured)
     assert "4 targets of the same members" in claim.because
     assert claim.verdict == outcome.FAILS, "what does not leak is farther from the paper"
-    assert table_s1._levels(b, a).verdict == outcome.HOLDS
+    assert table_s1._levels(b, *reversed(measured)).verdict == outcome.HOLDS
 
 
 def test_models_are_trained_once_and_more_are_added(tmp_path: Path) -> None:

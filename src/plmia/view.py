@@ -72,7 +72,8 @@ class AttackView:
     references : References
         The reference models' signals and membership.
     population : int array [population]
-        Points known not to be members of the target (held-out data): the population Z of the paper.
+        Points known not to be members of the target (held-out data): the population Z of the paper. P-values hold if
+        they are otherwise like the queries, in how many references trained on them, too.
     labels : int array [points], optional
         Class of each point; needed only by calibration within a class.
     mode : {"online", "offline"}

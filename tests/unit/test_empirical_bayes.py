@@ -139,9 +139,35 @@ def test_the_correlation_of_pairs_is_measured():
 def test_coordinates_that_tell_nothing_are_left_out():
     """Where all views shift alike, their contrasts are noise; where one shifts further, one contrast is kept."""
     assert EmpiricalBayesLR().fit(view_of(20, 8, 3000, 3)).coordinates.rotation.shape == (3, 1)
-    kept = EmpiricalBayesLR().fit(view_of(20, 8, 3000, 3, contrast=1.5)).coordinates.rotation
+    kept = EmpiricalBayesLR().fit(view_of(20, 8, 3000, 3, contrast=0.8)).coordinates.rotation
     assert kept.shape[1] >= 2
     assert kept.T @ kept == pytest.approx(np.eye(kept.shape[1]), abs=1e-9)
+
+
+def test_one_direction_is_kept_where_the_mean_of_views_tells_least():
+    """It is that of Fisher: the inverse of the covariance within points and sides, times the mean shift."""
+    view = view_of(20, 16, 3000, 3, contrast=2.5)
+    direction = EmpiricalBayesLR(bend=np.inf).fit(view).coordinates.rotation
+    assert direction.shape == (3, 1)
+    signals, in_mask = view.references.signals[view.references.rows].astype(float), view.references.in_mask
+    moments = exactly(signals, in_mask)
+    away = (signals - np.where(in_mask[:, :, None], *moments.mean)).reshape(-1, 3)
+    fisher = np.linalg.solve(away.T @ away, (moments.mean[IN] - moments.mean[OUT]).mean(axis=0))
+    assert direction[:, 0] == pytest.approx(fisher / np.linalg.norm(fisher), abs=0.03)
+
+    members = simulate(20, 16, 3000, 3, contrast=2.5)[1][0]
+    joint, first = EmpiricalBayesLR()(view)[:, 0], EmpiricalBayesLR()(one_view(view, 0))[:, 0]
+    assert auc(joint, members) > auc(first, members)
+
+
+def one_view(view, k):
+    """The view with the signals of one of its views."""
+    references = dataclasses.replace(view.references, signals=view.references.signals[:, :, [k]])
+    return dataclasses.replace(view, target=view.target[:, [k]], references=references)
+
+
+def auc(ratio, members):
+    return (ratio[members][:, None] > ratio[~members]).mean()
 
 
 @pytest.mark.parametrize("n_models", [2, 8])

@@ -8,7 +8,9 @@ their estimation noise that decides. Here they are drawn from priors over points
    contrasts say next to nothing of membership, and many that are modelled a little wrongly hide what one says. So
    those are left out whose laws diverge by less than 3 % of what the first coordinate's do: (mean shift)^2 / variance
    + log^2(variance_in / variance_out) / 2. Of 18 views of an image two coordinates are kept, or one. In these the
-   covariance is taken to be diagonal, the same for all points but for the factors below.
+   covariance is taken to be diagonal, the same for all points but for the factors below. Where the contrasts together
+   tell more than the first (of models that trained without augmentation, which know the image and not its shifted
+   views), one coordinate is kept instead: the direction of Fisher, of the largest shift for its variance.
 2. Spread. The variance in coordinate j on side s (IN, OUT) is level_s,j(c) exp(lambda_s): a trend in the centre c of
    the point times a factor of its own that all coordinates share. (lambda_in, lambda_out) is Gaussian over points: the
    sides inform each other, on images almost as much as if they were one. `plmia.priors` has the posterior. Signals

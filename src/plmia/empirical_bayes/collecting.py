@@ -134,7 +134,10 @@ class TurnedPowers(Powers):
         if n_views == 1:
             return [away]
         kept = turned.reshape(-1)[: away.size // n_views * n_kept].reshape(-1, n_kept)
-        np.matmul(away.reshape(-1, n_views), rotation, out=kept)
+        if n_kept == 1:  # not as a product of matrices, which rounds single columns differently from place to place
+            np.einsum("ij,j->i", away.reshape(-1, n_views), rotation[:, 0], out=kept[:, 0])
+        else:
+            np.matmul(away.reshape(-1, n_views), rotation, out=kept)
         return [kept.reshape(*away.shape[:2], n_kept)]
 
 

@@ -43,6 +43,8 @@ CLEARLY = 0.005
 MOST_PAIR_CORRELATION = 0.9
 # Coordinates that tell less than this share of what the first tells cost more by their noise than they give.
 LEAST_TOLD = 0.03
+# So much all others together may tell where nothing leaks.
+TOLD_BY_CHANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,7 @@ class Probe:
     units : list of int arrays
         References that are left out together: complementary pairs, then single ones.
     coordinates : Coordinates
-        The coordinates: eigenvectors of the covariance of the views within points and sides, largest first, as far
-        as they tell IN from OUT.
+        The coordinates; see `Told.directions`.
     pair_correlation : float64 array [coordinates]
         Correlation of the two models of a pair around the means of their sides; 0 without pairs.
     n, mean, squares : float64 arrays [2, points], [2, points, coordinates] twice
@@ -89,25 +90,27 @@ class Probe:
         signals = Coordinates(bend, np.eye(1)).of(conf)
         evidence = exactly(signals, in_mask)
         away = signals - np.where(in_mask[:, :, None], evidence.mean[IN], evidence.mean[OUT])
-        rotation = _rotation(away if away.any() else signals - signals.mean(axis=0))
-        away = away @ rotation
+        told = Told.of(
+            away if away.any() else signals - signals.mean(axis=0),
+            evidence,
+            in_mask,
+            float(rounding(size, references.signals.dtype, bend).mean()),
+        )
+        coordinates = Coordinates(bend, told.directions(), Grain.of(signals))
+        away = away @ coordinates.rotation
         square = away**2
-        inside = np.einsum("rn,rnk->nk", in_mask.astype(np.float64), square)
-        squares, mean = np.stack([inside, square.sum(axis=0) - inside]), evidence.mean @ rotation
-        told = _told(evidence.n, mean, squares, rounding(size, references.signals.dtype, bend).mean())
-        kept = told >= LEAST_TOLD * told[0]
-        coordinates = Coordinates(bend, rotation[:, kept], Grain.of(signals))
-        mean = mean[:, :, kept]
+        sides = (np.einsum("rn,rnk->nk", mask.astype(np.float64), square) for mask in (in_mask, ~in_mask))
+        mean = evidence.mean @ coordinates.rotation
         return cls(
             signals @ coordinates.rotation,
             in_mask,
             coordinates.log_slope(conf),
             units,
             coordinates,
-            _pair_correlation(away[:, :, kept], square[:, :, kept], in_mask, units),
+            _pair_correlation(away, square, in_mask, units),
             evidence.n,
             mean,
-            squares[:, :, kept],
+            np.stack(list(sides)),
             coordinates.hidden(mean, size, references.signals.dtype),
         )
 
@@ -132,28 +135,57 @@ class Probe:
         return sum(len(unit) == 2 for unit in self.units)
 
 
-def _told(n: FloatArray, mean: FloatArray, squares: FloatArray, rounded: float) -> FloatArray:
-    """How well each coordinate [coordinates] tells IN from OUT: the divergence of two Gaussian laws, nearly.
+@dataclass(frozen=True)
+class Told:
+    """What each eigenvector of the covariance of the views within points and sides tells of membership.
 
-    That is the square of the mean shift in deviations, plus half the square of the log ratio of the variances.
+    Parameters
+    ----------
+    vectors : float64 array [views, vectors]
+        The eigenvectors, that of the largest variance first; it is close to the mean of the views.
+    shift, variance : float64 arrays [vectors]
+        Mean shift along each, and variance, both sides alike.
+    ratio : float64 array [vectors]
+        Log ratio of the variances of both sides.
     """
-    both = (n > 0).all(axis=0)
-    freedom = np.maximum(n - 1, 0.0).sum(axis=1)
-    shift = (mean[IN] - mean[OUT])[both] if both.any() else np.zeros((1, mean.shape[2]))
-    shown = freedom > 0
-    variance = squares[shown].sum(axis=1) / freedom[shown, None] if shown.any() else shift.var(axis=0)[None]
-    variance = variance + rounded
-    told: FloatArray = shift.mean(axis=0) ** 2 / variance.mean(axis=0)
-    told += np.log(variance[0] / variance[-1]) ** 2 / 2
-    return told
 
+    vectors: FloatArray
+    shift: FloatArray
+    variance: FloatArray
+    ratio: FloatArray
 
-def _rotation(away: FloatArray) -> FloatArray:
-    """Eigenvectors [views, coordinates] of the second moments of ``away`` [references, points, views]."""
-    flat = away.reshape(-1, away.shape[2])
-    vectors = np.linalg.eigh(flat.T @ flat)[1][:, ::-1]
-    signs: FloatArray = np.where(vectors.sum(axis=0) < 0, -1.0, 1.0)
-    return vectors * signs
+    @classmethod
+    def of(cls, away: FloatArray, evidence: Evidence, in_mask: BoolArray, rounded: float) -> Told:
+        """From deviations ``away`` [references, points, views] of signals with this evidence, rounded by so much."""
+        flat, inside = away.reshape(-1, away.shape[2]), away[in_mask]
+        every, own = flat.T @ flat, inside.T @ inside
+        vectors = np.linalg.eigh(every)[1][:, ::-1]
+        vectors = vectors * np.where(vectors.sum(axis=0) < 0, -1.0, 1.0)
+        both = (evidence.n > 0).all(axis=0)
+        shift = (evidence.mean[IN] - evidence.mean[OUT])[both] @ vectors if both.any() else np.zeros((1, len(every)))
+        freedom = evidence.freedom.sum(axis=1)
+        variance = [
+            np.maximum(np.einsum("vk,vw,wk->k", vectors, squares, vectors), 0.0) / d
+            for squares, d in zip((own, every - own), freedom, strict=True)
+            if d > 0
+        ] or [shift.var(axis=0)]
+        both_sides = np.stack(variance) + rounded
+        return cls(vectors, shift.mean(axis=0), both_sides.mean(axis=0), np.log(both_sides[0] / both_sides[-1]))
+
+    def directions(self) -> FloatArray:
+        """Directions [views, coordinates] that signals are modelled along.
+
+        Vectors are worth keeping by the divergence of two Gaussian laws, nearly: the square of the shift in deviations,
+        plus half the square of the log ratio of the variances. Where the others together tell more than the first (as
+        of models that know an image itself better than its shifted views), it is the one direction of Fisher instead,
+        along which shifts are largest for their deviations.
+        """
+        told = self.shift**2 / self.variance + self.ratio**2 / 2
+        if told[0] + TOLD_BY_CHANCE >= told[1:].sum():
+            return self.vectors[:, told >= LEAST_TOLD * told[0]]
+        kept = told >= LEAST_TOLD * told.max()
+        fisher: FloatArray = self.vectors[:, kept] @ (self.shift / self.variance)[kept]
+        return fisher[:, None] / np.linalg.norm(fisher)
 
 
 def _pair_correlation(away: FloatArray, square: FloatArray, in_mask: BoolArray, units: list[IntArray]) -> FloatArray:
@@ -164,7 +196,7 @@ def _pair_correlation(away: FloatArray, square: FloatArray, in_mask: BoolArray, 
     one, other = np.stack(pairs, axis=1)
     product = np.einsum("rnk,rnk->k", away[one], away[other])
     inside = np.einsum("rn,rnk->k", in_mask.astype(np.float64), square)
-    scale = np.sqrt(inside * (square.sum(axis=(0, 1)) - inside))
+    scale = np.sqrt(inside * np.maximum(square.sum(axis=(0, 1)) - inside, 0.0))
     # Should others than pairs be among the references, their squares count as well: by the share of pairs.
     product *= len(away) / (2 * len(pairs))
     correlation = np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +25,10 @@ CONFORMAL = "FPR, conformal 1%"
 # The paper's columns, and ours beyond the paper.
 MAIN = (AUC, "TPR@0.01%", "TPR@0%")
 BEYOND = ("TPR@0.1%", CONFORMAL)
+
+
+# Two targets that happen to agree would show anything: fewer than this decide nothing.
+FEWEST_TARGETS = 3
 
 
 def attacks_called(*names: str) -> list[Attack]:
@@ -105,18 +110,23 @@ def with_views(source: Source, views: IntArray) -> Source:
 
 
 def difference(a: Measured, b: Measured, metric: str) -> Difference | None:
-    """Paired difference over targets, in percentage points; None where a rate is not resolved or a target is alone."""
+    """Paired difference over targets, in percentage points; None where a rate is not resolved or a target is alone.
+
+    With fewer than `FEWEST_TARGETS` the interval is the whole line, which leaves every verdict open.
+    """
     first, second = a.known(metric), b.known(metric)
-    return compare_over_targets(first, second) if len(first) > 1 and len(second) == len(first) else None
+    if len(first) < 2 or len(second) != len(first):
+        return None
+    found = compare_over_targets(first, second)
+    return found if len(first) >= FEWEST_TARGETS else replace(found, low=-math.inf, high=math.inf)
 
 
 def in_words(name: str, found: Difference | None) -> str:
     """Say a paired difference in words."""
     if found is None:
         return f"{name}: not resolved"
-    return (
-        f"{name}: {found.a:.2f} against {found.b:.2f} ({found.difference:+.2f}, {found.low:+.2f} to {found.high:+.2f})"
-    )
+    interval = "too few targets" if math.isinf(found.high) else f"{found.low:+.2f} to {found.high:+.2f}"
+    return f"{name}: {found.a:.2f} against {found.b:.2f} ({found.difference:+.2f}, {interval})"
 
 
 def sign(found: Difference | None, margin: float = 0.0) -> int:

@@ -243,6 +243,40 @@ def test_verdicts_follow_the_interval() -> None:
     assert (measure.sign(below), measure.sign(below, margin=2.0), measure.sign(below, margin=0.5)) == (-1, 1, -1)
     assert measure.difference(base, _measured([1.0]), "AUC") is None
     assert "+1.00" in measure.in_words("AUC", above)
+    two = measure.difference(_measured([71.0, 72.0]), _measured([70.0, 71.01]), "AUC")
+    assert measure.verdict_above([two]) == outcome.UNDECIDED, "two targets may agree by chance"
+    assert "too few targets" in measure.in_words("AUC", two)
+
+
+def _few(budgets: dict[int, dict[str, list[float]]], metrics: tuple[str, ...]) -> dict[int, dict[str, Any]]:
+    """Measured attacks whose resolved metrics all have the same values."""
+    unresolved = {"TPR@0.1%", "TPR@0.01%"} - set(metrics)
+    return {
+        n: {
+            name: measure.Measured(dict.fromkeys(metrics, values) | dict.fromkeys(unresolved, [None] * len(values)))
+            for name, values in by.items()
+        }
+        for n, by in budgets.items()
+    }
+
+
+def test_claims_on_few_references_are_judged_on_the_metrics_that_the_paper_names() -> None:
+    low, middle, high = [5.0, 5.1, 5.2, 5.3], [5.8, 5.9, 6.0, 6.1], [6.0, 6.1, 6.3, 6.4]
+    names = ("lira-fixed", "pl-mia", "pl-mia-pooled", "pl-mia-eb")
+    few = {"rmia": high} | dict.fromkeys(names, low)
+    claims, every = part("table_s2")._claims, ("AUC", "TPR@0.1%", "TPR@0.01%", "TPR@0%")
+    budgets = {4: few, 32: few | {"pl-mia": middle}, 64: {"rmia": low} | dict.fromkeys(names, high)}
+    rmia, many, ours = claims("Any", _few(budgets, every), several_views=True)
+    assert (rmia.verdict, many.verdict, ours.verdict) == (outcome.HOLDS, outcome.PARTLY, outcome.PARTLY)
+    assert "rmia against pl-mia-pooled, TPR@0.01% at 4" in rmia.because
+    assert "TPR@0.1%" not in rmia.because + many.because
+    assert "competitive" in many.because
+    for metric in ("AUC", "TPR@0.1%", "TPR@0%"):
+        assert f"pl-mia-eb against rmia, {metric} at 4: 5.15" in ours.because
+    single = claims("Any", _few(budgets, ("AUC", "TPR@0%")), several_views=False)
+    assert not any("pl-mia-pooled" in claim.because for claim in single)
+    assert "TPR@0.01% at 4: not resolved" in single[0].because
+    assert claims("Any", _few({64: budgets[64]}, every), several_views=True)[1].verdict == outcome.HOLDS
 
 
 def test_comparison_with_committed_results_finds_what_changed() -> None:

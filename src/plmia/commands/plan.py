@@ -33,7 +33,8 @@ SECONDS = {"s": 1, "m": 60, "h": 3600}
 @click.option(
     "--budget",
     metavar="N|TIME",
-    help="Reference models to pay for, or the time to train them (90s, 30m, 2h); default: twice the pilot's.",
+    help="References in all, the pilot's included, or the time to train them all (90s, 30m, 2h); default: twice the "
+    "pilot's.",
 )
 @click.option(
     "--view-cost",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from plmia.auditing import AuditPlan, default_engine, train_run
 from plmia.data import read_data
+from plmia.design import MembershipDesign
 from plmia.errors import SignalsError
 from plmia.evaluation import Setup
 from plmia.moments import IntArray
@@ -135,7 +136,7 @@ class Setting:
     def sources(self, *names: str) -> tuple[Source, ...]:
         """Return those of the named signals that the folder has; one source where the options name data or a file."""
         folder = self.signals or SIGNALS
-        alone = self.data is not None or _is_signals(folder)
+        alone = self.data is not None or signals_at(folder) is not None
         found = names[:1] if alone else [name for name in names if _located(folder, name)]
         return tuple(self.source(name) for name in found or names[:1])
 
@@ -161,19 +162,46 @@ def _references(signals: Signals, targets: tuple[int, ...]) -> int:
 
 
 def read_named(path: Path, name: str) -> tuple[Signals, dict[str, Any]]:
-    """Read the file or store ``name`` at a path that may be one of them itself; NAME.json beside it says what it is."""
-    if _is_signals(path):
-        return _read(path, path.with_suffix(".json"))
-    found = _located(path, name) or path / "signals"
-    if not _is_signals(found):
+    """Read the signals ``name`` at a path that may be signals itself; NAME.json beside them says what they are.
+
+    Signals are an npz file, a store, or the folder of an audit, which holds one; each may be named with or without
+    ``.npz``. ``leave_out`` in NAME.json lists models that do not count.
+    """
+    found = signals_at(path)
+    if found is not None:
+        return _read(found, _beside(found))
+    if not path.exists():
+        raise SignalsError(
+            f"{path} does not exist: docs/reproduction.md says how whole signals are made; "
+            "without --signals the small ones of the repository are read, with --data models are trained"
+        )
+    found = _located(path, name)
+    if found is None:
         raise SignalsError(f"there are no signals {name!r} in {path}: give --signals FILE, or --data to train them")
-    return _read(found, path / f"{name}.json")
+    return _read(found, _beside(found))
+
+
+def signals_at(path: Path) -> Path | None:
+    """Return the file or store that a path stands for, if it is no folder of several."""
+    places = [path, path / "signals"]
+    if not path.exists():
+        bare = path.with_suffix("") if path.suffix == ".npz" else path
+        places = [bare, bare / "signals", bare.with_name(f"{bare.name}.npz")]
+    return next((place for place in places if _is_signals(place)), None)
 
 
 def _located(folder: Path, name: str) -> Path | None:
     """Where a folder has the signals called ``name``, if it has."""
-    places = (folder / f"{name}.npz", folder / name, folder / name / "signals")
-    return next((place for place in places if _is_signals(place)), None)
+    return signals_at(folder / f"{name}.npz")
+
+
+def _beside(found: Path) -> Path:
+    """NAME.json of signals NAME.npz, NAME or NAME/signals."""
+    if found.is_file():
+        return found.with_suffix(".json")
+    own = found.with_name(f"{found.name}.json")
+    run = found.parent
+    return run.with_name(f"{run.name}.json") if found.name == "signals" and not own.exists() and run.name else own
 
 
 def _is_signals(path: Path) -> bool:
@@ -183,10 +211,18 @@ def _is_signals(path: Path) -> bool:
 @cache
 def _read(path: Path, beside: Path) -> tuple[Signals, dict[str, Any]]:
     about = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+    left_out = about.pop("leave_out", [])
     if path.is_file():
-        return read_signals(path), about
+        return _without(read_signals(path), left_out), about
     store = SignalStore.open(path)
-    return store.signals(), about_store(store) | about
+    return _without(store.signals(), left_out), about_store(store) | about
+
+
+def _without(signals: Signals, models: list[int]) -> Signals:
+    if not models:
+        return signals
+    kept = np.setdiff1d(np.arange(signals.n_models), models)
+    return replace(signals, values=signals.values[kept], design=MembershipDesign(signals.design.matrix[kept]))
 
 
 def about_store(store: SignalStore) -> dict[str, Any]:

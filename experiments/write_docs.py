@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from .outcome import PAPER, markdown, paper_numbers, table
+from .outcome import NOT_RESOLVED, PAPER, markdown, paper_numbers, table
 from .setting import HERE, NOT_RUN
 
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
@@ -23,16 +23,19 @@ Every table and figure of *Membership Inference via Pairwise Likelihood Ratios* 
 `plmia reproduce --list` names all {n}, `plmia reproduce table-2` runs one, `make reproduce-quick` runs all of them on
 small signals that are kept in the repository. Each prints ours beside the paper's numbers and writes JSON, Markdown and
 SVG. This page is written from the JSON files in `experiments/results`; what was not run here is marked "{not_run}".
+"{not_resolved}" stands for a rate that is not resolved: a target has too few non-members among its queries for it (a
+TPR at 0.01 % FPR needs 10,000, one at 0.1 % needs 1,000; 0 % is always there). An empty cell has no such number.
 
 What was run: CIFAR-10 with Wide-ResNets, 18 views, trained with augmentation, and once more as the paper says, without;
 perceptrons on Location-30 (a table of 446 bits, 30 classes), Adult, Covertype (20,000 rows) and Fashion-MNIST (30,000
 images) with the paper's 254 references, and boosted trees on the first three with 126, in place of Purchase-100.
 CIFAR-100, CINIC-10 and Purchase-100 run from the published archives with `--data` where a user has them.
 Numbers are percent, mean and standard deviation over targets. A difference between two attacks is paired over targets,
-with a 95 % interval of Student's t; where the interval leaves it open the verdict says so. Nothing was
-tuned on the targets: attacks run with their defaults, empirical Bayes chooses with reference models in the target's
-place. Perceptrons train for 50 epochs, or for 100, 200 or 400 with a falling learning rate: for the first of these that
-gets 99.5 % of a pilot's members right. `pl-mia-eb` and the conformal false-positive rate are ours, beyond the paper.
+with a 95 % interval of Student's t; where the interval leaves it open the verdict says so. The JSON files keep the
+value of each target, so that every interval can be computed again. Nothing was tuned on the targets: attacks run with
+their defaults, empirical Bayes chooses with reference models in the target's place. Perceptrons train for 50 epochs, or
+for 100, 200 or 400 with a falling learning rate: for the first of these that gets 99.5 % of a pilot's members right.
+`pl-mia-eb` and the conformal false-positive rate are ours, beyond the paper.
 
 Commands below with `--signals full` read a folder of whole signals, which are too large for the repository. They are
 made, the first two on a GPU, by
@@ -53,8 +56,11 @@ made, the first two on a GPU, by
         plmia audit --data covertype20k.npz --recipe "gbdt?depth=$depth" --references 128 -o full/covertype_gbdt_$depth
     done
 
-A file `NAME.json` beside each names its data: `{{"data": "Adult"}}`. Without that option the same commands run on the
-signals in `experiments/signals`: 2,000 points of the same Wide-ResNets, 800 points of the same perceptrons and of the
+A file `NAME.json` beside each names its data: `{{"data": "Adult"}}`. An audit trains a target and its references; of
+the Wide-ResNets without augmentation only the 34 references are used, each in the target's place in turn, which
+`full/cifar10_wrn_plain.json` says: `{{"data": "CIFAR-10, no augmentation", "leave_out": [0]}}`. A file
+`full/cifar10_wrn_plain.npz` will do as well as the folder. Without that option the same commands run on the signals in
+`experiments/signals`: 2,000 points of the same Wide-ResNets, 800 points of the same perceptrons and of the
 boosted trees on Location-30.
 """
 WHY = """## Where we disagree, and the experiment that says why
@@ -70,7 +76,7 @@ WHY = """## Where we disagree, and the experiment that says why
   ([figure-3](#figure-3)) and the threshold flags far more than it says; [figure-4](#figure-4) does the same with
   statistics simulated from the paper's model, where it is skewed and where it is not.
 - **Theorem thm:main (III)** compares two formulas, of which one takes comparisons that share a query for independent;
-  the simulation is at [table-3](#table-3).
+  [table-3](#table-3) has the power of both attacks: they differ by what ties of votes cost.
 - **Training.** [table-s1](#table-s1) trains as the paper says, without augmentation, and once more with it, on the same
   halves: which of the two has the paper's accuracy and its level of leakage is decided there, and
   [table-2](#table-2) has all attacks on both. What further views and pooling do where training had no augmentation is
@@ -93,7 +99,8 @@ def page() -> str:
     """Contents of docs/reproduction.md."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
     items = [item for item in paper_numbers() if item in found]
-    parts = [HEAD.format(n=len(paper_numbers()), not_run=NOT_RUN), "## Verdicts", _verdicts(found, items), WHY]
+    head = HEAD.format(n=len(paper_numbers()), not_run=NOT_RUN, not_resolved=NOT_RESOLVED)
+    parts = [head, "## Verdicts", _verdicts(found, items), WHY]
     parts += [_section(found[item], RESULTS) for item in items]
     for folder, paths in groupby(_further("json"), lambda path: path.parent):
         parts.append(f'<a id="{folder.name}"></a>\n\n## Once more: {folder.name}')

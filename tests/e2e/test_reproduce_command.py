@@ -75,6 +75,9 @@ def test_signals_of_ones_own(command: Run, signals_file: Callable[..., Path], tm
         result = command("reproduce", item, "--signals", path, "--targets", 2, "--quick", "-o", tmp_path / "out")
         assert result.exit_code == 0, result.output
         assert "data of your own" in result.stdout or item.startswith(("figure", "table-s3"))
+        contents = json.loads((tmp_path / "out" / f"{item}.json").read_text(encoding="utf-8"))
+        short = f"{path.parent.name}/{path.stem}"
+        assert contents["command"] == f"plmia reproduce {item} --targets 2 --signals {short} --quick"
 
 
 def test_models_trained_for_one_experiment_serve_the_next(
@@ -104,7 +107,8 @@ def test_models_trained_for_one_experiment_serve_the_next(
         (("table-9",), "the paper has no 'table-9'"),
         (("table-2", "--recipe", "mlp"), "--recipe trains on data"),
         (("table-2", "--data", "a.npz", "--signals", "b.npz"), "give one of the two"),
-        (("table-2", "--signals", "nowhere"), "there are no signals 'cifar10_wrn'"),
+        (("table-2", "--signals", "nowhere"), "nowhere does not exist: docs/reproduction.md says how"),
+        (("table-2", "--signals", "."), "there are no signals 'cifar10_wrn'"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str, command: Run, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from plmia.calibration import BinaryVote
 from plmia.commands.reproduce import PACKAGE, load_experiments
 from plmia.errors import SignalsError
 from plmia.report.static import svg
+from plmia.store import SignalStore
 from plmia.theory import Hypothesis, blr_law, gaussian_tpr, glr_law
 
 load_experiments()
@@ -151,6 +152,31 @@ def test_signals_that_are_not_there(tmp_path: Path) -> None:
         setting.Setting(signals=tmp_path).source("any")
 
 
+def test_a_path_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SignalsError, match=r"nowhere does not exist: docs/reproduction.md says how"):
+        setting.Setting(signals=tmp_path / "nowhere").source("any")
+
+
+def test_a_file_and_the_folder_of_an_audit_are_read_alike(signals_file: Write, tmp_path: Path) -> None:
+    path = signals_file(models=17)
+    signals = setting.read_named(path, "any")[0]
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "a.npz").write_bytes(path.read_bytes())
+    store = SignalStore.create(full / "b" / "signals", {}, signals.design, ["plain"] * signals.n_views)
+    store.append(range(17), signals.values.astype(np.float32), [{} for _ in range(17)])
+    for name in "ab":
+        (full / f"{name}.json").write_text(json.dumps({"data": name, "leave_out": [16]}), encoding="utf-8")
+    assert len(setting.Setting(signals=full).sources("a", "b")) == 2
+    for name in "ab":
+        for asked in (full, full / name, full / f"{name}.npz"):
+            source = setting.Setting(signals=asked).source(name)
+            assert (source.data, source.signals.n_models) == (name, 16)
+            assert "leave_out" not in source.to_json()
+            assert np.allclose(source.signals.values, signals.values[:16], atol=0.01)
+        assert len(setting.Setting(signals=full / name).sources("a", "b")) == 1
+
+
 def test_sources_are_those_that_the_folder_has(signals_file: Write, tmp_path: Path) -> None:
     path = signals_file(models=16)
     folder = tmp_path / "folder"
@@ -279,16 +305,65 @@ def test_claims_on_few_references_are_judged_on_the_metrics_that_the_paper_names
     assert claims("Any", _few({64: budgets[64]}, every), several_views=True)[1].verdict == outcome.HOLDS
 
 
-def test_comparison_with_committed_results_finds_what_changed() -> None:
-    compare = part("compare")
-    row = {"keys": ["a"], "ours": {"AUC": {"mean": 70.0, "std": None, "n": 1}}, "paper": None}
-    assert not list(compare.differences({"rows": [row]}, {"rows": [row]}))
-    near = {"keys": ["a"], "ours": {"AUC": {"mean": 70.0 + compare.NOISE / 2, "std": None, "n": 1}}, "paper": None}
-    far = {"keys": ["a"], "ours": {"AUC": {"mean": 71.0, "std": None, "n": 1}}, "paper": None}
-    gone = {"keys": ["a"], "ours": {"AUC": None}, "paper": None}
-    assert not list(compare.differences({"rows": [near]}, {"rows": [row]}))
-    for other in (far, gone, {"keys": ["b"], "ours": {}, "paper": None}):
-        assert list(compare.differences({"rows": [other]}, {"rows": [row]}))
+def _committed() -> dict[str, Any]:
+    number = {"mean": 70.0, "std": 1.0, "n": 2, "values": [69.3, 70.7]}
+    rows = [
+        {"keys": ["a"], "ours": {"AUC": number, "epochs": "50", "TPR@0%": None}, "paper": {"AUC": {"mean": 1.0}}},
+        {"keys": ["b"], "ours": None, "paper": {}},
+    ]
+    claims = [{"claim": "It is so.", "verdict": "holds", "because": "70.00 against 60.00."}]
+    return {"rows": rows, "claims": claims, "metrics": ["AUC"]}
+
+
+def _ours(contents: dict[str, Any]) -> dict[str, Any]:
+    cells: dict[str, Any] = contents["rows"][0]["ours"]
+    return cells
+
+
+MUTATIONS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "mean": lambda c: _ours(c)["AUC"].update(mean=70.6),
+    "mean of another size": lambda c: _ours(c)["AUC"].update(mean=69.4),
+    "std": lambda c: _ours(c)["AUC"].update(std=1.6),
+    "no std": lambda c: _ours(c)["AUC"].update(std=None),
+    "targets": lambda c: _ours(c)["AUC"].update(n=3),
+    "a number that is none": lambda c: _ours(c).update(AUC=float("nan")),
+    "a mean that is none": lambda c: _ours(c)["AUC"].update(mean=float("nan")),
+    "words": lambda c: _ours(c).update(epochs="100"),
+    "no words": lambda c: _ours(c).update(epochs=None),
+    "not resolved": lambda c: _ours(c).update(AUC=None),
+    "resolved": lambda c: _ours(c).update({"TPR@0%": {"mean": 1.0, "std": None, "n": 1}}),
+    "cell gone": lambda c: _ours(c).pop("epochs"),
+    "unresolved cell gone": lambda c: _ours(c).pop("TPR@0%"),
+    "new cell": lambda c: _ours(c).update(more="1"),
+    "new unresolved cell": lambda c: _ours(c).update(more=None),
+    "row gone": lambda c: c["rows"].pop(),
+    "row new": lambda c: c["rows"].append({"keys": ["c"], "ours": {}, "paper": None}),
+    "row not run": lambda c: c["rows"][0].update(ours=None),
+    "row run": lambda c: c["rows"][1].update(ours={}),
+    "paper": lambda c: c["rows"][0].update(paper={"AUC": {"mean": 2.0}}),
+    "verdict": lambda c: c["claims"][0].update(verdict="does not hold"),
+    "claim": lambda c: c["claims"][0].update(claim="It is not so."),
+    "claim gone": lambda c: c["claims"].clear(),
+    "claim new": lambda c: c["claims"].append({"claim": "More.", "verdict": "holds", "because": ""}),
+    "columns": lambda c: c["metrics"].append("TPR@0%"),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_comparison_with_committed_results_finds_what_changed(name: str) -> None:
+    changed = _committed()
+    MUTATIONS[name](changed)
+    differences = part("compare").differences
+    assert list(differences(changed, _committed()))
+    assert list(differences(_committed(), changed))
+
+
+def test_comparison_with_committed_results_passes_over_noise() -> None:
+    compare, near = part("compare"), _committed()
+    number = _ours(near)["AUC"]
+    number.update(mean=70.0 + compare.NOISE / 2, std=1.0 - compare.NOISE / 2, values=[69.5, 70.7])
+    near["claims"][0]["because"] = "70.12 against 60.00."
+    assert not list(compare.differences(near, _committed()))
 
 
 def test_dots_show_ours_beside_the_paper() -> None:

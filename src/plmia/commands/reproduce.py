@@ -113,11 +113,19 @@ def _command(name: str, setting: Any) -> str:
     for option in ("references", "targets", "recipe"):
         if getattr(setting, option) is not None:
             words.append(f"--{option} {getattr(setting, option)}")
-    for option in ("data", "signals"):
-        if getattr(setting, option) is not None:
-            words.append(f"--{option} {getattr(setting, option).name}")
+    if setting.data is not None:
+        words.append(f"--data {setting.data.name}")
+    if setting.signals is not None:
+        words.append(f"--signals {_shown(setting.signals)}")
     words += ["--quick"] * setting.quick + ([f"--seed {setting.seed}"] if setting.seed else [])
     return " ".join(words)
+
+
+def _shown(path: Path) -> str:
+    """A folder of several signals by its name; signals in a folder by its name and their own, without .npz."""
+    alone = import_module(f"{PACKAGE}.setting").signals_at(path) is not None
+    last = [part for part in path.parts if part not in (path.anchor, "..")][-2 if alone else -1 :]
+    return "/".join(last).removesuffix(".npz") if len(last) > 1 else "".join(last) or "."
 
 
 def load_experiments() -> ModuleType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from plmia.attacks import Attack
 from plmia.report.plots import Figure
 
@@ -61,7 +63,7 @@ def _claims(found: Found) -> tuple[Claim, ...]:
         for n, by in found.items()
         if len(by) > 1 and "pl-mia" in by
     }
-    known = {n: gain for n, gain in gains.items() if gain is not None}
+    known = {n: gain for n, gain in gains.items() if gain is not None and math.isfinite(gain.high)}
     if len(known) < 2:
         return tuple(Claim(name, UNDECIDED, "More targets and budgets are needed.") for name in ("few", "many"))
     few, many = min(known), max(known)

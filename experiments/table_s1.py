@@ -107,7 +107,8 @@ def _levels(plain: Source, *both: dict[str, Measured]) -> Claim:
     for name in COMPARED:
         level = stated["CIFAR-10", "online", name]
         means = [sum(found[name].known(AUC)) / len(plain.targets) for found in both]
-        far = difference(*(_distance(found[name], level) for found in both), AUC)
+        here, there = (_distance(found[name], level) for found in both)
+        far = difference(here, there, AUC)
         signs.append(-sign(far))
         words.append(
             f"{name}, {level:.2f} in the paper: {means[0]:.2f} without and {means[1]:.2f} with augmentation; "

@@ -109,8 +109,78 @@ def exposure(scores: Scores, queries: IntArray, members: BoolArray, fdr: float, 
         How many known non-members the p-values count.
     """
     named = discoveries(scores.log10_p_conformal[queries], fdr)
-    least = max(1, math.ceil(len(queries) / (fdr * (population + 1))))
+    least = least_named(len(queries), population, fdr)
     return Exposure(fdr, int(np.count_nonzero(named)), int(np.count_nonzero(named & members[queries])), least)
+
+
+def least_named(evaluated: int, population: int, fdr: float) -> int:
+    """Fewest of ``evaluated`` points that can be named: no p-value is below 1 / (|Z| + 1)."""
+    return max(1, math.ceil(round(evaluated / (fdr * (population + 1)), 9)))
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Why nobody was named: the split into population and evaluated points names many at once, or none.
+
+    Parameters
+    ----------
+    fdr : float
+        The false discovery rate.
+    members, non_members, population : int
+        Evaluated members and non-members, and known non-members.
+    standing : int
+        Members above every evaluated non-member: about so many could be named.
+    """
+
+    fdr: float
+    members: int
+    non_members: int
+    population: int
+    standing: int
+
+    @property
+    def evaluated(self) -> int:
+        """How many points are hypotheses."""
+        return self.members + self.non_members
+
+    @property
+    def least(self) -> int:
+        """Fewer than this are never named; may be more than there are."""
+        return least_named(self.evaluated, self.population, self.fdr)
+
+    @property
+    def larger(self) -> int | None:
+        """The smallest population that lets those who stand out be named, of at most half the non-members."""
+        outsiders = self.non_members + self.population
+        sizes = range(self.population + 1, outsiders // 2 + 1)
+        return next((size for size in sizes if self._least_with(size) <= self.standing), None)
+
+    def _least_with(self, population: int) -> int:
+        return least_named(self.evaluated + self.population - population, population, self.fdr)
+
+    def __str__(self) -> str:
+        evaluated = f"{self.evaluated:,} evaluated record{'s' * (self.evaluated != 1)}"
+        if self.least > self.evaluated:
+            why = f"a population of {self.population:,} can name none of {evaluated}"
+        else:
+            why = f"a population of {self.population:,} names at least {self.least:,} of {evaluated} at once, or none"
+        larger = self.larger
+        if larger is None:
+            stand = f"{self.standing:,} {'stands' if self.standing == 1 else 'stand'} above every evaluated non-member"
+            remedy = f"only {stand}, too few for a larger population to name them"
+        else:
+            remedy = (
+                f"with --population {larger} it takes {self._least_with(larger):,}, and about {self.standing:,} stand "
+                "out, at the price of fewer evaluated non-members and so wider intervals"
+            )
+        return (
+            f"Single records cannot be named with this split at a false discovery rate of {100 * self.fdr:g} %, which "
+            f"does not mean that nobody is exposed: {why}; {remedy}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain Python values."""
+        return {"least": self.least, "standing": self.standing, "population": self.larger, "text": str(self)}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from plmia.comparison import Difference
 from plmia.errors import PlmiaError
 from plmia.metrics import fpr_key
 from plmia.sides import Measured, Method, Run, Side, change_of, holm, method_of
+from plmia.verdict import strongest
 
 # Shown where all runs have the non-members for it.
 USUAL_FPRS = (0.01, 0.001)
@@ -101,7 +102,12 @@ class Pair:
         It is picked by the sum of both sides, which says nothing of their difference.
         """
         rate = next((row.fpr for row in self.rows if row.fpr is not None), None)
-        return max((row for row in self.rows if row.fpr == rate), key=lambda row: row.first.value + row.other.value)
+        area = {row.label: row.first.value + row.other.value for row in self.rows if row.fpr is None}
+
+        def found(row: Row) -> tuple[float, float]:
+            return row.first.value + row.other.value, area.get(row.label, 0.0)
+
+        return strongest((row for row in self.rows if row.fpr == rate), found)
 
     @property
     def text(self) -> str:

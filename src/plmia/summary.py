@@ -127,15 +127,16 @@ class Summary:
         warned = [check.warning for _, check in sorted(self._likeness.items()) if check]
         warned.append(self._sizes_of[min(self._sizes_of)].warning)
         notes += [_sentence(warning) for warning in warned if warning]
+        if (unnamed := self.verdict.unnamed) is not None:
+            notes.append(str(unnamed))
         if self._power and self._power.warning:
             notes.append(_sentence(self._power.warning))
         wrong = {name: found for name in self._assessments if (found := self._refuted(name)) is not None}
         if wrong:
-            level, share = max(wrong.values(), key=lambda found: found[1])
+            accused = "; ".join(_accused(level, wrong) for level in dict.fromkeys(found[0] for found in wrong.values()))
             notes.append(
-                f"The combined p-value of {', '.join(wrong)} is nominal only: promising {100 * level:g} %, it would "
-                f"accuse {100 * share:.1f} % of the known non-members, so its threshold is not used. All decisions are "
-                "by the conformal p-value (log10_p_conformal), which holds; nothing needs to be done."
+                f"The combined p-value of {', '.join(wrong)} is nominal only: {accused}, so its threshold is not used. "
+                "All decisions are by the conformal p-value (log10_p_conformal), which holds; nothing needs to be done."
             )
         return notes
 
@@ -282,6 +283,13 @@ def _decision(each: list[dict[str, Any]]) -> dict[str, Any]:
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+def _accused(level: float, wrong: dict[str, tuple[float, float]]) -> str:
+    """What share of the known non-members the attacks refuted at a level accuse: from the least to the most."""
+    shares = sorted({f"{100 * share:.1f}" for at, share in wrong.values() if at == level}, key=float)
+    many = f" to {shares[-1]} % of the known non-members, depending on the attack" if len(shares) > 1 else ""
+    return f"promising {100 * level:g} %, it would accuse {shares[0]}" + (many or " % of the known non-members")
 
 
 def _sentence(text: str) -> str:

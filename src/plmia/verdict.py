@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from plmia.assessment import CONFIDENCE, Assessment
 from plmia.intervals import Interval, mean_rate
+from plmia.records import Naming
+
+T = TypeVar("T")
 
 # The false-positive rate of the verdict: the first of these at which so many non-members may lie above the cut, or the
 # last if one may.
@@ -41,6 +44,8 @@ class Verdict:
         How many models were attacked.
     auc : float
         Lower end, for all attacks and targets at once, of the largest area under a ROC curve.
+    unnamed : Naming or None
+        Why nobody could be named, where the split is the reason.
     """
 
     attack: str
@@ -51,6 +56,7 @@ class Verdict:
     least: int
     targets: int
     auc: float = 0.0
+    unnamed: Naming | None = None
 
     @property
     def leaks(self) -> bool:
@@ -63,8 +69,8 @@ class Verdict:
 
     def __str__(self) -> str:
         records = f"{_count(self.exposed)} exposed at a false discovery rate of {100 * VERDICT_FDR:g} %"
-        if self.exposed == 0 and self.least > 1:
-            records += f" (the population is so small that it takes {self.least:,} at once to name any)"
+        if self.unnamed is not None:
+            records = "single records cannot be named with this split, which does not mean that nobody is exposed"
         mean = f" on average over {self.targets} targets" if self.targets > 1 else ""
         ranked = f"members score above non-members (area under the curve at least {self.auc:.3f})"
         if self.fpr is None or self.tpr is None or self.interval is None:
@@ -96,6 +102,7 @@ class Verdict:
             "interval": self.interval.to_json() if self.interval else None,
             "exposed": self.exposed,
             "least_exposed": self.least,
+            "unnamed": self.unnamed.to_json() if self.unnamed else None,
             "fdr": VERDICT_FDR,
             "exposed_by": "conformal",
             "targets": self.targets,
@@ -122,13 +129,13 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
         area = sum(a.metrics.auc for a in group)
         return (sum(a.metrics.tpr_at(fpr).tpr for a in group) if fpr is not None else 0.0, area)
 
-    # Ties go to the larger area, then to the name that comes last: the refined attacks stand behind the plain ones.
-    best = max(reversed(list(assessments)), key=found)
+    best = strongest(assessments, found)
     group = assessments[best]
     exposures = [next(e for e in a.exposures if e.fdr == VERDICT_FDR) for a in group]
     exposed, least = sum(e.n_discoveries for e in exposures) / len(group), max(e.least for e in exposures)
+    unnamed = _unnamed(group) if exposed == 0 and least > 1 else None
     if fpr is None:
-        return Verdict(best, None, None, None, exposed, least, len(group), auc)
+        return Verdict(best, None, None, None, exposed, least, len(group), auc, unnamed)
     rates = [a.metrics.tpr_at(fpr).tpr for a in group]
     if len(group) < MANY_TARGETS:
         # All joint intervals hold at once, so their mean ends bound the mean over these targets.
@@ -137,7 +144,32 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
         mean = mean_rate([a.metrics.tpr_at(fpr) for a in group], 1 - (1 - CONFIDENCE) / len(assessments))
         low, high = mean.low, mean.high
     interval = Interval(low, high, CONFIDENCE)
-    return Verdict(best, fpr, sum(rates) / len(rates), interval, exposed, least, len(group), auc)
+    return Verdict(best, fpr, sum(rates) / len(rates), interval, exposed, least, len(group), auc, unnamed)
+
+
+def strongest(candidates: Iterable[T], found: Callable[[T], tuple[float, ...]]) -> T:
+    """Pick the candidate that finds most; whoever names one attack of several picks it here.
+
+    Parameters
+    ----------
+    candidates : iterable
+        In the order of their attacks.
+    found : callable
+        What each finds, and what decides between equals: the larger area, say. Those that are equal in all go to the
+        last, since the refined attacks stand behind the plain ones.
+    """
+    return max(reversed(list(candidates)), key=found)
+
+
+def _unnamed(group: Sequence[Assessment]) -> Naming:
+    """Why an attack names nobody: of the target where most members stand out."""
+
+    def naming(a: Assessment) -> Naming:
+        m, population = a.metrics, a.decisions[0].population
+        assert population is not None  # noqa: S101 - every decision names it
+        return Naming(VERDICT_FDR, m.n_members, m.n_non_members, population, round(m.tpr_at(0.0).tpr * m.n_members))
+
+    return max(map(naming, group), key=lambda found: found.standing)
 
 
 def _count(exposed: float) -> str:

@@ -10,8 +10,9 @@ import pytest
 from plmia import ATTACKS, Setup, attack_targets
 from plmia.assessment import assess
 from plmia.intervals import Interval
+from plmia.records import Naming, least_named
 from plmia.signals import Signals
-from plmia.verdict import Verdict, reach_verdict
+from plmia.verdict import Verdict, reach_verdict, strongest
 
 Simulate = Callable[..., Signals]
 
@@ -38,8 +39,12 @@ def test_no_more_than_guessing_is_called_no_leak() -> None:
     assert not verdict.leaks
     assert str(verdict).startswith("No leak was shown: guessing would find 1 %. With at most 1 false accusation in 100")
     assert "0 records are exposed" in str(verdict)
-    small = Verdict("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 0, 138, 1)
-    assert str(small).endswith("5 % (the population is so small that it takes 138 at once to name any).")
+    naming = Naming(0.05, 985, 762, 253, 64)
+    small = Verdict("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 0, 138, 1, unnamed=naming)
+    assert str(small).endswith(
+        "; single records cannot be named with this split, which does not mean that nobody is exposed."
+    )
+    assert small.to_json()["unnamed"]["text"] == str(naming)
     assert "1 record is exposed" in str(Verdict("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 1, 1, 1))
 
 
@@ -113,3 +118,33 @@ def test_many_targets_are_averaged(simulate_signals: Simulate) -> None:
     joint = [a.joint[0.01] for a in groups["lira"]]
     assert verdict.interval is not None
     assert verdict.interval.high - verdict.interval.low < 0.5 * (joint[0].high - joint[0].low)
+
+
+def test_a_larger_population_is_advised_only_if_it_names_those_who_stand_out() -> None:
+    naming = Naming(0.05, 985, 762, 253, 64)
+    larger = naming.larger
+    assert larger is not None
+    assert 253 < larger <= (762 + 253) // 2
+    assert least_named(2000 - larger, larger, 0.05) <= 64 < least_named(2000 - larger + 1, larger - 1, 0.05)
+    assert "names at least 138 of 1,747 evaluated records at once, or none" in str(naming)
+    assert f"with --population {larger} it takes" in str(naming)
+
+
+@pytest.mark.parametrize("standing", [0, 1, 5])
+def test_no_population_is_advised_where_none_helps(standing: int) -> None:
+    naming = Naming(0.05, 985, 762, 253, standing)
+    assert naming.larger is None
+    assert "--population" not in str(naming)
+    assert "too few for a larger population" in str(naming)
+
+
+def test_of_few_records_no_impossible_number_is_asked() -> None:
+    naming = Naming(0.05, 15, 8, 7, 3)
+    assert naming.least > naming.evaluated
+    assert "a population of 7 can name none of 23 evaluated records" in str(naming)
+    assert str(naming.least) not in str(naming)
+
+
+def test_equals_go_to_the_last_and_before_that_to_the_larger_second_value() -> None:
+    found = {"a": (1.0, 0.7), "b": (1.0, 0.9), "c": (1.0, 0.9), "d": (0.5, 1.0)}
+    assert strongest(found, found.__getitem__) == "c"

@@ -11,6 +11,7 @@ from plmia.errors import PlmiaError
 from plmia.intervals import Interval, tpr_interval
 from plmia.saved import SavedResults
 from plmia.terminal import stdout
+from plmia.verdict import strongest
 
 FAILED = 3
 
@@ -55,7 +56,8 @@ def gate(
         )
     saved = SavedResults(run)
     found = _intervals(saved, list(dict.fromkeys(names)) or saved.attacks, at_fpr, confidence)
-    (attack, target), (tpr, interval) = max(found.items(), key=lambda item: (item[1][1].high, item[1][0]))
+    attack, target = worst_of = strongest(found, lambda key: (found[key][1].high, found[key][0], found[key][2]))
+    tpr, interval, _ = found[worst_of]
     passed = interval.high <= max_tpr
     text = (
         f"{'PASS' if passed else 'FAIL'}: with at most {100 * at_fpr:g} % false accusations, {attack} identifies "
@@ -73,12 +75,12 @@ def gate(
 
 def _intervals(
     saved: SavedResults, attacks: list[str], fpr: float, confidence: float
-) -> dict[tuple[str, int], tuple[float, Interval]]:
-    """TPR of each attack on each target with an interval; together they hold with ``confidence``."""
+) -> dict[tuple[str, int], tuple[float, Interval, float]]:
+    """TPR of each attack on each target with an interval, which hold together with ``confidence``, and the AUC."""
     each = 1 - (1 - confidence) / (len(attacks) * len(saved.targets))
     found = {}
     for attack in attacks:
         for target in saved.targets:
             roc = saved.roc(attack, target)
-            found[attack, target] = roc.tpr_at(fpr).tpr, tpr_interval(roc, fpr, each)
+            found[attack, target] = roc.tpr_at(fpr).tpr, tpr_interval(roc, fpr, each), roc.auc
     return found

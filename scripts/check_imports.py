@@ -15,7 +15,7 @@ from pathlib import Path
 # The data flow, left to right: a module (or a sub-package) may import only what stands before it.
 DATA_FLOW = """
     errors user_code numerics cauchy_sum progress
-    archives data design signals layouts importing store_files store_layout store_records stacks store
+    archives data array_names design signals layouts importing store_files store_layout store_records stacks store
     recipes engines training interop
     moments view gaussian trends priors empirical_bayes pointwise population calibration attacks scoring
     frames metrics theory self_check tail decisions records intervals comparison epsilon gaussianity evaluation

@@ -23,7 +23,7 @@ from plmia.errors import DataError, PopulationError, RecipeError, ReferencesErro
 from plmia.evaluation import Setup
 from plmia.frames import Overview
 from plmia.given_target import GivenTarget
-from plmia.recipes.named import parse_recipe
+from plmia.recipes.named import as_recipe, described
 from plmia.recipes.recipe import Recipe, Trained, views_for
 from plmia.recipes.views import View, check_views
 from plmia.records import RecordTable
@@ -256,6 +256,7 @@ def score_run(
     tick: Callable[[int], None] = lambda _: None,
     show_records: bool = True,
     extras: Extras | None = None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Attack model 0 of the store and write metrics.json, scores.npz, records.csv and report.html.
 
@@ -271,6 +272,8 @@ def score_run(
         Whether the report shows images, features or texts of records.
     extras : Extras, optional
         Texts and names that the report may show.
+    notes : sequence of str
+        What is known beforehand and must stand beside the results.
     """
     from plmia.report import Extras as Shown
     from plmia.report import write_report
@@ -279,6 +282,7 @@ def score_run(
     records = store.finished().values()
     about = {
         "audit": plan.about(),
+        "recipe": described(plan.recipe),
         "signals": {"models": signals.n_models, "points": signals.n_points, "views": signals.n_views},
         "mode": plan.setup.mode,
         "targets": [0],
@@ -287,7 +291,7 @@ def score_run(
         "test_accuracy": _mean([record.get("test_accuracy") for record in records]),
     }
     setup = replace(plan.setup, references=plan.references)
-    metrics = run_attacks(signals, plan.attacks, [0], setup, folder, about, tick, may_skip=plan.may_skip)
+    metrics = run_attacks(signals, plan.attacks, [0], setup, folder, about, tick, may_skip=plan.may_skip, notes=notes)
     shown = replace(extras or Shown(), data=plan.data, signals=signals)
     write_report(folder, shown, show_records=show_records)
     return metrics
@@ -369,7 +373,7 @@ def audit(
     True
     """
     data = LabelledData(np.asarray(X), np.asarray(y), None if groups is None else np.asarray(groups))
-    recipe = model if hasattr(model, "to_json") else _as_recipe(model)
+    recipe = model if hasattr(model, "to_json") else as_recipe(model)
     plan = AuditPlan(
         data,
         recipe,
@@ -385,13 +389,3 @@ def audit(
         warnings.warn(warning, stacklevel=2)
     where = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="plmia-"))
     return run_audit(plan, where, engine or default_engine(recipe))
-
-
-def _as_recipe(model: Any) -> Recipe:
-    from plmia.recipes.scikit import Sklearn
-
-    if isinstance(model, str):
-        return parse_recipe(model)
-    if isinstance(model, type):
-        raise RecipeError(f"{model.__name__} is a class: give an object, {model.__name__}()")
-    return Sklearn(model)

@@ -188,9 +188,11 @@ class ReferencePlan:
         if self.wanted < 1:
             raise ReferencesError(f"{self.wanted} references were asked for, 1 is the least: ask for more, or for all")
         if self.wanted > eligible:
+            alike = self.order[own]
+            whose = f"models {some(alike)} share their" if len(alike) > 1 else f"model {some(alike)} shares its"
             raise ReferencesError(
                 f"{self.wanted} references were asked for, target {target} has {eligible} eligible ones "
-                f"(model {some(self.order[own])} shares its split or the complement): "
+                f"({whose} split or the complement): "
                 f"ask for at most {eligible}"
             )
         return self._fill(others)

@@ -34,6 +34,7 @@ def run_attacks(
     tick: Tick = lambda _: None,
     *,
     may_skip: bool = False,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Attack, judge, and write what came of it; return the contents of metrics.json.
 
@@ -47,6 +48,8 @@ def run_attacks(
         What was run; see `Summary.to_json`.
     may_skip : bool
         Whether an attack that lacks references is left out, which the results say; by default it stops the run.
+    notes : sequence of str
+        What is known beforehand and must stand beside the results.
     """
     by_name = {attack.name: attack for attack in attacks}
     summary = Summary(list(by_name), len(targets))
@@ -57,7 +60,7 @@ def run_attacks(
         if all(isinstance(by_name[left].statistic, Loss) for left in summary.attacks):
             raise error
 
-    with ResultFolder(folder) as results:
+    with ResultFolder(folder, signals.groups) as results:
         for result in attack_targets(signals, attacks, targets, setup, tick, skip if may_skip else None):
             if result.scores.attack not in summary.attacks:
                 continue  # left out of all targets, since it lacks references on another
@@ -70,6 +73,7 @@ def run_attacks(
         summary.add_power(if_possible(lambda: enough_references(signals, best, min(targets), setup, rng)))
         groups = None if signals.groups is None else len(np.unique(signals.groups))
         metrics = summary.to_json(about | ({} if groups is None else {"groups": groups}))
+        metrics["notes"] = [*metrics["notes"], *notes]
         results.finish(metrics)
     return metrics
 
@@ -83,10 +87,13 @@ class ResultFolder:
     ----------
     folder : Path
         Where to; made if it does not exist.
+    groups : int array [points], optional
+        Points that belong together, for the owner of the data to find them by.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, groups: npt.NDArray[np.integer] | None = None) -> None:
         self._folder = folder
+        self._groups = groups
         self._targets: set[int] = set()
         self._scores = folder / "scores.npz.partial"
         self._metrics = folder / "metrics.json.partial"
@@ -108,6 +115,8 @@ class ResultFolder:
         """Append one result to scores.npz."""
         if not self._targets and result.view.labels is not None:
             self._write("labels", result.view.labels)
+        if not self._targets and self._groups is not None:
+            self._write("groups", self._groups)
         if result.target not in self._targets:
             self._targets.add(result.target)
             self._write(f"population/{result.target}", result.population)

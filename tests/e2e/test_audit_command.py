@@ -103,6 +103,49 @@ def sentence(result: click.testing.Result) -> str:
     return result.stderr
 
 
+# Arrays that nothing reads ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["group", "group_ids", "Groups", "grops", "patient_group"])
+def test_groups_by_another_name_are_refused(name: str, audit: Run, tmp_path: Path) -> None:
+    said = sentence(audit(data={**arrays_of(), name: np.arange(120) // 2}))
+    assert f"data.npz holds {name!r}, which is not known, but no 'groups': call it 'groups'" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_arrays_that_are_not_used_are_noted(audit: Run, tmp_path: Path) -> None:
+    known = {"groups": np.arange(120) // 2, "class_names": np.array(["no", "yes"])}
+    extra = {"patient": np.arange(120), "feature_name": np.arange(6), "age_group": np.arange(120)}
+    result = audit(data={**arrays_of(), **known, **extra})
+    assert result.exit_code == 0
+    notes = [note for note in json.loads((tmp_path / "run/metrics.json").read_text())["notes"] if "Array" in note]
+    assert [note.partition(" is not used; known are X, y, groups, ")[0] for note in notes] == [
+        f"Array {name!r} of data.npz" for name in extra
+    ]
+    assert notes[0].endswith("if it says which points belong together, call it 'groups'.")
+    assert notes[1].endswith("did you mean 'feature_names'?")
+    for note in notes:
+        assert f"plmia: {note}" in result.stderr
+        assert f"- {note}" in result.stdout
+
+
+# What was audited ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        (None, "function:own.py"),
+        ("sklearn:GaussianNB?var_smoothing=0.5", "sklearn:GaussianNB(var_smoothing=0.5)"),
+        ("gbdt?depth=2&rounds=3", "gbdt?rounds=3&depth=2"),
+    ],
+)
+def test_results_say_which_recipe_was_audited(recipe: str | None, told: str, audit: Run, tmp_path: Path) -> None:
+    assert audit("--quiet", *(["--recipe", recipe] if recipe else [])).exit_code == 0
+    assert json.loads((tmp_path / "run/metrics.json").read_text())["about"]["recipe"] == told
+    assert told in (tmp_path / "run/report.html").read_text().replace("&amp;", "&")
+
+
 # From data to results ------------------------------------------------------------------------------------------------
 
 
@@ -133,6 +176,10 @@ def test_of_each_group_one_row_is_evaluated_also_when_the_signals_are_scored_aga
         with np.load(tmp_path / folder / "scores.npz") as scores:
             evaluated = np.concatenate([scores["queries/0"], scores["population/0"]])
         assert sorted(data["groups"][evaluated]) == list(range(40))
+        header, *lines = (tmp_path / folder / "records.csv").read_text().splitlines()
+        assert header == "index,label,score,p,q,rank,group"
+        found = [(int(line.split(",")[0]), int(line.split(",")[-1])) for line in lines]
+        assert found == [(index, data["groups"][index]) for index, _ in found]
 
 
 def test_an_audit_writes_metrics_scores_and_signals(audit: Run, command: Run, tmp_path: Path) -> None:
@@ -312,7 +359,9 @@ def test_a_folder_of_something_else_is_left_alone(audit: Run, tmp_path: Path) ->
     assert "is there and is not a store" in sentence(audit())
     assert contents(tmp_path / "run").keys() == {"signals/mine.txt"}
     (tmp_path / "file").write_text("mine")
-    assert "file" in sentence(audit(folder="file"))
+    for folder in ("file", "file/below"):
+        said = sentence(audit(folder=folder))
+        assert f"{tmp_path / 'file'} is a file, a folder is needed for the results: choose another with -o" in said
     assert (tmp_path / "file").read_text() == "mine"
 
 

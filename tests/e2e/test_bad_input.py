@@ -472,3 +472,27 @@ def test_a_disk_that_is_full_when_the_metrics_are_written(
         assert result.stderr.count("\n") == 1
     assert _snapshot(out) == before
     assert not (tmp_path / "new").exists()
+
+
+def test_attacks_in_one_list_are_refused(refused: Callable[..., str], signals_file: Write) -> None:
+    said = refused(signals_file(), "--attack", "lira,rmia")
+    assert "repeat --attack for each (--attack lira --attack rmia)" in said
+
+
+def test_a_file_in_place_of_the_folder_is_refused(command: Run, signals_file: Write, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    result = command("score", signals_file(), "-o", tmp_path / "file")
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'file'} is a file, a folder is needed for the results: choose another with -o" in result.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_groups_of_signals_by_another_name_are_refused(refused: Callable[..., str], signals_file: Write) -> None:
+    said = refused(signals_file(replace={"group": np.arange(POINTS) // 2}, points=POINTS))
+    assert "holds 'group', which is not known, but no 'groups': call it 'groups'" in said
+
+
+def test_arrays_beside_signals_that_are_not_used_are_noted(command: Run, signals_file: Write, tmp_path: Path) -> None:
+    result = command("score", signals_file(replace={"member": np.arange(3)}), "-o", tmp_path / "out")
+    assert "Array 'member' of" in result.stdout
+    assert "did you mean 'membership'?" in result.stdout

@@ -141,8 +141,16 @@ def test_the_order_is_random_but_repeatable():
         ([2] * 6, 1, "1 references cannot be made of whole complementary pairs: ask for 2$"),
         ([4] * 4, 6, "6 references cannot be made of whole complementary pairs: ask for 4 or 8$"),
         ([3] * 4, 7, "7 references cannot be made of whole complementary pairs: ask for 6 or 9$"),
-        ([2] * 6, 11, "11 references were asked for, target 0 has 10 eligible ones .*: ask for at most 10$"),
-        ([1] * 6, 6, "6 references were asked for, target 0 has 5 eligible ones .*: ask for at most 5$"),
+        (
+            [2] * 6,
+            11,
+            "11 references were asked .* has 10 eligible ones .models 0, 9 share their split .*: ask for at most 10$",
+        ),
+        (
+            [1] * 6,
+            6,
+            "6 references were asked for, .* has 5 eligible ones .model 0 shares its split .*: ask for at most 5$",
+        ),
         ([2] * 6, 0, "0 references were asked for, 1 is the least: ask for more"),
         ([2] * 6, -2, "-2 references were asked for, 1 is the least: ask for more"),
         ([2], None, "target 0 has no eligible reference: .*add models trained on other splits"),

@@ -150,7 +150,7 @@ def test_a_name_with_options_is_the_object() -> None:
         ("sklearn:RandomForestClassifier?n_estimator=7", "no option 'n_estimator': did you mean 'n_estimators'"),
         ("sklearn:GaussianNB?zzz=7", "no option 'zzz': it has priors, var_smoothing"),
         ("sklearn:VotingClassifier", "VotingClassifier cannot be made with {}: .*estimators"),
-        ("sklearn:LinearSVC", "LinearSVC lacks fit, predict_proba or get_params: .*probability=True"),
+        ("sklearn:LinearSVC", "LinearSVC lacks predict_proba: .*probability=True"),
     ],
 )
 def test_wrong_names_get_a_hint(name: str, says: str) -> None:
@@ -158,9 +158,18 @@ def test_wrong_names_get_a_hint(name: str, says: str) -> None:
         parse_recipe(name)
 
 
-@pytest.mark.parametrize("template", [LinearSVC(), SGDClassifier(), StandardScaler(), "forest", None])
-def test_objects_without_probabilities_are_refused(template: Any) -> None:
-    with pytest.raises(RecipeError, match="lacks fit, predict_proba or get_params"):
+@pytest.mark.parametrize(
+    ("template", "lacks"),
+    [
+        (LinearSVC(), "lacks predict_proba:"),
+        (SGDClassifier(), "lacks predict_proba:"),
+        (StandardScaler(), "lacks predict_proba:"),
+        ("forest", "lacks fit and predict_proba and get_params:"),
+        (None, "lacks fit and predict_proba and get_params:"),
+    ],
+)
+def test_objects_without_probabilities_are_refused(template: Any, lacks: str) -> None:
+    with pytest.raises(RecipeError, match=lacks):
         Sklearn(template)
 
 

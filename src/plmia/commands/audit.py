@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast, get_args
 
 import click
 from rich.console import Console
 
+from plmia.array_names import DATA_ARRAYS, unused_arrays
 from plmia.attacks import ATTACKS
 from plmia.auditing import AuditPlan, default_engine, open_store, score_run, train_run
-from plmia.commands.options import attack_option, chosen_attacks, common_options, mode_option, population_option
+from plmia.commands.options import (
+    attack_option,
+    chosen_attacks,
+    common_options,
+    mode_option,
+    population_option,
+    require_folder,
+)
 from plmia.data import LabelledData, load_npy, read_data
 from plmia.design import DesignKind, MembershipDesign
 from plmia.engines import Engine, Ray
@@ -111,8 +119,10 @@ def audit(
       plmia audit --data data.npz --recipe 'gbdt?depth=5' -o run --engine ray
       plmia audit --data cifar-10-binary.tar.gz --recipe wide-resnet --views rmia18 -o run
     """  # noqa: D301 - click wants the control character itself
+    require_folder(folder)
     way = parse_recipe(recipe)
     data = read_data(data_path)
+    notes = unused_arrays(data_path, DATA_ARRAYS, DataError)
     extras = read_extras(data_path, data)
     shown = parse_views(views) if views else views_for(way, data)
     layout = _layout(design)
@@ -124,7 +134,7 @@ def audit(
     if stacks is not None:
         merged = open_store(plan, folder).import_npy(stacks)
         _say(None if quiet else stderr(), [f"took in {len(merged)} models from {stacks}"])
-    perform(plan, folder, engine, keep_models, as_json, quiet, not no_records, extras)
+    perform(plan, folder, engine, keep_models, as_json, quiet, not no_records, extras, notes)
 
 
 @click.command()
@@ -140,6 +150,7 @@ def demo(folder: Path, references: int, seed: int, as_json: bool, quiet: bool) -
     """  # noqa: D301 - click wants the control character itself
     from sklearn.datasets import load_digits
 
+    require_folder(folder)
     X, y = load_digits(return_X_y=True)
     way = parse_recipe("sklearn:RandomForestClassifier?n_estimators=100")
     data = LabelledData(X.astype("float32"), y, name="digits")
@@ -168,10 +179,11 @@ def perform(
     quiet: bool,
     show_records: bool = True,
     extras: Extras | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
     """Run the audit, show progress, print the result."""
     console = None if quiet else stderr()
-    _say(console, plan.warnings())
+    _say(console, [*notes, *plan.warnings()])
     _say(console, open_store(plan, folder).problems())
     with Meter("training", plan.references + 1, console) as meter:
         accuracies = _Accuracies(meter)
@@ -185,7 +197,7 @@ def perform(
         gone = [model for model in store.finished() if not weights_file(folder / "models", model).exists()]
         _say(console, [f"weights of model {some(gone)} were not kept when it was trained"] if gone else [])
     with Meter("scoring", len(plan.attacks) * plan.data.n_points, console) as meter:
-        metrics = score_run(plan, store, folder, meter.tick, show_records, extras)
+        metrics = score_run(plan, store, folder, meter.tick, show_records, extras, notes)
     if as_json:
         click.echo(json.dumps(metrics, indent=1))
     elif not quiet:

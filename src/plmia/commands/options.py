@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from plmia.attacks import ATTACKS, Attack, find_attack
-from plmia.errors import AttackError
+from plmia.errors import AttackError, OutputError
 from plmia.signals import Scale
 
 if TYPE_CHECKING:
@@ -60,6 +60,15 @@ def store_at(path: Path) -> SignalStore | None:
     return SignalStore.open(path) if is_store(path) else None
 
 
+def require_folder(path: Path) -> None:
+    """Refuse a file where results are to go, before any work is done."""
+    for place in (path, *path.parents):
+        if os.path.exists(place):  # noqa: PTH110 - Path's own check would raise on a name that is too long
+            if not os.path.isdir(place):  # noqa: PTH112
+                raise OutputError(f"{place} is a file, a folder is needed for the results: choose another with -o")
+            return
+
+
 def common_options(command: Command) -> Command:
     """Add --seed, --json and --quiet."""
     seed = click.option(
@@ -72,6 +81,10 @@ def common_options(command: Command) -> Command:
 
 def chosen_attacks(names: tuple[str, ...]) -> list[Attack]:
     """Return the attacks that were named, or all of them."""
+    for name in names:
+        if "," in name and ".py:" not in name:
+            each = " ".join(f"--attack {part.strip()}" for part in name.split(",") if part.strip())
+            raise AttackError(f"--attack {name} names several attacks at once: repeat --attack for each ({each})")
     chosen = [find_attack(name) for name in names or ATTACKS]
     repeated = [attack.name for i, attack in enumerate(chosen) if attack.name in {a.name for a in chosen[:i]}]
     if repeated:

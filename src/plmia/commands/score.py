@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 from plmia import __version__
+from plmia.array_names import SIGNALS_ARRAYS, unused_arrays
 from plmia.attacks import ATTACKS
 from plmia.commands.options import (
     attack_option,
@@ -19,6 +20,7 @@ from plmia.commands.options import (
     is_store,
     mode_option,
     population_option,
+    require_folder,
     scale_option,
     store_at,
 )
@@ -102,14 +104,18 @@ def score(
       plmia score signals.npz -o out --mode offline --attack pl-mia --attack rmia
       plmia score signals.npz -o out --attack my_attack.py:MINE
     """  # noqa: D301 - click wants the control character itself
+    require_folder(folder)
     setup = Setup(cast("Mode", mode), references, population, seed)
     chosen = chosen_attacks(names)
     signals, digest = _read(signals_path, cast("Scale", scale))
+    notes = unused_arrays(signals_path, SIGNALS_ARRAYS, SignalsError)
     numbers = _target_numbers(targets, signals)
     total = len(numbers) * len(chosen) * signals.n_points
     with Meter("scoring", total, None if quiet else stderr()) as meter:
         about = _about(digest, signals, numbers, setup)
-        metrics = run_attacks(signals, chosen, numbers, setup, folder, about, meter.tick, may_skip=not names)
+        metrics = run_attacks(
+            signals, chosen, numbers, setup, folder, about, meter.tick, may_skip=not names, notes=notes
+        )
     if as_json:
         click.echo(json.dumps(metrics, indent=1))
     elif not quiet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import json
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -50,6 +50,34 @@ def parse_recipe(text: str) -> Recipe:
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(RECIPES)}"
         raise RecipeError(f"there is no recipe {text!r}: {hint}")
     return _build(head, params)
+
+
+def as_recipe(model: Any) -> Recipe:
+    """Recipe of a name, or of a scikit-learn classifier."""
+    from plmia.recipes.scikit import Sklearn
+
+    if isinstance(model, str):
+        return parse_recipe(model)
+    if isinstance(model, type):
+        raise RecipeError(f"{model.__name__} is a class: give an object, {model.__name__}()")
+    return Sklearn(model)
+
+
+def described(recipe: Recipe) -> str:
+    """Recipe as `parse_recipe` reads it, with the options that are not the default: for people, not for finding models.
+
+    Of a file only the name is told: where it lies is nobody's business, and its text is in the recipe's key.
+    """
+    template, file = getattr(recipe, "template", None), getattr(recipe, "file", None)
+    if template is not None:
+        text = " ".join(repr(template).split())
+        return f"{recipe.name}:{type(template).__name__ if ' at 0x' in text else text}"
+    if isinstance(file, str):
+        return f"{recipe.name}:{Path(file).name}"
+    own = fields(recipe) if is_dataclass(recipe) and recipe.name in _CLASSES else ()
+    given = {field.name: getattr(recipe, field.name) for field in own if getattr(recipe, field.name) != field.default}
+    options = (f"{key}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for key, v in given.items())
+    return f"{recipe.name}?{'&'.join(options)}" if given else recipe.name
 
 
 def recipe_from_json(description: dict[str, Any]) -> Recipe:

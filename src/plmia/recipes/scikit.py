@@ -36,9 +36,11 @@ class Sklearn:
     keeps_weights: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not all(hasattr(self.template, method) for method in ("fit", "predict_proba", "get_params")):
+        needed = ("fit", "predict_proba", "get_params")
+        missing = [method for method in needed if not hasattr(self.template, method)]
+        if missing:
             raise RecipeError(
-                f"{type(self.template).__name__} lacks fit, predict_proba or get_params: "
+                f"{type(self.template).__name__} lacks {' and '.join(missing)}: "
                 "give a classifier that answers probabilities (SVC: probability=True), or use the recipe `function`"
             )
 

@@ -95,7 +95,7 @@ def audited(content: Content) -> list[tuple[str, str]]:
     """What was audited: names and values."""
     about, audit = content.about, content.about.get("audit", {})
     signals = about["signals"]
-    rows = [("Data", _data(content)), ("Model", _model(content))]
+    rows = [("Data", _data(content)), ("Recipe", str(about.get("recipe", ""))), ("Model", _model(content))]
     references = " to ".join(f"{n:,}" for n in sorted({about["references"][0], about["references"][-1]}))
     views = f", {signals['views']} views of each record" if signals["views"] > 1 else ""
     rows.append(("References", f"{references} models trained alike{views}, {about['mode']} attack"))

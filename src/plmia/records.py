@@ -193,6 +193,7 @@ class Record:
     p: float
     q: float
     rank: int
+    group: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,6 +210,8 @@ class RecordTable(Tabular):
         Score, conformal p-value, and the smallest false discovery rate at which the point is named.
     rank : int array [queries]
         By p-value, then by score; 1 is the most exposed, equals share the smallest rank.
+    group : int array [queries] or None
+        The group it belongs to, where points come in groups: the patient, say.
     """
 
     index: IntArray
@@ -217,6 +220,7 @@ class RecordTable(Tabular):
     p: FloatArray
     q: FloatArray
     rank: IntArray
+    group: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -226,8 +230,8 @@ class RecordTable(Tabular):
         return [Record(*row) for row in self._slice(slice(n))]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return all rows as columns; without ``label`` where classes are not known."""
-        names = ("index", "label", "score", "p", "q", "rank")
+        """Return all rows as columns; without ``label`` where classes are not known, without ``group`` likewise."""
+        names = ("index", "label", "score", "p", "q", "rank", "group")
         found = {name: getattr(self, name) for name in names}
         return {name: column.tolist() for name, column in found.items() if column is not None}
 
@@ -240,7 +244,7 @@ class RecordTable(Tabular):
         partial = path.with_name(f"{path.name}.partial")
         try:
             with partial.open("w", encoding="utf-8", newline="") as file:
-                file.write("index,label,score,p,q,rank\n")
+                file.write(f"index,label,score,p,q,rank{'' if self.group is None else ',group'}\n")
                 for start in range(0, len(self), _ROWS):
                     file.writelines(map(_line, self._slice(slice(start, start + _ROWS))))
             partial.replace(path)
@@ -251,18 +255,25 @@ class RecordTable(Tabular):
 
     def _slice(self, part: slice) -> Iterator[tuple[Any, ...]]:
         index = self.index[part].tolist()
-        label = [None] * len(index) if self.label is None else self.label[part].tolist()
+        label, group = (
+            [None] * len(index) if column is None else column[part].tolist() for column in (self.label, self.group)
+        )
         others = (column[part].tolist() for column in (self.score, self.p, self.q, self.rank))
-        return zip(index, label, *others, strict=True)
+        return zip(index, label, *others, group, strict=True)
 
 
 def _line(row: tuple[Any, ...]) -> str:
-    index, label, score, p, q, rank = row
-    return f"{index},{'' if label is None else label},{score!r},{p:.6g},{q:.6g},{rank}\n"
+    index, label, score, p, q, rank, group = row
+    last = "" if group is None else f",{group}"
+    return f"{index},{'' if label is None else label},{score!r},{p:.6g},{q:.6g},{rank}{last}\n"
 
 
 def record_table(
-    scores: Scores, population: IntArray, queries: IntArray, labels: npt.NDArray[np.integer] | None = None
+    scores: Scores,
+    population: IntArray,
+    queries: IntArray,
+    labels: npt.NDArray[np.integer] | None = None,
+    groups: IntArray | None = None,
 ) -> RecordTable:
     """Build the table of evaluated points.
 
@@ -274,8 +285,8 @@ def record_table(
         The population Z, whose points are known not to be members and so are no hypotheses.
     queries : int array [queries]
         The points to list; none of the population.
-    labels : int array [points], optional
-        Class of each point.
+    labels, groups : int arrays [points], optional
+        Class of each point, and its group.
     """
     known = np.zeros(len(scores.score), bool)
     known[population] = True
@@ -294,4 +305,5 @@ def record_table(
         p=10.0**p,
         q=q_values(p),
         rank=rank,
+        group=None if groups is None else groups[chosen],
     )

@@ -71,6 +71,11 @@ class SavedResults(Overview):
         """Class of each point [points], where classes are known."""
         return self._array("labels") if "labels.npy" in self._archive.namelist() else None
 
+    @cached_property
+    def groups(self) -> IntArray | None:
+        """Group of each point [points], where points come in groups."""
+        return self._array("groups") if "groups.npy" in self._archive.namelist() else None
+
     def roc(self, attack: str, target: int) -> Roc:
         """ROC curve on the evaluated points."""
         queries = self.queries(target)
@@ -89,7 +94,7 @@ class SavedResults(Overview):
         attack = self.metrics["verdict"]["attack"] if attack is None else attack
         target = self.targets[0] if target is None else target
         scores = self.scores(attack, target)
-        return record_table(scores, self.population(target), self.queries(target), self.labels)
+        return record_table(scores, self.population(target), self.queries(target), self.labels, self.groups)
 
     def _of(self, attack: str, target: int, key: str) -> npt.NDArray[Any]:
         if attack not in self.attacks:

@@ -147,6 +147,18 @@ def test_the_file_holds_the_table(tmp_path: Path) -> None:
     assert [found.name for found in tmp_path.iterdir()] == ["records.csv"]
 
 
+def test_the_group_stands_beside_each_record(tmp_path: Path) -> None:
+    groups = np.arange(600) // 3 + 1000
+    table = record_table(simulated(), np.arange(200), np.arange(200, 600), groups=groups)
+    table.write_csv(tmp_path / "records.csv")
+    with (tmp_path / "records.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["index", "label", "score", "p", "q", "rank", "group"]
+    assert [int(row["group"]) for row in rows] == [groups[int(row["index"])] for row in rows]
+    assert [row.group for row in table.rows(5)] == groups[table.index[:5]].tolist()
+    assert table.columns()["group"] == groups[table.index].tolist()
+
+
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     table = record_table(simulated(), np.arange(200), np.arange(200, 600))
     with pytest.raises(OutputError, match="cannot write"):

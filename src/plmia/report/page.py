@@ -218,10 +218,12 @@ def _records(content: Content, *, show_records: bool) -> dict[str, Any]:
     part = slice(MOST_RECORDS)
     index = table.index[part].tolist()
     label = None if table.label is None else table.label[part].tolist()
+    group = None if table.group is None else table.group[part].tolist()
     names = {} if label is None else {str(c): content.class_name(c) for c in sorted(set(label))}
     return {
         "index": index,
         "label": label,
+        "group": group,
         "score": rounded(table.score[part], 7),
         "p": rounded(table.p[part], 4),
         "q": rounded(table.q[part], 4),

@@ -225,6 +225,7 @@
   const columns = [
     { key: "rank", head: "Rank", text: (i) => rows.rank[i].toLocaleString("en") },
     { key: "index", head: "Record", text: (i) => String(rows.index[i]) },
+    { key: "group", head: "Group", text: (i) => String(rows.group[i]) },
     { key: "label", head: "Class", text: (i) => rows.classes[rows.label[i]], words: true },
     { key: "score", head: "Score", text: (i) => number(rows.score[i], 5) },
     { key: "p", head: "p", text: (i) => number(rows.p[i], 3) },
@@ -269,7 +270,7 @@
     if (label !== "" && String(rows.label[i]) !== label) return false;
     if (q !== "" && rows.q[i] > Number(q)) return false;
     if (!words) return true;
-    const text = [rows.index[i], rows.label ? rows.classes[rows.label[i]] : "", rows.previews[i]?.text ?? ""].join(" ");
+    const text = [rows.index[i], rows.group ? `group ${rows.group[i]}` : "", rows.label ? rows.classes[rows.label[i]] : "", rows.previews[i]?.text ?? ""].join(" ");
     return text.toLowerCase().includes(words);
   }
 
@@ -353,9 +354,10 @@
     const quoted = (text) => `"${(/^[=+\-@\t\r]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
     const lines = state.found.map((i) => {
       const cells = [rows.index[i], rows.label ? rows.label[i] : "", rows.score[i], rows.p[i], rows.q[i], rows.rank[i]];
+      if (rows.group) cells.push(rows.group[i]);
       return (rows.named && rows.label ? [...cells, quoted(rows.classes[rows.label[i]])] : cells).join(",");
     });
-    const header = `index,label,score,p,q,rank${rows.named && rows.label ? ",class" : ""}`;
+    const header = `index,label,score,p,q,rank${rows.group ? ",group" : ""}${rows.named && rows.label ? ",class" : ""}`;
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([[header, ...lines, ""].join("\n")], { type: "text/csv" }));
     link.download = "exposed_records.csv";

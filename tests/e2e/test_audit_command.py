@@ -180,10 +180,6 @@ def test_of_each_group_one_row_is_evaluated_also_when_the_signals_are_scored_aga
         assert header == "index,label,score,p,q,rank,group"
         found = [(int(line.split(",")[0]), int(line.split(",")[-1])) for line in lines]
         assert found == [(index, data["groups"][index]) for index, _ in found]
-        header, *lines = (tmp_path / folder / "records.csv").read_text().splitlines()
-        assert header == "index,label,score,p,q,rank,group"
-        found = [(int(line.split(",")[0]), int(line.split(",")[-1])) for line in lines]
-        assert found == [(index, data["groups"][index]) for index, _ in found]
 
 
 def test_an_audit_writes_metrics_scores_and_signals(audit: Run, command: Run, tmp_path: Path) -> None:

@@ -155,6 +155,13 @@ class Naming:
         sizes = range(self.population + 1, outsiders // 2 + 1)
         return next((size for size in sizes if self._least_with(size) <= self.standing), None)
 
+    @property
+    def remedy(self) -> str:
+        """What would change it, in few words; or that nothing would."""
+        if self.larger is None:
+            return "too few records stand out for a larger population to change that"
+        return f"--population {self.larger} may change that"
+
     def _least_with(self, population: int) -> int:
         return least_named(self.evaluated + self.population - population, population, self.fdr)
 
@@ -164,23 +171,23 @@ class Naming:
             why = f"a population of {self.population:,} can name none of {evaluated}"
         else:
             why = f"a population of {self.population:,} names at least {self.least:,} of {evaluated} at once, or none"
-        larger = self.larger
+        larger, stand = self.larger, f"{self.standing:,} {'stands' if self.standing == 1 else 'stand'}"
         if larger is None:
-            stand = f"{self.standing:,} {'stands' if self.standing == 1 else 'stand'} above every evaluated non-member"
-            remedy = f"only {stand}, too few for a larger population to name them"
+            then = f"only {stand} above every evaluated non-member, so {self.remedy}"
         else:
-            remedy = (
-                f"with --population {larger} it takes {self._least_with(larger):,}, and about {self.standing:,} stand "
-                "out, at the price of fewer evaluated non-members and so wider intervals"
+            then = (
+                f"{self.remedy}, since it takes {self._least_with(larger):,} and about {stand} out, at the price of "
+                "fewer evaluated non-members and so wider intervals"
             )
         return (
             f"Single records cannot be named with this split at a false discovery rate of {100 * self.fdr:g} %, which "
-            f"does not mean that nobody is exposed: {why}; {remedy}."
+            f"does not mean that nobody is exposed: {why}; {then}."
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
-        return {"least": self.least, "standing": self.standing, "population": self.larger, "text": str(self)}
+        numbers = {"least": self.least, "standing": self.standing, "population": self.larger}
+        return numbers | {"text": str(self), "remedy": self.remedy}
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ from plmia.verdict import Verdict, reach_verdict
 
 T = TypeVar("T")
 
+# How the note on p-values that are nominal begins: a report shows it among the checks, since nothing needs to be done.
+NOMINAL = "The combined p-value of"
 # At this level the table shows how many known non-members the attacks' own p-values flag.
 CHECK_LEVEL = 0.01
 
@@ -135,7 +137,7 @@ class Summary:
         if wrong:
             accused = "; ".join(_accused(level, wrong) for level in dict.fromkeys(found[0] for found in wrong.values()))
             notes.append(
-                f"The combined p-value of {', '.join(wrong)} is nominal only: {accused}, so its threshold is not used. "
+                f"{NOMINAL} {', '.join(wrong)} is nominal only: {accused}, so its threshold is not used. "
                 "All decisions are by the conformal p-value (log10_p_conformal), which holds; nothing needs to be done."
             )
         return notes

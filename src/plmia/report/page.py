@@ -28,7 +28,19 @@ from plmia.report.leaks import classes_figure, roc_figure, scores_figure, tpr_fi
 from plmia.report.plots import Absent, Figure
 from plmia.report.previews import previews, shows_features
 from plmia.report.static import png, svg
-from plmia.report.summary import RATES, attack_rows, audited, gaussianity, glossary, status, tiles, warnings
+from plmia.report.summary import (
+    RATES,
+    attack_rows,
+    audited,
+    check_notes,
+    gaussianity,
+    glossary,
+    next_step,
+    status,
+    tiles,
+    warnings,
+    words,
+)
 from plmia.report.theme import DARK, LIGHT, in_theme, painted
 from plmia.report.trends import trends_figure
 
@@ -158,6 +170,9 @@ def page(content: Content, groups: dict[str, list[Figure | Absent]], *, show_rec
         tiles=tiles(content),
         audited=audited(content),
         warnings=warnings(content),
+        check_notes=check_notes(content),
+        next_step=next_step(content.verdict),
+        words=words(content),
         gaussianity=gaussianity(content),
         rates=[nice_percent(rate) for rate in RATES],
         attacks=attack_rows(content),

@@ -13,6 +13,7 @@ from plmia.attacks import ATTACKS
 from plmia.diagnostics import population_size
 from plmia.metrics import fpr_key
 from plmia.report.content import Content, accuracies, nice_percent, percent, seconds, sentence
+from plmia.summary import NOMINAL
 
 RATES = (0.01, 0.001, 0.0001, 0.0)
 MOST_SAID = 6
@@ -23,6 +24,46 @@ def status(verdict: Mapping[str, Any]) -> tuple[str, str]:
     if verdict["leak_shown"]:
         return "leak", "A leak was shown"
     return ("unknown", "Too few records to tell") if verdict["fpr"] is None else ("none", "No leak was shown")
+
+
+def next_step(verdict: Mapping[str, Any]) -> str:
+    """What to do with the verdict, in one line."""
+    if verdict["leak_shown"]:
+        return (
+            "train with less fit to single records (stop earlier, regularise, differential privacy), audit again, and "
+            "put both audits side by side with plmia compare; plmia gate holds a release to a limit that you set."
+        )
+    if verdict["fpr"] is None:
+        return "audit again with more records: these are too few to show a leak or to rule out a large one."
+    return (
+        "nothing needs to be mended, but this is no proof of safety: these attacks, with so many references and "
+        "records, found no leak. plmia gate tells whether what they may have missed stays below a limit that you set."
+    )
+
+
+def words(content: Content) -> list[tuple[str, str]]:
+    """The terms of the first screen and what they mean."""
+    modes = {
+        "online": "The attacker has references that trained on a record and references that did not.",
+        "offline": "The attacker has only references that did not train on a record.",
+    }
+    mode = content.about["mode"]
+    return [
+        ("Member", "A record that the audited model, the target, was trained on."),
+        ("False accusation", "A non-member that is called a member; their share is the false-positive rate (FPR)."),
+        ("False discovery", "A non-member among the records that are named as members."),
+        (
+            "Area (AUC)",
+            "How often a member scores above a non-member, over all thresholds: area under the curve. 0.5 is guessing.",
+        ),
+        (
+            "ε, δ",
+            "What differential privacy promises: the smaller, the less one learns of a record. Attacks can refute it.",
+        ),
+        ("References", "Models trained in the same way on other parts of the data, as a measure of what is usual."),
+        ("Population", "Records known not to be members, from which the attacks learn how non-members look."),
+        (f"{mode.capitalize()} attack", modes.get(mode, "")),
+    ]
 
 
 def tiles(content: Content) -> list[dict[str, Any]]:
@@ -42,12 +83,15 @@ def tiles(content: Content) -> list[dict[str, Any]]:
                 "scale": _scale(verdict["tpr"], ends["low"], ends["high"], fpr),
             }
         )
-    evaluated = len(content.queries)
+    evaluated, unnamed = len(content.queries), verdict.get("unnamed")
     found.append(
         {
             "head": f"Exposed records at {nice_percent(verdict['fdr'])} false discoveries",
-            "value": _count(verdict["exposed"]),
-            "note": f"of {evaluated:,} evaluated records; "
+            "value": "cannot be named" if unnamed else _count(verdict["exposed"]),
+            "note": f"single ones of {evaluated:,} evaluated records, with this split; that does not mean that nobody "
+            f"is exposed, and {unnamed['remedy']}"
+            if unnamed
+            else f"of {evaluated:,} evaluated records; "
             + ("named one by one in the table of records" if verdict["exposed"] else "no record can be named")
             + (f", mean over {verdict['targets']} targets" if verdict["targets"] > 1 else ""),
         }
@@ -81,14 +125,16 @@ def _count(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) or value >= 10 else f"{value:.1f}"
 
 
-def _scale(tpr: float, low: float, high: float, chance: float) -> dict[str, float]:
+def _scale(tpr: float, low: float, high: float, chance: float) -> dict[str, Any]:
     """Places on a logarithmic scale from a third of chance to 1, in per cent of its width."""
     bottom = math.log10(chance / 3)
 
     def place(value: float) -> float:
         return 0.0 if value <= 0 else round(100 * min(1.0, max(0.0, 1 - math.log10(value) / bottom)), 2)
 
-    return {"at": place(tpr), "low": place(low), "high": place(high), "chance": place(chance)}
+    decades = [10.0**power for power in range(math.ceil(bottom), 1)]
+    ticks = [(place(value), nice_percent(value)) for value in decades]
+    return {"at": place(tpr), "low": place(low), "high": place(high), "chance": place(chance), "ticks": ticks}
 
 
 def audited(content: Content) -> list[tuple[str, str]]:
@@ -167,11 +213,10 @@ def warnings(content: Content) -> list[tuple[str, str]]:
     copies = data.duplicates() if data is not None else 0
     if copies and not any("copies" in text for text in found):
         found.append(f"{copies:,} records are exact copies of others, which blurs who is a member: keep them together")
-    failed = [name for name, attack in content.metrics["attacks"].items() if _check_failed(attack)]
     notes: list[str] = []
     for text in content.metrics.get("notes", []):
-        grave = text.startswith("Left out") or (failed and failed[0] in text and "threshold" in text)
-        (found if grave else notes).append(text)
+        if not text.startswith(NOMINAL):
+            (found if text.startswith("Left out") else notes).append(text)
     said = list(dict.fromkeys(map(sentence, found)))
     rest = [text for text in dict.fromkeys(map(sentence, notes)) if text not in said]
     return [*_few("warning", said), *_few("note", rest)]
@@ -184,8 +229,9 @@ def _few(kind: str, texts: list[str]) -> Iterator[tuple[str, str]]:
         yield kind, f"{len(texts) - MOST_SAID} more like these are in metrics.json."
 
 
-def _check_failed(attack: Mapping[str, Any]) -> bool:
-    return bool(attack.get("own_p_value_on_population", {}).get("check_failed"))
+def check_notes(content: Content) -> list[str]:
+    """What stands beside the checks, since it is of interest to those who read these, and asks nothing of others."""
+    return [text for text in content.metrics.get("notes", []) if text.startswith(NOMINAL)]
 
 
 def _inside(value: Any) -> Iterator[str]:
@@ -212,7 +258,9 @@ def attack_rows(content: Content) -> list[dict[str, Any]]:
                 "auc": f"{attack['auc']['mean']:.3f}",
                 "auc_interval": _auc_interval(attack),
                 "tpr": [_cell(attack, rate) for rate in RATES],
-                "exposed": _count(exposed["n_discoveries"]) if exposed else "–",
+                "exposed": _count(exposed["n_discoveries"])
+                if exposed and (exposed["n_discoveries"] or exposed["least"] <= 1)
+                else "–",
                 "epsilon": f"{attack['epsilon']['low']:.2f}" if attack.get("epsilon") else "–",
                 "check": _check(attack),
             }

@@ -36,8 +36,9 @@ def next_step(verdict: Mapping[str, Any]) -> str:
     if verdict["fpr"] is None:
         return "audit again with more records: these are too few to show a leak or to rule out a large one."
     return (
-        "nothing needs to be mended, but this is no proof of safety: these attacks, with so many references and "
-        "records, found no leak. plmia gate tells whether what they may have missed stays below a limit that you set."
+        "ask how much may have been missed: that these attacks, with so many references and records, found nothing is "
+        "no proof of safety. plmia gate tests whether what they may have missed stays below a limit that you set, and "
+        "plmia plan says what a larger audit would show."
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 DATA_FLOW = """
     errors user_code numerics cauchy_sum progress
     archives data array_names design signals layouts importing store_files store_layout store_records stacks store
-    recipes engines training interop
+    recipes engines audit_differences training interop
     moments view gaussian trends priors empirical_bayes pointwise population calibration attacks scoring
     frames metrics theory self_check tail decisions records intervals comparison epsilon gaussianity evaluation
     diagnostics planning assessment verdict summary saved results sides side_by_side report given_target auditing

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.attacks import ATTACKS, Attack
+from plmia.audit_differences import audit_differences
 from plmia.data import LabelledData
 from plmia.design import DesignKind, MembershipDesign, audit_design
 from plmia.engines import Engine, Inline, LocalProcesses
@@ -31,7 +32,7 @@ from plmia.results import run_attacks
 from plmia.saved import SavedResults
 from plmia.store import SignalStore
 from plmia.store_layout import write_groups
-from plmia.training import Work, audit_about, shared_data, train_missing, versions
+from plmia.training import Work, audit_about, is_running, shared_data, train_missing, versions
 
 if TYPE_CHECKING:
     from plmia.report import Extras
@@ -209,7 +210,9 @@ def run_audit(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool =
 def open_store(plan: AuditPlan, folder: Path) -> SignalStore:
     """Open the store of an audit, or make it."""
     views = [str(view) for view in plan.views]
-    store = SignalStore.create(folder / "signals", plan.about(), plan.design, views, plan.data.y)
+    tell = functools.partial(audit_differences, file=getattr(plan.recipe, "file", None))
+    anew = not is_running(folder)
+    store = SignalStore.create(folder / "signals", plan.about(), plan.design, views, plan.data.y, tell, anew)
     if plan.data.groups is not None:
         write_groups(folder / "signals", plan.data.groups)
     return store

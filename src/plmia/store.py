@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plmia.design import IntArray, MembershipDesign
+from plmia.design import MembershipDesign
 from plmia.errors import StoreError, some
 from plmia.stacks import Numbers, Stack, read_stacks, write_stack
 from plmia.store_files import (
@@ -50,6 +50,7 @@ from plmia.store_layout import (
     header_problems,
     layout_of,
     make_store,
+    numbers_of,
     read_groups,
     read_labels,
     read_membership,
@@ -57,7 +58,22 @@ from plmia.store_layout import (
     require_free,
     write_membership,
 )
-from plmia.store_records import BadRecord, ModelRecord, cut_off, damage, record_json, record_name, scan
+from plmia.store_records import (
+    BadRecord,
+    ModelRecord,
+    Tell,
+    cut_off,
+    damage,
+    is_there,
+    raise_first,
+    read_layout,
+    record_json,
+    record_name,
+    require_key,
+    require_same,
+    scan,
+    set_aside,
+)
 
 if TYPE_CHECKING:
     from plmia.signals import Signals
@@ -94,6 +110,8 @@ class SignalStore:
         design: MembershipDesign,
         views: Sequence[str],
         labels: Labels | None = None,
+        tell: Tell = differences,
+        anew: bool = True,
     ) -> SignalStore:
         """Make a store, or go on with the one that is there if it was made of the same.
 
@@ -111,6 +129,10 @@ class SignalStore:
             Name of each view.
         labels : int array [points], optional
             Class of each point.
+        tell : callable
+            Says in words where what two stores were made of differs.
+        anew : bool
+            Whether a store of something else, in which no model finished, may be replaced.
         """
         folder = SignalStore._local(folder_at(path))
         layout = layout_of(about, design, views, labels)
@@ -120,12 +142,16 @@ class SignalStore:
                 sweep(folder.parent, re.escape(folder.name))
                 make_store(folder, layout, design, labels)
         store = cls.open(folder)
-        found = {line.removeprefix("about.") for line in differences(store.layout.identity, layout.identity)}
-        if found:
-            raise StoreError(
-                f"{folder} belongs to another audit ({'; '.join(sorted(found))}): choose another folder, or go back to "
-                "the settings it was made with; nothing in it was changed"
-            )
+        try:
+            require_same(folder, store.layout, layout, tell)
+            require_continuation(folder, store.design.matrix, design.matrix)
+        except StoreError:
+            with writing(str(folder)):
+                if not (anew and set_aside(folder)):
+                    raise
+                make_store(folder, layout, design, labels)
+            store = cls.open(folder)
+            require_same(folder, store.layout, layout, tell)
         return store.extend(design)
 
     @classmethod
@@ -138,13 +164,7 @@ class SignalStore:
             Its folder; or, for reading alone, an address that fsspec knows, such as ``s3://bucket/run/signals``.
         """
         folder = folder_at(place)
-        try:
-            with reading(f"{folder}/store.json"):
-                layout = Layout.from_json(f"{folder}/store.json", folder.read(["store.json"])[0])
-        except StoreError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise StoreError(f"{folder} is not a store (it has no store.json): give the folder of one") from error
-            raise
+        layout = read_layout(folder)
         return cls(folder, layout, MembershipDesign(read_membership(folder, layout)), read_labels(folder, layout))
 
     @property
@@ -203,8 +223,11 @@ class SignalStore:
             )
         digests = [layout.digests(row) for row in stack.signals]
         with writing(f"model {some(stack.models)} of {path}"), locked(path / "signals.npy") as file:
+            require_key(self.folder, layout)
             there, _ = scan(self.folder, layout, stack.models)
-            rows = [i for i, model in enumerate(stack.models) if not self._same(there.get(model), digests[i])]
+            rows = [
+                i for i, model in enumerate(stack.models) if not is_there(self.folder, there.get(model), digests[i])
+            ]
             if not rows:
                 return
             for i in rows:
@@ -231,15 +254,15 @@ class SignalStore:
         -------
         float32 array [models, points, views]
         """
-        records, wanted = self._records(models), _numbers(points, self.layout.n_points, "point")
+        records, wanted = self._records(models), numbers_of(points, self.layout.n_points, "point")
         runs = list(self.layout.runs(wanted))
         jobs = [(i, run) for i in range(len(records)) for run in runs]
         spans = [self.layout.span(records[i].model, run.start, run.stop) for i, run in jobs]
         with reading(f"{self.folder}/signals.npy"):
-            self._raise_first(cut_off(self.folder, self.layout, records, runs[-1].stop if runs else 0))
+            raise_first(cut_off(self.folder, self.layout, records, runs[-1].stop if runs else 0))
             out = np.empty((len(records), len(wanted), len(self.views)), np.float32)
             for (i, run), data in zip(jobs, self.folder.ranges("signals.npy", spans), strict=True):
-                self._raise_first(damage(self.folder, self.layout, records[i], data, run.start, run.stop))
+                raise_first(damage(self.folder, self.layout, records[i], data, run.start, run.stop))
                 out[i, run.where] = np.frombuffer(data, DTYPE).reshape(-1, len(self.views))[run.take]
         return out
 
@@ -343,7 +366,7 @@ class SignalStore:
             if not there:
                 raise StoreError(f"{self.folder} has no finished model yet: run the audit first")
             return list(there.values())
-        wanted = _numbers(models, self.shape[0], "model").tolist()
+        wanted = numbers_of(models, self.shape[0], "model").tolist()
         there, bad = self._scan(wanted)
         for model in wanted:
             if model not in there:
@@ -353,30 +376,17 @@ class SignalStore:
                 )
         return [there[model] for model in wanted]
 
-    def _same(self, there: ModelRecord | None, digests: tuple[str, ...]) -> bool:
-        if there is not None and there.chunks != digests:
-            raise StoreError(
-                f"model {there.model} of {self.folder} is finished with other signals: to replace it, remove "
-                f"{there.file} first (it covers model {some(there.together)})"
-            )
-        return there is not None
-
     def _mapped(self, records: Sequence[ModelRecord]) -> FloatArray32:
         path, models = self._local(self.folder) / "signals.npy", [record.model for record in records]
         rows, n_points = max(models) + 1, self.layout.n_points
         with reading(str(path)):
-            self._raise_first(cut_off(self.folder, self.layout, records, n_points))
+            raise_first(cut_off(self.folder, self.layout, records, n_points))
             mapped = np.asarray(np.memmap(path, DTYPE, "r", NPY_HEADER_BYTES, (rows, *self.shape[1:])))
         for record in records:
             data = as_bytes(mapped[record.model])
-            self._raise_first(damage(self.folder, self.layout, record, data, 0, n_points))
+            raise_first(damage(self.folder, self.layout, record, data, 0, n_points))
         side_by_side = models == list(range(models[0], rows))
         return mapped[models[0] :] if side_by_side else mapped[models]
-
-    @staticmethod
-    def _raise_first(problems: Iterable[str]) -> None:
-        for problem in problems:
-            raise StoreError(problem)
 
 
 def store_key(
@@ -384,15 +394,3 @@ def store_key(
 ) -> str:
     """Key that a store of these would have, for a machine that trains without one; see `SignalStore.create`."""
     return layout_of(about, design, views, labels).key
-
-
-def _numbers(chosen: slice | Numbers | None, n: int, what: str) -> IntArray:
-    if chosen is None or isinstance(chosen, slice):
-        return np.arange(n)[chosen if chosen is not None else slice(None)]
-    numbers = np.asarray(chosen)
-    if numbers.ndim != 1 or not len(numbers) or not np.issubdtype(numbers.dtype, np.integer):
-        raise StoreError(f"{what}s must be given as a list of whole numbers with at least one in it")
-    outside = numbers[(numbers < 0) | (numbers >= n)]
-    if len(outside):
-        raise StoreError(f"there is no {what} {some(outside)}: the store has {n} {what}s, numbered from 0")
-    return numbers.astype(np.intp)

@@ -26,6 +26,8 @@ from plmia.errors import StoreError
 NPY_HEADER_BYTES = 128
 RANGES_AT_ONCE = 16
 LEFTOVER_SECONDS = 3600.0
+# What to do about a file that is lost.
+RESTORE = "restore it from a copy, or start anew in another folder"
 
 Array = npt.NDArray[Any]
 
@@ -159,6 +161,8 @@ def reading(what: str) -> Iterator[None]:
     """Turn what the file system says into a StoreError about ``what``."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise StoreError(f"{what} is missing: {RESTORE}") from error
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise StoreError(f"{what} cannot be read ({reason}): see that it is there and that you may read it") from error
@@ -188,7 +192,11 @@ def locked(path: Path) -> Iterator[FileIO]:
     The lock ends with the process, however that ends. Where the file system has no locks there is none, and
     two writers of the same model are found by the checksums.
     """
-    with path.open("r+b", buffering=0) as file:
+    try:
+        opened = path.open("r+b", buffering=0)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} is missing: {RESTORE}") from error
+    with opened as file:
         if sys.platform == "win32":
             yield file
             return

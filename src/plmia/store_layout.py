@@ -38,6 +38,7 @@ from plmia.store_files import (
 SCHEMA = 1
 CHUNK_POINTS = 8192
 DTYPE = "<f4"
+_COPY = "copy it again, or start anew in another folder"
 
 FloatArray32 = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.integer]
@@ -153,9 +154,9 @@ class Layout:
             )
             same = layout.key == found["key"]
         except (KeyError, TypeError, RecursionError) as error:
-            raise StoreError(f"{what} is damaged ({error}): copy it again") from error
+            raise StoreError(f"{what} is damaged ({error}): {_COPY}") from error
         if not same or not layout.views or not all(isinstance(view, str) for view in layout.views):
-            raise StoreError(f"{what} was changed after it was written (its key does not fit): copy it again")
+            raise StoreError(f"{what} was changed after it was written (its key does not fit): {_COPY}")
         return layout
 
 
@@ -267,7 +268,7 @@ def read_membership(folder: Folder, layout: Layout) -> BoolArray:
     rows = max(layout.n_models, (len(data) - NPY_HEADER_BYTES) // width)
     packed = parse_npy(what, data, "|u1", (rows, width))[: layout.n_models]
     if digest(packed) != layout.membership:
-        raise StoreError(f"{what} is damaged (the checksum differs): copy it again, or start anew in another folder")
+        raise StoreError(f"{what} is damaged (the checksum differs): {_COPY}")
     return np.unpackbits(packed, axis=1, count=layout.n_points).view(np.bool_)
 
 
@@ -280,7 +281,7 @@ def read_labels(folder: Folder, layout: Layout) -> Labels | None:
         data = folder.read(["labels.npy"])[0]
     labels = parse_npy(what, data, "<i8", (layout.n_points,))
     if digest(labels) != layout.labels:
-        raise StoreError(f"{what} is damaged (the checksum differs): copy it again, or start anew in another folder")
+        raise StoreError(f"{what} is damaged (the checksum differs): {_COPY}")
     return labels
 
 
@@ -305,7 +306,7 @@ def read_groups(folder: Folder, layout: Layout) -> Labels | None:
         data = folder.read(["groups.npy"])[0]
     groups = parse_npy(what, data, "<i8", (layout.n_points,))
     if digest(groups) != expected:
-        raise StoreError(f"{what} is damaged (the checksum differs): copy it again, or start anew in another folder")
+        raise StoreError(f"{what} is damaged (the checksum differs): {_COPY}")
     return groups
 
 
@@ -355,7 +356,7 @@ def plain(value: Any, what: str) -> Any:
     )
 
 
-def parse(what: str, data: bytes, remedy: str = "copy it again") -> dict[str, Any]:
+def parse(what: str, data: bytes, remedy: str = _COPY) -> dict[str, Any]:
     """Read a JSON object."""
     try:
         found = json.loads(data)
@@ -379,3 +380,16 @@ def _positive(found: Any, name: str) -> int:
     if value < 1:
         raise TypeError(f"{name} is {value}, it must be positive")
     return value
+
+
+def numbers_of(chosen: slice | Sequence[int] | Labels | None, n: int, what: str) -> IntArray:
+    """Numbers from 0 to n that were chosen; all by default."""
+    if chosen is None or isinstance(chosen, slice):
+        return np.arange(n)[chosen if chosen is not None else slice(None)]
+    numbers = np.asarray(chosen)
+    if numbers.ndim != 1 or not len(numbers) or not np.issubdtype(numbers.dtype, np.integer):
+        raise StoreError(f"{what}s must be given as a list of whole numbers with at least one in it")
+    outside = numbers[(numbers < 0) | (numbers >= n)]
+    if len(outside):
+        raise StoreError(f"there is no {what} {some(outside)}: the store has {n} {what}s, numbered from 0")
+    return numbers.astype(np.intp)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from plmia.errors import StoreError, some
-from plmia.store_files import Folder, reading
+from plmia.store_files import Folder, LocalFolder, locked, reading, temporary_beside
 from plmia.store_layout import SCHEMA, Layout, digest, parse, typed
 
 _RECORD_NAME = re.compile(r"([0-9]{6,18})(?:-([0-9]{6,18}))?\.json")
+Tell = Callable[[dict[str, Any], dict[str, Any]], Iterable[str]]
+# Of how many differences a message tells.
+MOST_TOLD = 3
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -107,6 +112,49 @@ def scan(
     return dict(sorted(good.items())), bad
 
 
+def read_layout(folder: Folder) -> Layout:
+    """Read store.json; what has none is no store."""
+    try:
+        with reading(f"{folder}/store.json"):
+            return Layout.from_json(f"{folder}/store.json", folder.read(["store.json"])[0])
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise StoreError(f"{folder} is not a store (it has no store.json): give the folder of one") from error
+        raise
+
+
+def require_same(path: Path, there: Layout, here: Layout, tell: Tell) -> None:
+    """Require that two layouts are of the same audit; ``tell`` says in words where they differ."""
+    found = list(dict.fromkeys(line.removeprefix("about.") for line in tell(there.identity, here.identity)))
+    if found:
+        rest = f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
+        raise StoreError(
+            f"{path} belongs to another audit ({'; '.join(found[:MOST_TOLD])}{rest}): choose another folder, or go "
+            "back to the settings it was made with; nothing in it was changed"
+        )
+
+
+def require_key(folder: Folder, layout: Layout) -> None:
+    """Require that the store is still the one that was opened."""
+    if read_layout(folder).key != layout.key:
+        raise StoreError(f"{folder} was started anew for another audit meanwhile: choose another folder, and run again")
+
+
+def set_aside(path: Path) -> bool:
+    """Remove the store in a local folder if no model finished in it; whether that was so.
+
+    Under its lock, and by renaming: whoever appends meanwhile either comes first, and then the store stays, or finds
+    that the store is another.
+    """
+    with locked(path / "signals.npy"):
+        if any(not name.startswith(".") for name in LocalFolder(path).names("records")):
+            return False
+        aside = temporary_beside(path)
+        path.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+    return True
+
+
 def damage(
     folder: Folder, layout: Layout, record: ModelRecord, data: bytes | memoryview, start: int, stop: int
 ) -> Iterator[str]:
@@ -116,7 +164,7 @@ def damage(
         if digest(memoryview(data)[(first - start) * point : (end - start) * point]) != record.chunks[chunk]:
             yield (
                 f"{folder}/signals.npy is damaged at model {record.model}, points {first} to {end - 1} "
-                f"(the checksum differs): {_remedy(record)}"
+                f"(the checksum differs): {_remedy(folder, record)}"
             )
 
 
@@ -127,11 +175,27 @@ def cut_off(folder: Folder, layout: Layout, records: Iterable[ModelRecord], stop
         begin, end = layout.span(record.model, 0, stop)
         if end > size:
             point = max(size - begin, 0) // (layout.model_bytes // layout.n_points)
-            yield f"{folder}/signals.npy is cut off at model {record.model}, point {point}: {_remedy(record)}"
+            yield f"{folder}/signals.npy is cut off at model {record.model}, point {point}: {_remedy(folder, record)}"
 
 
-def _remedy(record: ModelRecord) -> str:
-    return f"remove {record.file} and run again, only model {some(record.together)} is trained anew"
+def raise_first(problems: Iterable[str]) -> None:
+    """Raise the first problem, if there is any."""
+    for problem in problems:
+        raise StoreError(problem)
+
+
+def is_there(folder: Folder, there: ModelRecord | None, digests: tuple[str, ...]) -> bool:
+    """Whether a model is finished with the signals of these digests; raises if it is with others."""
+    if there is not None and there.chunks != digests:
+        raise StoreError(
+            f"model {there.model} of {folder} is finished with other signals: to replace it, remove "
+            f"{folder}/{there.file} first (it covers model {some(there.together)})"
+        )
+    return there is not None
+
+
+def _remedy(folder: Folder, record: ModelRecord) -> str:
+    return f"remove {folder}/{record.file} and run again, only model {some(record.together)} is trained anew"
 
 
 def _claim(name: str) -> tuple[int, int] | None:
@@ -140,7 +204,7 @@ def _claim(name: str) -> tuple[int, int] | None:
 
 
 def _parse_record(what: str, layout: Layout, name: str, data: bytes) -> list[ModelRecord]:
-    remedy = "remove it and run again, its models are trained anew"
+    remedy = "it does not count, and the audit, when it is run in this folder, trains its models anew"
     found = parse(what, data, remedy)
     if found.get("key") != layout.key:
         raise StoreError(
@@ -173,6 +237,6 @@ def _require_agreement(folder: Folder, good: Mapping[int, ModelRecord], records:
         other = good.get(record.model)
         if other is not None and other.chunks != record.chunks:
             raise StoreError(
-                f"{folder}/{record.file} and {other.file} have different checksums for model {record.model}: "
+                f"{folder}/{record.file} and {folder}/{other.file} have different checksums for model {record.model}: "
                 "remove the wrong one, verify() tells which"
             )

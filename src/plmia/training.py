@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from plmia.data import LabelledData
 from plmia.engines import Engine, Failed, LocalProcesses
-from plmia.errors import OutputError, TrainingError
+from plmia.errors import OutputError, TrainingError, some
 from plmia.recipes.recipe import Recipe, Trained
 from plmia.recipes.views import View
 from plmia.store import SignalStore
@@ -116,6 +116,11 @@ def shared_data(data: LabelledData, folder: Path, engine: Engine) -> Iterator[La
         shutil.rmtree(shared, ignore_errors=True)
 
 
+def is_running(folder: Path) -> bool:
+    """Whether processes of this machine train for the audit in a folder."""
+    return any(_in_use(shared) for shared in folder.glob(".data-*"))
+
+
 def _in_use(shared: Path) -> bool:
     try:
         with (shared / _LOCK).open("r+b") as lock:
@@ -171,18 +176,30 @@ def train_missing(
     """
     wanted, stack = store.missing(), _stack_size(work.recipe.stack, store.shape[0], engine)
     for attempt in range(MOST_SEEDS):
-        diverged: list[int] = []
+        diverged: dict[int, Trained] = {}
         with contextlib.closing(engine.run(work, list(_jobs(store, wanted, stack, seed, attempt)))) as results:
             for job, result in results:
                 if isinstance(result, Failed):
                     raise TrainingError(_sentence(job, result), result.trace)
                 trained, seconds = result
-                diverged += _store_stack(store, work, job, trained, seconds, report, models_folder)
+                diverged |= _store_stack(store, work, job, trained, seconds, report, models_folder)
         if not diverged:
             return
         wanted = sorted(diverged)
-    raise TrainingError(
-        f"model {', '.join(map(str, wanted))} diverged with {MOST_SEEDS} seeds (its loss is not a finite number): "
+    raise TrainingError(_divergence(diverged))
+
+
+def _divergence(diverged: dict[int, Trained]) -> str:
+    """Say what became of models of which no seed gave finite answers."""
+    first = min(diverged)
+    if diverged[first].trouble:
+        more = f" (and of {len(diverged) - 1} other models)" if len(diverged) > 1 else ""
+        return (
+            f"{diverged[first].trouble} of model {first}{more}, whichever of {MOST_SEEDS} seeds it was trained with: "
+            "every answer must be a finite number; the other models are kept"
+        )
+    return (
+        f"model {some(sorted(diverged))} diverged with {MOST_SEEDS} seeds (its loss is not a finite number): "
         "lower the learning rate; the other models are kept"
     )
 
@@ -220,7 +237,7 @@ def _store_stack(
     seconds: float,
     report: Callable[[int, Trained], None],
     models_folder: Path | None,
-) -> list[int]:
+) -> dict[int, Trained]:
     """Append the models that did not diverge, all at once; return the others."""
     good = [i for i, outcome in enumerate(trained) if not outcome.diverged]
     if models_folder is not None:
@@ -232,7 +249,7 @@ def _store_stack(
         store.append([job.models[i] for i in good], np.stack([trained[i].conf for i in good]), provenance)
     for i in good:
         report(job.models[i], trained[i])
-    return [model for i, model in enumerate(job.models) if i not in good]
+    return {model: trained[i] for i, model in enumerate(job.models) if i not in good}
 
 
 def provenance_of(recipe: Recipe, seed: int, attempt: int, seconds: float, trained: Trained) -> dict[str, Any]:

@@ -176,14 +176,14 @@ def test_the_same_again_trains_nothing_and_writes_the_same(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"X": X + 1e-9}, "data: "),
-        ({"y": np.roll(Y, 1)}, "data: "),
-        ({"groups": np.arange(N) // 2}, "data: "),
-        ({"model": Leaky(leak=2.0)}, "recipe.leak: 6.0 there, 2.0 here"),
-        ({"model": GaussianNB()}, 'recipe.recipe: "leaky" there, "sklearn" here'),
-        ({"setup": Setup(seed=1)}, "seed: 0 there, 1 here"),
-        ({"views": [View(), View(scale=0.1)]}, "views: "),
-        ({"target": GivenTarget(np.arange(N) < 50, np.zeros(N))}, "target: "),
+        ({"X": X + 1e-9}, "the data changed"),
+        ({"y": np.roll(Y, 1)}, "the data changed"),
+        ({"groups": np.arange(N) // 2}, "the data changed"),
+        ({"model": Leaky(leak=2.0)}, "recipe option leak: 6.0 there, 2.0 here"),
+        ({"model": GaussianNB()}, "recipe leaky there, sklearn:GaussianNB here"),
+        ({"setup": Setup(seed=1)}, "seed 0 there, 1 here"),
+        ({"views": [View(), View(scale=0.1)]}, "views identity there, identity;"),
+        ({"target": GivenTarget(np.arange(N) < 50, np.zeros(N))}, "target trained there, of your own here"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -280,7 +280,7 @@ def test_a_targets_signals_can_be_given(tmp_path: Path) -> None:
     # The same again goes on; another target does not.
     assert audit(recipe, tmp_path / "run", target=GivenTarget(GIVEN, conf)).metrics == found.metrics
     for other in (GivenTarget(GIVEN, conf + 1), GivenTarget(np.roll(GIVEN, 1), conf)):
-        with pytest.raises(StoreError, match="target: "):
+        with pytest.raises(StoreError, match="target "):
             audit(recipe, tmp_path / "run", target=other)
 
 

@@ -289,6 +289,32 @@ def test_a_folder_of_another_audit_is_refused_and_left_alone(
     assert contents(path_of(filled)) == before
 
 
+def test_of_many_differences_a_few_are_named(filled: SignalStore) -> None:
+    with pytest.raises(StoreError, match=r"\(a: only here; b: only here; c: only here; and 2 more\)"):
+        create(path_of(filled), a=1, b=1, c=1, d=1, e=1)
+
+
+@pytest.mark.parametrize("change", ["about", "design", "labels"])
+def test_a_store_in_which_no_model_finished_is_started_anew(store: SignalStore, change: str) -> None:
+    path, design = path_of(store), design_of(N_MODELS)
+    about = ABOUT | ({"seed": 1} if change == "about" else {})
+    other = MembershipDesign(~design.matrix) if change == "design" else design
+    labels = LABELS[::-1].copy() if change == "labels" else LABELS
+    with pytest.raises(StoreError):
+        SignalStore.create(path, about, other, VIEWS, labels, anew=False)
+    anew = SignalStore.create(path, about, other, VIEWS, labels)
+    assert (anew.key == store.key) == (change == "design")
+    np.testing.assert_array_equal(anew.design.matrix, other.matrix)
+    append(anew, [1])
+    assert anew.verify() == []
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    if change != "design":
+        before = contents(path)
+        with pytest.raises(StoreError, match="started anew for another audit meanwhile"):
+            append(store, [0])
+        assert contents(path) == before
+
+
 def test_other_views_labels_and_points_are_another_audit(filled: SignalStore) -> None:
     path, design = path_of(filled), design_of(N_MODELS)
     with pytest.raises(StoreError, match=r"views: .* there"):
@@ -374,7 +400,9 @@ def test_one_flipped_bit_is_found_and_named(filled: SignalStore, point: int) -> 
     flip(path_of(filled) / "signals.npy", offset_of(2, point) + 2)
     first = point // CHUNK_POINTS * CHUNK_POINTS
     last = min(first + CHUNK_POINTS, N_POINTS) - 1
-    named = rf"model 2, points {first} to {last} .*remove records/000001-000003\.json .*model 1, 2, 3 is"
+    named = (
+        rf"model 2, points {first} to {last} .*remove {path_of(filled)}/records/000001-000003\.json .*model 1, 2, 3 is"
+    )
     for read in (filled.read, filled.signals, lambda: filled.read([2], [point])):
         with pytest.raises(StoreError, match=named):
             read()
@@ -399,7 +427,7 @@ def test_a_truncated_file_is_named_and_mended(filled: SignalStore) -> None:
     path = path_of(filled)
     os.truncate(path / "signals.npy", offset_of(4, 10))
     for read in (filled.read, filled.signals):
-        with pytest.raises(StoreError, match=r"cut off at model 4, point 10: remove records/000004-000005\.json"):
+        with pytest.raises(StoreError, match=r"cut off at model 4, point 10: remove /.*/records/000004-000005\.json"):
             read()
     header, *models = filled.verify()
     assert "damaged header or was cut off" in header
@@ -540,11 +568,11 @@ def test_a_damaged_store_is_not_opened(
 
 def test_a_missing_file_is_named(filled: SignalStore) -> None:
     (path_of(filled) / "labels.npy").unlink()
-    with pytest.raises(StoreError, match=r"labels\.npy cannot be read"):
+    with pytest.raises(StoreError, match=r"/labels\.npy is missing: restore it from a copy, or start anew"):
         SignalStore.open(path_of(filled))
     (path_of(filled) / "signals.npy").unlink()
     for use in (filled.read, filled.verify, filled.signals, lambda: append(filled, [0])):
-        with pytest.raises(StoreError, match=r"signals\.npy cannot be read|could not be written"):
+        with pytest.raises(StoreError, match=r"/signals\.npy is missing: restore it from a copy, or start anew"):
             use()
 
 
@@ -657,7 +685,7 @@ def test_a_remote_store_is_checked_like_a_local_one(remote: Any) -> None:
     remote.rm("/bucket/signals/records", recursive=True)
     assert store.missing() == list(range(N_MODELS))
     remote.rm("/bucket/signals/signals.npy")
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError, match=r"signals\.npy is missing"):
         store.verify()
 
 

@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from plmia.errors import PlmiaError, TrainingError
+from plmia.user_code import lacks_memory
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -34,8 +35,6 @@ Result = TypeVar("Result")
 MOST_TRIES = 3
 
 _ANSWER_SECONDS = 20.0
-# What libraries say, under errors of many kinds, when memory does not suffice.
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "unable to allocate")
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def attempt(work: Callable[[Job], Result], job: Job) -> Result | Failed:
     except PlmiaError as error:
         return Failed(str(error))
     except (Exception, SystemExit) as error:
-        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY):
+        if lacks_memory(error):
             return Failed(f"out of memory ({error}): use fewer workers, or a smaller stack")
         return Failed(f"{type(error).__name__}: {error}", traceback.format_exc())
 

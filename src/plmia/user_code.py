@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
 from plmia.errors import PlmiaError
+
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "unable to allocate")
 
 
 def load_user_file(path: Path, kind: type[PlmiaError]) -> ModuleType:
@@ -59,6 +62,26 @@ def run_user_text(text: bytes, path: Path, kind: type[PlmiaError]) -> ModuleType
     except (Exception, SystemExit) as error:
         raise kind(f"{path} does not run: {type(error).__name__}: {error}") from error
     return module
+
+
+def failure(error: BaseException, file: str | None) -> str:
+    """Say what the user's code raised, and at which line of the user's file: the last one that stands there.
+
+    Parameters
+    ----------
+    error : BaseException
+        What was raised.
+    file : str, optional
+        The user's file.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file and frame.filename == file]
+    where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name}: " if frames else ""
+    return f"{where}{type(error).__name__}: {error}"
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether memory did not suffice; libraries say that under errors of many kinds."""
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 class _Text(SourceFileLoader):

@@ -15,9 +15,9 @@ import numpy as np
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
 from plmia.recipes.probabilities import conf_from_answers
-from plmia.recipes.recipe import BoolArray, Trained, accuracies, stable_text
+from plmia.recipes.recipe import BoolArray, Trained, accuracies, not_finite, stable_text
 from plmia.recipes.views import View
-from plmia.user_code import read_user_file, run_user_text
+from plmia.user_code import failure, lacks_memory, read_user_file, run_user_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,14 +105,29 @@ class Function:
             raise RecipeError("models of your own functions cannot be kept as safetensors: leave out --keep-models")
         results = []
         for row, seed in zip(members, seeds, strict=True):
-            model = self.fit(data.X[row], data.y[row], seed)
+            model = self._call("train", self.fit, data.X[row], data.y[row], seed)
             # Copies: functions that change what they are given must not change it for the next model.
-            answers = [np.asarray(self.ask(model, np.array(view.apply(data.X)), data.y.copy())) for view in views]
+            answers = [
+                np.asarray(self._call("query", self.ask, model, np.array(view.apply(data.X)), data.y.copy()))
+                for view in views
+            ]
             columns = [conf_from_answers(answer, data.y) for answer in answers]
             conf = np.stack([column for column, _ in columns], axis=1).astype(np.float32)
             right = answers[0].argmax(axis=1) == data.y
-            results.append(Trained(conf, *accuracies(right, row), sum(clipped for _, clipped in columns)))
+            trouble, clipped = not_finite("query", answers), sum(n for _, n in columns)
+            results.append(Trained(conf, *accuracies(right, row), clipped, trouble=trouble))
         return results
+
+    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the user's function; what it raises becomes a sentence that names the line of the user's file."""
+        try:
+            return function(*arguments)
+        except (Exception, SystemExit) as error:
+            if lacks_memory(error):
+                raise
+            code = getattr(function, "__code__", None)
+            file = self.file or (code.co_filename if code is not None else None)
+            raise RecipeError(f"{name} raised, {failure(error, file)}") from error
 
 
 def _add_sources(function: Callable[..., Any], sources: dict[str, str]) -> None:

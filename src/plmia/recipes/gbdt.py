@@ -12,7 +12,7 @@ import numpy.typing as npt
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
 from plmia.recipes.probabilities import conf_from_logits
-from plmia.recipes.recipe import BoolArray, Trained, accuracies, shown
+from plmia.recipes.recipe import BoolArray, Trained, accuracies, not_finite, shown
 from plmia.recipes.views import View
 
 # LightGBM takes no more.
@@ -101,7 +101,8 @@ class GBDT:
             margins = [np.stack([np.zeros(len(m)), m.reshape(len(m))], axis=1) for m in margins]
         conf = np.stack([conf_from_logits(m, data.y) for m in margins], axis=1)
         right = margins[0].argmax(axis=1) == data.y
-        return Trained(conf.astype(np.float32), *accuracies(right, members))
+        trouble = not_finite(self.library, margins)
+        return Trained(conf.astype(np.float32), *accuracies(right, members), trouble=trouble)
 
     def _lightgbm(
         self, data: LabelledData, row: BoolArray, seed: int, pictures: list[npt.NDArray[np.float32]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -74,7 +74,7 @@ def described(recipe: Recipe) -> str:
         return f"{recipe.name}:{type(template).__name__ if ' at 0x' in text else text}"
     if isinstance(file, str):
         return f"{recipe.name}:{Path(file).name}"
-    own = fields(recipe) if is_dataclass(recipe) and recipe.name in _CLASSES else ()
+    own = fields(cast("Any", recipe)) if recipe.name in _CLASSES else ()
     given = {field.name: getattr(recipe, field.name) for field in own if getattr(recipe, field.name) != field.default}
     options = (f"{key}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for key, v in given.items())
     return f"{recipe.name}?{'&'.join(options)}" if given else recipe.name

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.data import LabelledData
-from plmia.errors import RecipeError
+from plmia.errors import RecipeError, some
 from plmia.recipes.views import VIEW_SETS, View, default_views
 
 FloatArray32 = npt.NDArray[np.float32]
@@ -34,6 +34,8 @@ class Trained:
         Mean training loss of each epoch (or round), where there are such.
     weights : dict, optional
         Arrays by name, if they were asked for.
+    trouble : str
+        What to say of a model without a loss whose answers are not finite.
     """
 
     conf: FloatArray32
@@ -42,6 +44,7 @@ class Trained:
     n_clipped: int = 0
     losses: tuple[float, ...] = ()
     weights: dict[str, npt.NDArray[Any]] | None = field(default=None, repr=False)
+    trouble: str = ""
 
     @property
     def diverged(self) -> bool:
@@ -119,6 +122,13 @@ def stable_text(name: str, value: Any, remedy: str) -> str:
 def shown(data: LabelledData, view: View) -> FloatArray32:
     """Features [points, features] of all points as ``view`` shows them."""
     return replace(data, X=view.apply(data.X)).features()
+
+
+def not_finite(what: str, answers: Sequence[npt.ArrayLike]) -> str:
+    """Say at which points answers [points, classes], one array a view, are not finite; nothing if all are."""
+    bad = np.any([~np.isfinite(np.asarray(a, dtype=np.float64)).all(axis=1) for a in answers], axis=0)
+    nan = any(np.isnan(np.asarray(a, dtype=np.float64)).any() for a in answers)
+    return f"{what} returned {'NaN' if nan else 'infinity'} for point {some(np.flatnonzero(bad))}" if bad.any() else ""
 
 
 def accuracies(right: BoolArray, members: BoolArray) -> tuple[float, float]:

@@ -16,8 +16,9 @@ import numpy as np
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
 from plmia.recipes.probabilities import conf_from_probabilities
-from plmia.recipes.recipe import BoolArray, Trained, accuracies, shown, stable_text
+from plmia.recipes.recipe import BoolArray, Trained, accuracies, not_finite, shown, stable_text
 from plmia.recipes.views import View
+from plmia.user_code import failure, lacks_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +105,19 @@ class Sklearn:
         features = data.features()
         results = []
         for row, seed in zip(members, seeds, strict=True):
-            fitted = self._with_seed(seed).fit(features[row], data.y[row])
+            fitted = self._fitted(seed, features[row], data.y[row])
             results.append(self.query(fitted, data, row, views))
         return results
+
+    def _fitted(self, seed: int, X: Any, y: Any) -> Any:
+        try:
+            return self._with_seed(seed).fit(X, y)
+        except (Exception, SystemExit) as error:
+            if lacks_memory(error):
+                raise
+            kind = type(self.template)
+            file = getattr(sys.modules.get(kind.__module__), "__file__", None) if _is_own(kind) else None
+            raise RecipeError(f"fit of {kind.__name__} raised, {failure(error, file)}") from error
 
     def _with_seed(self, seed: int) -> Any:
         from sklearn.base import clone
@@ -135,15 +146,19 @@ class Sklearn:
                 f"the model knows classes {classes[0]} to {classes[-1]}, the data 0 to {data.n_classes - 1}: "
                 "number them alike"
             )
-        conf, n_clipped, right = [], 0, np.zeros(data.n_points, np.bool_)
+        conf, n_clipped, right, shows = [], 0, np.zeros(data.n_points, np.bool_), []
         for i, view in enumerate(views):
             answers = fitted.predict_proba(shown(data, view))
             if i == 0:
                 right = answers.argmax(axis=1) == data.y
             column, clipped = conf_from_probabilities(answers, data.y)
             conf.append(column)
+            shows.append(answers)
             n_clipped += clipped
-        return Trained(np.stack(conf, axis=1).astype(np.float32), *accuracies(right, members), n_clipped)
+        trouble = not_finite("predict_proba", shows)
+        return Trained(
+            np.stack(conf, axis=1).astype(np.float32), *accuracies(right, members), n_clipped, trouble=trouble
+        )
 
 
 def _is_state(key: str) -> bool:

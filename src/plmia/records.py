@@ -158,9 +158,16 @@ class Naming:
     @property
     def remedy(self) -> str:
         """What would change it, in few words; or that nothing would."""
-        if self.larger is None:
-            return "too few records stand out for a larger population to change that"
-        return f"--population {self.larger} may change that"
+        if self.larger is not None:
+            return f"--population {self.larger} may change that"
+        if self._hopeless:
+            return "there are too few records for any population to change that"
+        return "too few records stand out for a larger population to change that"
+
+    @property
+    def _hopeless(self) -> bool:
+        """Whether half the non-members as a population could not name even all members."""
+        return self._least_with((self.non_members + self.population) // 2) > self.members
 
     def _least_with(self, population: int) -> int:
         return least_named(self.evaluated + self.population - population, population, self.fdr)
@@ -172,7 +179,9 @@ class Naming:
         else:
             why = f"a population of {self.population:,} names at least {self.least:,} of {evaluated} at once, or none"
         larger, stand = self.larger, f"{self.standing:,} {'stands' if self.standing == 1 else 'stand'}"
-        if larger is None:
+        if larger is None and self._hopeless:
+            then = self.remedy
+        elif larger is None:
             then = f"only {stand} above every evaluated non-member, so {self.remedy}"
         else:
             then = (

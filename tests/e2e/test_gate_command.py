@@ -63,6 +63,19 @@ def test_the_interval_s_upper_end_decides_for_all_attacks_and_targets_at_once(
     assert shown["worst"]["high"] == worst
 
 
+def test_of_attacks_that_tie_gate_and_compare_name_the_one_of_the_verdict(
+    run: Callable[..., Path], command: Run
+) -> None:
+    """lira and pl-mia rank points alike, so their rates are the same."""
+    folder = run("--attack", "lira", "--attack", "pl-mia", points=2_000, shift=2.0)
+    verdict = json.loads((folder / "metrics.json").read_text())["verdict"]["attack"]
+    gate = command("gate", folder, "--max-tpr", 0.9, "--at-fpr", 0.01, "--json")
+    assert json.loads(gate.stdout)["worst"]["attack"] == verdict == "pl-mia"
+    compared = command("compare", folder, folder, "--names", "a,b", "--json")
+    assert compared.exit_code == 0, compared.output
+    assert " in b pl-mia finds " in json.loads(compared.stdout)["pairs"][0]["text"]
+
+
 def test_one_attack_may_be_named_and_quiet_prints_nothing(run: Callable[..., Path], command: Run) -> None:
     folder = run(points=1_000)
     result = command("gate", folder, "--max-tpr", 0.9999, "--at-fpr", 0.01, "--attack", "rmia", "--quiet")

@@ -143,6 +143,7 @@ def test_of_few_records_no_impossible_number_is_asked() -> None:
     assert naming.least > naming.evaluated
     assert "a population of 7 can name none of 23 evaluated records" in str(naming)
     assert str(naming.least) not in str(naming)
+    assert str(naming).endswith("; there are too few records for any population to change that.")
 
 
 def test_equals_go_to_the_last_and_before_that_to_the_larger_second_value() -> None:

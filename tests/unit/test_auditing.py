@@ -36,6 +36,7 @@ from plmia.recipes.recipe import Trained
 from plmia.recipes.scikit import Sklearn
 from plmia.recipes.views import View
 from plmia.store import SignalStore
+from plmia.training import shared_data
 
 N = 120
 RNG = np.random.default_rng(0)
@@ -464,3 +465,12 @@ def test_a_damaged_record_is_known_before_it_is_replaced(tmp_path: Path) -> None
     (tmp_path / "signals/records/000002.json").write_text("{}")
     (problem,) = open_store(plan, tmp_path).problems()
     assert "000002.json" in problem
+
+
+def test_an_audit_that_still_trains_is_not_replaced(tmp_path: Path) -> None:
+    data = LabelledData(X, Y)
+    plans = [AuditPlan(data, Leaky(leak=leak), 4, (View(),)) for leak in (6.0, 2.0)]
+    open_store(plans[0], tmp_path)
+    with shared_data(data, tmp_path, LocalProcesses(1)), pytest.raises(StoreError, match="belongs to another audit"):
+        open_store(plans[1], tmp_path)
+    assert open_store(plans[1], tmp_path).about["recipe"]["leak"] == 2.0

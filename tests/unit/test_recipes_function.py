@@ -104,6 +104,7 @@ def test_answers_that_are_not_numbers_mean_that_the_model_diverged() -> None:
     recipe = Function.of(fit, lambda model, X, y: np.full((len(X), 2), np.nan), key="k")
     (trained,) = recipe.train(DATA, MEMBERS[:1], [1], VIEWS)
     assert trained.diverged
+    assert "query returned NaN for point 0, 1, 2, 3, 4 and 35 more" in trained.trouble
 
 
 def test_answers_of_another_shape_are_refused() -> None:

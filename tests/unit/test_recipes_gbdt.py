@@ -178,3 +178,4 @@ def test_trees_that_diverge_have_no_confidence(monkeypatch: pytest.MonkeyPatch) 
     data = data_of(2)
     (trained,) = GBDT(library="xgboost").train(data, halves(data)[:1], [7], (View(),))
     assert trained.diverged
+    assert "returned" in trained.trouble

@@ -119,6 +119,7 @@ class Diverged(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def test_a_model_that_answers_no_numbers_has_diverged() -> None:
     (trained,) = Sklearn(Diverged()).train(DATA, BOTH[:1], [0], (View(),))
     assert trained.diverged
+    assert "predict_proba returned" in trained.trouble
 
 
 def test_weights_are_not_kept() -> None:

@@ -27,7 +27,8 @@ def audit_differences(there: dict[str, Any], here: dict[str, Any], file: str | N
     yield from _recipes(before.get("recipe", {}), after.get("recipe", {}), file)
     for name in ("views", "seed", "design", "target"):
         if before.get(name) != after.get(name):
-            yield f"{name} {_word(before.get(name))} there, {_word(after.get(name))} here"
+            was, now = _word(before.get(name)), _word(after.get(name))
+            yield f"{name} {was} there, {'another' if was == now else now} here"
     # What else a store may know; labels, points and groups are those of the data.
     told = {"data", "recipe", "views", "seed", "design", "target", "groups"}
     yield from differences(_without(before, told), _without(after, told))

@@ -373,7 +373,9 @@ def test_a_folder_of_something_else_is_left_alone(audit: Run, tmp_path: Path) ->
     (tmp_path / "file").write_text("mine")
     for folder in ("file", "file/below"):
         said = sentence(audit(folder=folder))
-        assert f"{tmp_path / 'file'} is a file, a folder is needed for the results: choose another with -o" in said
+        assert (
+            f"{tmp_path / 'file'} is a file, a folder is needed for the results: choose another folder with -o" in said
+        )
     assert (tmp_path / "file").read_text() == "mine"
 
 

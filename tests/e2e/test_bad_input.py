@@ -418,7 +418,8 @@ def test_an_output_folder_that_cannot_be_written(kind: str, signals_file: Write,
     result = command("score", file, "-o", folder)
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert result.stderr.startswith("plmia: cannot write to ")
+    said = f"plmia: {taken} is a file, a folder is needed" if "a file" in kind else "plmia: cannot write to "
+    assert result.stderr.startswith(said)
     assert result.stderr.endswith("choose another folder with -o\n")
     assert result.stderr.count("\n") == 1
     assert taken.read_text() == "something of mine"
@@ -483,7 +484,10 @@ def test_a_file_in_place_of_the_folder_is_refused(command: Run, signals_file: Wr
     (tmp_path / "file").write_text("mine")
     result = command("score", signals_file(), "-o", tmp_path / "file")
     assert result.exit_code == 2
-    assert f"{tmp_path / 'file'} is a file, a folder is needed for the results: choose another with -o" in result.stderr
+    assert (
+        f"{tmp_path / 'file'} is a file, a folder is needed for the results: choose another folder with -o"
+        in result.stderr
+    )
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -65,7 +65,9 @@ def require_folder(path: Path) -> None:
     for place in (path, *path.parents):
         if os.path.exists(place):  # noqa: PTH110 - Path's own check would raise on a name that is too long
             if not os.path.isdir(place):  # noqa: PTH112
-                raise OutputError(f"{place} is a file, a folder is needed for the results: choose another with -o")
+                raise OutputError(
+                    f"{place} is a file, a folder is needed for the results: choose another folder with -o"
+                )
             return
 
 

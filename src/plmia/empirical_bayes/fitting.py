@@ -147,12 +147,15 @@ class Told:
         Mean shift along each, and variance, both sides alike.
     ratio : float64 array [vectors]
         Log ratio of the variances of both sides.
+    n_points : int
+        How many points show a shift.
     """
 
     vectors: FloatArray
     shift: FloatArray
     variance: FloatArray
     ratio: FloatArray
+    n_points: int
 
     @classmethod
     def of(cls, away: FloatArray, evidence: Evidence, in_mask: BoolArray, rounded: float) -> Told:
@@ -170,7 +173,8 @@ class Told:
             if d > 0
         ] or [shift.var(axis=0)]
         both_sides = np.stack(variance) + rounded
-        return cls(vectors, shift.mean(axis=0), both_sides.mean(axis=0), np.log(both_sides[0] / both_sides[-1]))
+        ratio = np.log(both_sides[0] / both_sides[-1])
+        return cls(vectors, shift.mean(axis=0), both_sides.mean(axis=0), ratio, int(both.sum()))
 
     def directions(self) -> FloatArray:
         """Directions [views, coordinates] that signals are modelled along.
@@ -181,7 +185,7 @@ class Told:
         along which shifts are largest for their deviations.
         """
         told = self.shift**2 / self.variance + self.ratio**2 / 2
-        if told[0] + TOLD_BY_CHANCE >= told[1:].sum():
+        if self.n_points < LEAST_TRANSFER or told[0] + TOLD_BY_CHANCE >= told[1:].sum():
             return self.vectors[:, told >= LEAST_TOLD * told[0]]
         kept = told >= LEAST_TOLD * told.max()
         fisher: FloatArray = self.vectors[:, kept] @ (self.shift / self.variance)[kept]

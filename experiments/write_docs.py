@@ -32,14 +32,13 @@ images) with the paper's 254 references, and boosted trees on the first three wi
 CIFAR-100, CINIC-10 and Purchase-100 run from the published archives with `--data` where a user has them.
 Numbers are percent, mean and standard deviation over targets. A difference between two attacks is paired over targets,
 with a 95 % interval of Student's t; where the interval leaves it open the verdict says so. The JSON files keep the
-value of each target, so that every interval can be computed again. The paper's
-attacks run with their defaults, and nothing of them was tuned. `pl-mia-eb` chooses with reference models in the
-target's place; but its design (how views are combined, what the shift follows, when signals are bent) was settled with
-an eye on targets 0 to 2 of the Wide-ResNets and 0 to 5 of the perceptrons and of the trees of depth 5 on Adult,
-Covertype and Fashion-MNIST, which are among those reported: there its lead is no blind test.
-Perceptrons train for 50 epochs, or
-for 100, 200 or 400 with a falling learning rate: for the first of these that gets 99.5 % of a pilot's members right.
-`pl-mia-eb` and the conformal false-positive rate are ours, beyond the paper.
+value of each target, so that every interval can be computed again. The paper's attacks run with their defaults, and
+nothing of them was tuned. `pl-mia-eb` chooses with reference models in the target's place; but its design (how views
+are combined, what the shift follows, when signals are bent) was settled with an eye on targets 0 to 2 of the
+Wide-ResNets and 0 to 5 of the perceptrons and of the trees of depth 5 on Adult, Covertype and Fashion-MNIST, which are
+among those reported: there its lead is no blind test. Perceptrons train for 50 epochs, or for 100, 200 or 400 with a
+falling learning rate: for the first of these that gets 99.5 % of a pilot's members right. `pl-mia-eb` and the conformal
+false-positive rate are ours, beyond the paper.
 
 Commands below with `--signals full` read a folder of whole signals, which are too large for the repository. They are
 made, the first two on a GPU, by

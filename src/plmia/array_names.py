@@ -9,7 +9,9 @@ from pathlib import Path
 
 from plmia.errors import PlmiaError
 
-DATA_ARRAYS = ("X", "y", "groups", "n_features", "features", "labels", "texts", "class_names", "feature_names")
+# What a report may show beside the points.
+TEXT_ARRAYS = ("texts", "class_names", "feature_names")
+DATA_ARRAYS = ("X", "y", "groups", "n_features", "features", "labels", *TEXT_ARRAYS)
 SIGNALS_ARRAYS = ("signals", "membership", "labels", "n_points", "groups")
 # As alike as `grp` and `groups`; `rows` and `groups` are not.
 _ALIKE = 0.65

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -49,12 +50,12 @@ def make_frame(columns: Mapping[str, Sequence[Any]], library: Library | None = N
         raise FrameError(f"{library} is not installed: pip install {library}, or use columns()") from error
 
 
-class Tabular:
-    """What is a table: a data frame of its columns. Those that inherit have `columns`."""
+class Tabular(ABC):
+    """What is a table: a data frame of its columns."""
 
+    @abstractmethod
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of `to_frame` as lists."""
-        raise NotImplementedError
 
     def to_frame(self, library: Library | None = None) -> Any:
         """Return the columns (see `columns`) as a data frame.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+from plmia.array_names import TEXT_ARRAYS
 from plmia.data import Array, LabelledData, load_npz, read_data
 from plmia.errors import DataError
 from plmia.report.content import Extras
 
-# Arrays of texts that an npz may hold beside its points, and what its points may be called (see `read_data`).
-_TEXTS = ("texts", "class_names", "feature_names")
+# What the points of an npz may be called (see `read_data`).
 _POINTS = ("X", "features")
 
 
@@ -25,12 +25,12 @@ def read_extras(path: Path, data: LabelledData | None = None) -> Extras:
     data : LabelledData, optional
         What `read_data` read from the same path, to spare reading it again.
     """
-    arrays = load_npz(path, _TEXTS, "`X` or `texts`", DataError) if path.suffix == ".npz" else {}
+    arrays = load_npz(path, TEXT_ARRAYS, "`X` or `texts`", DataError) if path.suffix == ".npz" else {}
     for name, array in arrays.items():
         _require_texts(path, name, array)
     if data is None and ("texts" not in arrays or _has_points(path)):
         data = read_data(path)
-    texts, classes, features = (arrays[name].tolist() if name in arrays else None for name in _TEXTS)
+    texts, classes, features = (arrays[name].tolist() if name in arrays else None for name in TEXT_ARRAYS)
     try:
         return Extras(data, texts, classes, features)
     except DataError as error:

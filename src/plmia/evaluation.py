@@ -122,7 +122,8 @@ def attack_targets(
     tick : callable
         Told how many points are done; in all it hears ``len(targets) * len(attacks) * n_points``.
     refused : callable, optional
-        Told of each attack that lacks references on a target, which then has no result there; by default that raises.
+        Told of each attack that lacks references, or a population with some spread, on a target: it has no result
+        there. By default that raises.
     """
     for target in targets:
         if not 0 <= target < signals.n_models:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from plmia.attacks import Attack
 from plmia.diagnostics import enough_references
-from plmia.errors import OutputError, ReferencesError
+from plmia.errors import OutputError, PlmiaError
 from plmia.evaluation import AttackResult, Setup, attack_targets
 from plmia.pointwise import Loss
 from plmia.saved import SavedResults
@@ -47,14 +47,15 @@ def run_attacks(
     about : dict
         What was run; see `Summary.to_json`.
     may_skip : bool
-        Whether an attack that lacks references is left out, which the results say; by default it stops the run.
+        Whether an attack that lacks references, or whose population has no spread, is left out, which the results
+        say; by default it stops the run.
     notes : sequence of str
         What is known beforehand and must stand beside the results.
     """
     by_name = {attack.name: attack for attack in attacks}
     summary = Summary(list(by_name), len(targets))
 
-    def skip(name: str, error: ReferencesError) -> None:
+    def skip(name: str, error: PlmiaError) -> None:
         summary.leave_out(name, str(error))
         # One that needs no references says too little to be called an audit.
         if all(isinstance(by_name[left].statistic, Loss) for left in summary.attacks):
@@ -63,7 +64,7 @@ def run_attacks(
     with ResultFolder(folder, signals.groups) as results:
         for result in attack_targets(signals, attacks, targets, setup, tick, skip if may_skip else None):
             if result.scores.attack not in summary.attacks:
-                continue  # left out of all targets, since it lacks references on another
+                continue  # left out of all targets, since it was refused on another
             results.add(result)
             summary.add(result)
             if result.target == min(targets):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from plmia.attacks import Attack
 from plmia.calibration import NoCalibration, Views, pairwise_scores
 from plmia.cauchy_sum import SignedLog
-from plmia.errors import AttackError, PlmiaError, ReferencesError, some
+from plmia.errors import AttackError, PlmiaError, PopulationError, ReferencesError, some
 from plmia.moments import FloatArray, IntArray
 from plmia.numerics import count_below
 from plmia.pointwise import Statistic
@@ -22,8 +22,8 @@ from plmia.population import Comparison, Policy
 from plmia.view import AttackView, Mode
 
 Tick = Callable[[int], None]
-Refused = Callable[[str, ReferencesError], None]
-"""Told the name of an attack that lacks references, and what it lacks."""
+Refused = Callable[[str, PlmiaError], None]
+"""Told the name of an attack that lacks references or a population with some spread, and what it lacks."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def score_all(
     """Score every point with each attack; a statistic that several share is computed once.
 
     Each attack draws from a generator of its own, so its result does not depend on which others run. Results come one
-    at a time, so that all of them need never be in memory together. An attack that lacks references raises; given
-    ``refused``, that is told of it and the others go on.
+    at a time, so that all of them need never be in memory together. An attack that lacks references, or whose
+    statistic is the same all over the population, raises; given ``refused``, that is told of it and the others go on.
     """
     attacks = [_in_mode(attack, view.mode) for attack in attacks]
     statistics: dict[Statistic, FloatArray | ReferencesError] = {}
@@ -96,16 +96,18 @@ def score_all(
             _evaluate_alike(attack, attacks[i:], view, statistics)
         later = {other.statistic for other in attacks[i + 1 :]}
         phi = statistics[attack.statistic]
-        if isinstance(phi, ReferencesError):
-            if refused is None:
-                raise phi
-            refused(attack.name, phi)
-            tick(view.n_points)
-            continue
         same = (attack.statistic, attack.views, attack.population)
         rng = np.random.default_rng([seed, zlib.crc32(attack.name.encode())])
         try:
+            if isinstance(phi, ReferencesError):
+                raise phi
             scores = _calibrate(attack, phi, view, rng, tick, conformal.get(same))
+        except (ReferencesError, PopulationError) as error:
+            if refused is None:
+                raise
+            refused(attack.name, error)
+            tick(view.n_points)
+            continue
         except Exception as error:
             _blame(attack, error, attack.calibration, attack.views, attack.population)
             raise

@@ -10,7 +10,7 @@ import pytest
 
 from plmia.attacks import ATTACKS, Attack
 from plmia.calibration import BinaryVote, CauchyCombination, MedianOfViews, NoCalibration, VotesOfViews
-from plmia.errors import AttackError
+from plmia.errors import AttackError, PopulationError
 from plmia.pointwise import BayesLR, GaussianLR, Loss
 from plmia.population import FreshPopulation, WithinClass
 from plmia.scoring import conformal_log10_p, evaluate_statistic, score, score_all
@@ -107,6 +107,18 @@ def test_progress_adds_up_to_the_points(view, attack):
     steps = []
     score(attack, view, np.random.default_rng(0), steps.append)
     assert sum(steps) == 50
+
+
+def test_an_attack_whose_population_has_no_spread_does_not_stop_the_others(view, given_statistic):
+    flat = Attack("flat", given_statistic(np.ones((50, 2))), CauchyCombination())
+    attacks = [flat, Attack("loss", Loss(), CauchyCombination())]
+    with pytest.raises(PopulationError, match="population points have the same statistic"):
+        list(score_all(attacks, view))
+    steps, told = [], []
+    found = score_all(attacks, view, tick=steps.append, refused=lambda name, error: told.append((name, type(error))))
+    assert [scores.attack for scores in found] == ["loss"]
+    assert told == [("flat", PopulationError)]
+    assert sum(steps) == 2 * 50
 
 
 @pytest.mark.parametrize("shape", [(50,), (50, 1), (49, 2), (2, 50), ()])

@@ -40,13 +40,25 @@ bench: $(VENV)/.dev ## measure the speed of scoring and of training
 	$(BIN)/python benchmarks/scoring.py $(ARGS)
 	$(BIN)/python benchmarks/training.py
 
-.PHONY: reproduce reproduce-quick
+.PHONY: reproduce reproduce-quick reproduce-whole
 reproduce: $(VENV)/.core ## run the paper's tables and figures into out/reproduce/ (ARGS="--data FILE" to train)
 	$(BIN)/plmia reproduce all -o out/reproduce $(ARGS)
 
 reproduce-quick: $(VENV)/.core ## the same on small signals, compared with the committed results
 	$(BIN)/plmia reproduce all --quick --quiet -o out/reproduce-quick
 	$(BIN)/python -m experiments.compare out/reproduce-quick experiments/results/quick
+
+RESULTS := experiments/results
+reproduce-whole: $(VENV)/.dev ## train what full/ lacks on the data in DATA=FOLDER, and make the committed results anew
+	@test -d "$(DATA)" || { echo "name the folder of the data sets: make reproduce-whole DATA=FOLDER" >&2; exit 1; }
+	$(BIN)/python -m experiments.whole "$(DATA)" full
+	$(BIN)/plmia reproduce all --signals full --quiet -o $(RESULTS)
+	$(BIN)/plmia reproduce table-2 table-3 --targets 30 --signals full --quiet -o $(RESULTS)
+	$(BIN)/plmia reproduce table-5 figure-2 figure-4 table-s3 --signals full/cifar10_wrn_plain --quiet \
+	    -o $(RESULTS)/no-augmentation
+	$(BIN)/plmia reproduce all --quick --quiet -o out/reproduce-quick
+	cp out/reproduce-quick/*.json $(RESULTS)/quick/
+	$(BIN)/python -m experiments.write_docs
 
 constraints: ## compile constraints.txt anew (ARGS=--upgrade for the newest releases)
 	PYTHON="$(PYTHON)" sh scripts/compile_constraints.sh $(ARGS)

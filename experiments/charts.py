@@ -30,10 +30,15 @@ class Chart:
 
 
 def steps_axis(title: str, values: Sequence[float]) -> Axis:
-    """Logarithmic axis with a tick at each of some positive values."""
+    """Logarithmic axis with a tick at each of some positive values, and a label where it does not touch the next."""
     low, high = min(values), max(values)
     room = (high / low) ** 0.06 if high > low else 1.5
-    return Axis(title, low / room, high * room, list(values), [f"{value:g}" for value in values], log=True)
+    shown: list[float] = []
+    for value in sorted(values, reverse=True):
+        if not shown or shown[-1] / value > room:
+            shown.append(value)
+    labels = [f"{value:g}" if value in shown else "" for value in values]
+    return Axis(title, low / room, high * room, list(values), labels, log=True)
 
 
 def value_axis(title: str, lines: Series) -> Axis:

@@ -3,7 +3,7 @@
     python -m experiments.cut_signals FOLDER
 
 FOLDER holds the signals named below, stores or npz files, each with NAME.json beside it that says what it is. Points
-are drawn at random with a fixed seed; signals are kept in 16 bits.
+are drawn at random with a fixed seed; of many networks with many views the last ones are kept; signals have 16 bits.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from .setting import MLPS, SIGNALS, read_named
 
 SEED = 0
+MODELS = {"cifar10_wrn": 70}
 POINTS = {"cifar10_wrn": 2000, "cifar10_wrn_plain": 2000}
 POINTS |= dict.fromkeys((*MLPS, "location_gbdt_3", "location_gbdt_5", "location_gbdt_7"), 800)
 
@@ -27,15 +28,18 @@ def main(folder: Path) -> None:
         signals, about = read_named(folder, name)
         rng = np.random.default_rng(SEED)
         chosen = np.sort(rng.choice(signals.n_points, n_points, replace=False))
+        models = np.arange(signals.n_models)[-MODELS.get(name, signals.n_models) :]
         assert signals.labels is not None  # noqa: S101 - all of these have labels
         np.savez_compressed(
             SIGNALS / f"{name}.npz",
-            signals=signals.values[:, chosen].astype(np.float16),
-            membership=np.packbits(signals.design.matrix[:, chosen], axis=1),
+            signals=signals.values[np.ix_(models, chosen)].astype(np.float16),
+            membership=np.packbits(signals.design.matrix[np.ix_(models, chosen)], axis=1),
             n_points=np.array(len(chosen)),
             labels=signals.labels[chosen].astype(np.int16),
         )
-        cut = {"cut": f"{len(chosen):,} of {signals.n_points:,} points, drawn at random; 16 bits"}
+        few = f", the last {len(models)} of {signals.n_models} models" * (len(models) < signals.n_models)
+        cut = {"cut": f"{len(chosen):,} of {signals.n_points:,} points, drawn at random{few}; 16 bits"}
+        cut |= {"first_target": max(about.get("first_target", 0) - int(models[0]), 0)}
         (SIGNALS / f"{name}.json").write_text(f"{json.dumps(about | cut, indent=1)}\n", encoding="utf-8")
 
 

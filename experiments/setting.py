@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from plmia.auditing import AuditPlan, default_engine, train_run
-from plmia.data import read_data
+from plmia.data import LabelledData, read_data
 from plmia.design import MembershipDesign
 from plmia.errors import SignalsError
 from plmia.evaluation import Setup
@@ -128,7 +128,7 @@ class Setting:
         else:
             signals, about = read_named(self.signals or SIGNALS, name)
         wanted = self.targets or (QUICK_TARGETS if self.quick else TARGETS)
-        targets = _targets(signals, wanted)
+        targets = _targets(signals, wanted, int(about.get("first_target", 0)))
         most = _references(signals, targets)
         references = min(self.references or most, most)
         return Source(signals, about, targets, references - references % 2, self.seed)
@@ -145,10 +145,13 @@ class Setting:
         return quick if self.quick else full
 
 
-def _targets(signals: Signals, wanted: int) -> tuple[int, ...]:
-    """Return one model of each split, so that no two targets have the same members or complements."""
-    firsts = sorted(int(split[0]) for split in signals.design.splits())
-    return tuple(firsts[: max(1, min(wanted, len(firsts) - 1))])
+def _targets(signals: Signals, wanted: int, first: int) -> tuple[int, ...]:
+    """Return one model of each split, from some model on: no two targets have the same members or complements."""
+    splits = signals.design.splits()
+    found = sorted(int(split[0]) for split in splits if min(split) >= first)
+    if not found:
+        raise SignalsError(f"no model from number {first} on can be a target: lower first_target beside the signals")
+    return tuple(found[: max(1, min(wanted, len(splits) - 1))])
 
 
 def _references(signals: Signals, targets: tuple[int, ...]) -> int:
@@ -165,7 +168,8 @@ def read_named(path: Path, name: str) -> tuple[Signals, dict[str, Any]]:
     """Read the signals ``name`` at a path that may be signals itself; NAME.json beside them says what they are.
 
     Signals are an npz file, a store, or the folder of an audit, which holds one; each may be named with or without
-    ``.npz``. ``leave_out`` in NAME.json lists models that do not count.
+    ``.npz``. ``leave_out`` in NAME.json lists models that do not count; of the others those before ``first_target`` are
+    references only, because an attack's design was settled with an eye on them.
     """
     found = signals_at(path)
     if found is not None:
@@ -244,18 +248,26 @@ def about_store(store: SignalStore) -> dict[str, Any]:
 
 def _trained(setting: Setting, name: str) -> tuple[Signals, dict[str, Any]]:
     """Train what the shared store of these settings lacks; experiments that ask for the same find it there."""
-    text = setting.recipe or RECIPES[name]
-    recipe, data = parse_recipe(text), read_data(Path(setting.data or ""))
+    text, path = setting.recipe or RECIPES[name], Path(setting.data or "")
     references = setting.references or (8 if setting.quick else TRAINED_REFERENCES)
     # One pair more: every target but the first leaves its own pair out.
-    several = (setting.targets or TARGETS) > 1
+    references += 2 * ((setting.targets or TARGETS) > 1)
+    data = read_data(path)
+    folder = setting.runs / re.sub(r"[^a-z0-9.]+", "-", f"{data.name}-{text}-{setting.seed}".lower())
+    store = train_store(name, data, text, references, folder, setting.seed, setting.console)
+    return store.signals(), {"data": data.name} | about_store(store)
+
+
+def train_store(
+    name: str, data: LabelledData, text: str, references: int, folder: Path, seed: int, console: Console | None
+) -> SignalStore:
+    """Train a target and its references, those of them that the folder lacks."""
+    recipe = parse_recipe(text)
     # Networks for images see the paper's 18 views.
     views = parse_views("rmia18") if data.is_images and name.startswith("cifar10_wrn") else views_for(recipe, data)
-    plan = AuditPlan(data, recipe, references + 2 * several, views, Setup(seed=setting.seed), (), may_skip=True)
-    folder = setting.runs / re.sub(r"[^a-z0-9.]+", "-", f"{data.name}-{text}-{setting.seed}".lower())
-    with Meter(f"training {text}", plan.references + 1, setting.console) as meter:
-        store = train_run(plan, folder, default_engine(recipe), lambda _model, _trained: meter.tick(), meter.skip)
-    return store.signals(), {"data": data.name} | about_store(store)
+    plan = AuditPlan(data, recipe, references, views, Setup(seed=seed), (), may_skip=True)
+    with Meter(f"training {text}", plan.references + 1, console) as meter:
+        return train_run(plan, folder, default_engine(recipe), lambda _model, _trained: meter.tick(), meter.skip)
 
 
 def view_order(n_views: int) -> IntArray:

@@ -135,8 +135,9 @@ def cauchy_mean(queries: npt.ArrayLike, population: npt.ArrayLike, *, exact_belo
     if q.size == 0:
         return SignedLog(np.empty(0), np.empty(0))
     mean = _mean_direct if unique.size * z.size < exact_below else _mean_interpolated
-    inverse = inverse.astype(np.int32 if q.size < 1 << 31 else np.intp)  # kept for long
-    return strictly_increasing(mean(unique, np.sort(z)), inverse)
+    inverse, z = inverse.astype(np.int32 if q.size < 1 << 31 else np.intp), np.sort(z)
+    del queries, population, q  # what follows needs memory, and callers may have no use for them any more
+    return strictly_increasing(mean(unique, z), inverse)
 
 
 def _require_usable(values: FloatArray, name: str) -> None:

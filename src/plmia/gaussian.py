@@ -36,7 +36,10 @@ class Gaussian:
         density = x - self.mean
         np.square(density, out=density)
         density /= self.variance
-        density += np.log(self.variance)
+        # The logarithm in two parts: with all of it at once an attack would need more memory here than anywhere else.
+        half = len(density) // 2
+        for part in (slice(half), slice(half, None)):
+            density[part] += np.log(self.variance[part] if len(self.variance) > 1 else self.variance)
         density *= -0.5
         return density
 
@@ -94,6 +97,7 @@ def side_moments(view: AttackView, inside: bool) -> SideMoments:
     s, s2 = sums.inside if inside else sums.outside
     at_least_one = np.maximum(n, 1)[:, None]
     mean, variance = s / at_least_one, s2 / at_least_one
+    del at_least_one
     square = np.square(mean)
     variance -= square
     np.maximum(variance, 0.0, out=variance)

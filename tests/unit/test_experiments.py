@@ -140,6 +140,45 @@ def test_a_single_target_beside_pairs_leaves_all_of_them(signals_file: Write, si
     assert (several.targets, several.references) == ((0, 1), 14)
 
 
+def test_models_that_a_design_was_settled_on_are_references_only(signals_file: Write, tmp_path: Path) -> None:
+    path = signals_file(models=16)
+    beside = path.with_suffix(".json")
+    beside.write_text(json.dumps({"data": "any", "first_target": 5}), encoding="utf-8")
+    source = setting.Setting(signals=path, targets=3).source("any")
+    assert source.targets == (6, 8, 10), "the split of 4 and 5 has a model before the first target"
+    assert source.references == 14
+    used = next(iter(measure.results(source, measure.attacks_called("pl-mia")))).references
+    assert {0, 1, 2, 3, 4, 5} < set(used.tolist())
+    other = signals_file(name="other.npz", models=16)
+    other.with_suffix(".json").write_text(json.dumps({"first_target": 16}), encoding="utf-8")
+    with pytest.raises(SignalsError, match="no model from number 16 on can be a target"):
+        setting.Setting(signals=other).source("any")
+
+
+def test_committed_results_report_no_target_that_a_design_was_settled_on() -> None:
+    first = {whole.data: whole.first_target for whole in part("whole").WHOLE.values()}
+    seen = set()
+    for path in setting.HERE.glob("results/**/*.json"):
+        for run in json.loads(path.read_text(encoding="utf-8"))["run"]:
+            seen.add(run["data"])
+            assert min(run["targets"]) >= run["first_target"], path
+            assert run["first_target"] == first[run["data"]] or "cut" in run, path
+    assert seen == set(first)
+
+
+def test_whole_signals_are_trained_once_and_say_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, rng, y = part("whole"), np.random.default_rng(0), np.arange(160) % 3
+    np.savez(tmp_path / "small.npz", X=rng.normal(y[:, None], 1.0, (160, 4)).astype(np.float32), y=y)
+    tree = "sklearn:DecisionTreeClassifier?max_depth=4"
+    monkeypatch.setattr(whole, "WHOLE", {"a": whole.Whole("Small", "small.npz", tree, 8, 3, (0,))})
+    for _ in range(2):
+        whole.main(tmp_path, tmp_path / "full", [])
+    source = setting.Setting(signals=tmp_path / "full", targets=2).source("a")
+    assert (source.data, source.signals.n_models, source.targets, source.references) == ("Small", 8, (4, 6), 6)
+    with pytest.raises(SystemExit, match="there are no signals called b: there are a"):
+        whole.main(tmp_path, tmp_path / "full", ["b"])
+
+
 def test_references_are_limited_and_even(signals_file: Write) -> None:
     path = signals_file(models=16)
     assert setting.Setting(signals=path, references=7).source("any").references == 6
@@ -364,6 +403,14 @@ def test_comparison_with_committed_results_passes_over_noise() -> None:
     number.update(mean=70.0 + compare.NOISE / 2, std=1.0 - compare.NOISE / 2, values=[69.5, 70.7])
     near["claims"][0]["because"] = "70.12 against 60.00."
     assert not list(compare.differences(near, _committed()))
+
+
+def test_labels_of_an_axis_do_not_touch() -> None:
+    axis = part("charts").steps_axis("references", [4, 8, 16, 32, 64, 68])
+    assert axis.ticks == [4, 8, 16, 32, 64, 68]
+    assert axis.labels == ["4", "8", "16", "32", "", "68"]
+    even = part("charts").steps_axis("references", [4, 8, 16, 32, 64, 128, 254])
+    assert "" not in even.labels
 
 
 def test_dots_show_ours_beside_the_paper() -> None:

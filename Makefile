@@ -48,17 +48,16 @@ reproduce-quick: $(VENV)/.core ## the same on small signals, compared with the c
 	$(BIN)/plmia reproduce all --quick --quiet -o out/reproduce-quick
 	$(BIN)/python -m experiments.compare out/reproduce-quick experiments/results/quick
 
-RESULTS := experiments/results
-reproduce-whole: $(VENV)/.dev ## train what full/ lacks on the data in DATA=FOLDER, and make the committed results anew
+WHOLE := out/reproduce-whole
+reproduce-whole: $(VENV)/.dev ## train what full/ lacks on the data in DATA=FOLDER; the committed results anew, compared
 	@test -d "$(DATA)" || { echo "name the folder of the data sets: make reproduce-whole DATA=FOLDER" >&2; exit 1; }
 	$(BIN)/python -m experiments.whole "$(DATA)" full
-	$(BIN)/plmia reproduce all --signals full --quiet -o $(RESULTS)
-	$(BIN)/plmia reproduce table-2 table-3 --targets 30 --signals full --quiet -o $(RESULTS)
+	$(BIN)/plmia reproduce all --signals full --quiet -o $(WHOLE)
+	$(BIN)/plmia reproduce table-2 table-3 --targets 30 --signals full --quiet -o $(WHOLE)
 	$(BIN)/plmia reproduce table-5 figure-2 figure-4 table-s3 --signals full/cifar10_wrn_plain --quiet \
-	    -o $(RESULTS)/no-augmentation
-	$(BIN)/plmia reproduce all --quick --quiet -o out/reproduce-quick
-	cp out/reproduce-quick/*.json $(RESULTS)/quick/
-	$(BIN)/python -m experiments.write_docs
+	    -o $(WHOLE)/no-augmentation
+	$(BIN)/python -m experiments.compare $(WHOLE) experiments/results --retrained
+	$(BIN)/python -m experiments.compare $(WHOLE)/no-augmentation experiments/results/no-augmentation --retrained
 
 constraints: ## compile constraints.txt anew (ARGS=--upgrade for the newest releases)
 	PYTHON="$(PYTHON)" sh scripts/compile_constraints.sh $(ARGS)

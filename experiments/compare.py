@@ -1,23 +1,30 @@
 """Compare results with committed ones: numbers must be the same within the stated noise, all else exactly.
 
-    python -m experiments.compare FOLDER COMMITTED
+    python -m experiments.compare FOLDER COMMITTED [--retrained]
 
 The same signals and seed give the same scores on every machine up to rounding, which may turn the order of two queries
 that all but tie. On the small signals one query is 0.1 to 0.35 points of a target's rate, half of that in the mean of
 two targets and 0.7 of it in their deviation. Rows, cells, words, numbers of targets, claims and verdicts must be the
 same; the sentence behind a verdict may differ, as it states numbers.
+
+Models that are trained anew, on another kind of machine, are other models. With --retrained what both have is compared:
+means within four standard errors of their difference over targets, and no verdict the opposite of the committed one.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from .outcome import FAILS, HOLDS
+
 # In percentage points, of means and of deviations.
 NOISE = 0.25
+STANDARD_ERRORS = 4.0
 
 
 def differences(found: Mapping[str, Any], committed: Mapping[str, Any]) -> Iterator[str]:
@@ -34,6 +41,26 @@ def differences(found: Mapping[str, Any], committed: Mapping[str, Any]) -> Itera
             yield f"{words}: the paper's numbers differ"
         yield from (f"{words}: {line}" for line in _cells(now[keys]["ours"], then[keys]["ours"]))
     yield from _claims(found, committed)
+
+
+def differences_retrained(found: Mapping[str, Any], committed: Mapping[str, Any]) -> Iterator[str]:
+    """Say each number that both have and that differs by more than chance, and each verdict that turned round."""
+    now, then = ({tuple(row["keys"]): row["ours"] for row in part["rows"]} for part in (found, committed))
+    for keys in now.keys() & then.keys():
+        for name, new in (now[keys] or {}).items():
+            old = (then[keys] or {}).get(name)
+            if isinstance(new, dict) and isinstance(old, dict) and not _by_chance(new, old):
+                yield f"{' '.join(keys)}: {name} is {_short(new)}, committed is {_short(old)}"
+    verdicts, committed_ones = ({claim["claim"]: claim["verdict"] for claim in c["claims"]} for c in (found, committed))
+    for claim, verdict in verdicts.items():
+        if {verdict, committed_ones.get(claim)} == {HOLDS, FAILS}:
+            yield f"{claim} {verdict}, committed is {committed_ones[claim]}"
+
+
+def _by_chance(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """Whether two means over targets differ by no more than four standard errors of their difference."""
+    error = math.sqrt(sum((part["std"] or 0.0) ** 2 / part["n"] for part in (new, old)))
+    return abs(new["mean"] - old["mean"]) <= max(NOISE, STANDARD_ERRORS * error)
 
 
 def _cells(now: Mapping[str, Any] | None, then: Mapping[str, Any] | None) -> Iterator[str]:
@@ -69,22 +96,28 @@ def _claims(found: Mapping[str, Any], committed: Mapping[str, Any]) -> Iterator[
             yield f"{claim} {now.get(claim, 'not judged')}, committed is {then.get(claim, 'not judged')}"
 
 
-def main(folder: Path, committed: Path) -> int:
-    """Compare all files of the committed folder; return how many differ."""
-    wrong = 0
+def main(folder: Path, committed: Path, retrained: bool = False) -> int:
+    """Compare all files of the committed folder, retrained ones where they are there; return how many differ."""
+    wrong, compared = 0, 0
+    compare = differences_retrained if retrained else differences
     for path in sorted(committed.glob("*.json")):
         now = folder / path.name
+        if retrained and not now.exists():
+            continue
         if not now.exists():
             lines = ["not there"]
         else:
             contents = [json.loads(p.read_text(encoding="utf-8")) for p in (now, path)]
-            lines = list(differences(*contents))
-        wrong += bool(lines)
+            lines = list(compare(*contents))
+        wrong, compared = wrong + bool(lines), compared + 1
         for line in lines:
             sys.stdout.write(f"{path.stem}: {line}\n")
-    sys.stdout.write(f"{wrong} of {len(list(committed.glob('*.json')))} results differ\n")
+    sys.stdout.write(f"{wrong} of {compared} results differ\n")
     return wrong
 
 
 if __name__ == "__main__":
-    sys.exit(1 if main(Path(sys.argv[1]), Path(sys.argv[2])) else 0)
+    given = [argument for argument in sys.argv[1:] if argument != "--retrained"]
+    if len(given) != 2:
+        sys.exit("name two folders of results: python -m experiments.compare FOLDER COMMITTED [--retrained]")
+    sys.exit(1 if main(Path(given[0]), Path(given[1]), "--retrained" in sys.argv) else 0)

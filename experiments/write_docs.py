@@ -49,8 +49,9 @@ taken from the model on that the table below names, none of which had been attac
 
 Commands below with `--signals full` read a folder of these signals, which are too large for the repository.
 `make reproduce-whole DATA=FOLDER` trains what the folder `full` lacks on the data sets in FOLDER (the Wide-ResNets want
-a GPU; what is interrupted goes on) and runs every command of this page. `python -m experiments.whole FOLDER full NAME`
-trains one of them alone. A file `full/NAME.json` beside each says what it is. An audit trains a target and its
+a GPU; what is interrupted goes on), runs every command of this page and compares what comes out with what is committed:
+means within four standard errors of their difference, no verdict turned round. `python -m experiments.whole FOLDER full
+NAME` trains one of them alone. A file `full/NAME.json` beside each says what it is. An audit trains a target and its
 references; of the Wide-ResNets without augmentation only the references are used, each in the target's place in turn.
 Without that option the same commands run on the signals in `experiments/signals`: 2,000 points of {cut} of the
 Wide-ResNets, 800 points of the perceptrons and of the boosted trees on Location-30.

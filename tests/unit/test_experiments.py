@@ -405,6 +405,19 @@ def test_comparison_with_committed_results_passes_over_noise() -> None:
     assert not list(compare.differences(near, _committed()))
 
 
+def test_models_trained_anew_may_differ_by_chance_only() -> None:
+    differ = part("compare").differences_retrained
+    near, far, turned = _committed(), _committed(), _committed()
+    _ours(near)["AUC"].update(mean=73.0, std=3.0)
+    near["rows"].pop()
+    near["claims"][0]["verdict"] = outcome.PARTLY
+    assert not list(differ(near, _committed())), "4 standard errors are 8.9"
+    _ours(far)["AUC"].update(mean=76.0)
+    assert [line.partition(" is ")[0] for line in differ(far, _committed())] == ["a: AUC"]
+    turned["claims"][0]["verdict"] = outcome.FAILS
+    assert len(list(differ(turned, _committed()))) == 1
+
+
 def test_labels_of_an_axis_do_not_touch() -> None:
     axis = part("charts").steps_axis("references", [4, 8, 16, 32, 64, 68])
     assert axis.ticks == [4, 8, 16, 32, 64, 68]

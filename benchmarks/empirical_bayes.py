@@ -91,20 +91,24 @@ def cost(signals: Signals, setup: Setup, repetitions: int = 5) -> dict[str, floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("signals", nargs="+", type=Path)
-    parser.add_argument("--targets", type=int, default=6)
+    parser.add_argument("--targets", type=int, default=12)
+    parser.add_argument(
+        "--first", type=int, default=54, help="first target (of the CNNs, 54: later than any that were looked at)"
+    )
     parser.add_argument("--references", type=int, nargs="+", default=[4, 8, 16, 32, 64])
     parser.add_argument("--modes", nargs="+", default=["online", "offline"])
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
     for path in arguments.signals:
         signals = read_signals(path)
+        targets = range(arguments.first, min(arguments.first + arguments.targets, signals.n_models))
         for mode in arguments.modes:
             for references in arguments.references:
                 if references > signals.n_models - 2:
                     continue
                 print(f"{path.stem}, {mode}, {references} references: AUC, TPR at 1 %, 0.1 %, 0 % FPR")
                 setup = Setup(mode, references)
-                table = measure(signals, ONLINE if mode == "online" else OFFLINE, range(arguments.targets), setup)
+                table = measure(signals, ONLINE if mode == "online" else OFFLINE, targets, setup)
                 key = f"{path.stem} {mode} {references}"
                 results[key] = {"attacks": report(table), "seconds": cost(signals, setup)}
     out = Path("bench-out")

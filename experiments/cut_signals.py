@@ -32,8 +32,8 @@ def main(folder: Path) -> None:
         assert signals.labels is not None  # noqa: S101 - all of these have labels
         np.savez_compressed(
             SIGNALS / f"{name}.npz",
-            signals=signals.values[np.ix_(models, chosen)].astype(np.float16),
-            membership=np.packbits(signals.design.matrix[np.ix_(models, chosen)], axis=1),
+            signals=signals.values[models][:, chosen].astype(np.float16),
+            membership=np.packbits(signals.design.matrix[models][:, chosen], axis=1),
             n_points=np.array(len(chosen)),
             labels=signals.labels[chosen].astype(np.int16),
         )

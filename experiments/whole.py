@@ -55,7 +55,7 @@ class Whole:
 CIFAR, LONG = "cifar-10-binary.tar.gz", "mlp?epochs={}&schedule=cosine"
 WHOLE = {
     "cifar10_wrn": Whole("CIFAR-10", CIFAR, "wide-resnet?epochs=50&augment=true", 130, 71),
-    "cifar10_wrn_plain": Whole("CIFAR-10, no augmentation", CIFAR, "wide-resnet", 34, 14, (0,)),
+    "cifar10_wrn_plain": Whole("CIFAR-10, no augmentation", CIFAR, "wide-resnet", 46, 34, (0,)),
     "location_mlp": Whole("Location-30", "location30.npz", "mlp?standardise=false", 256),
     "adult_mlp": Whole("Adult", "adult.npz", LONG.format(400), 256),
     "covertype_mlp": Whole("Covertype", "covertype20k.npz", LONG.format(400), 256),

@@ -11,12 +11,14 @@ from plmia.report.plots import Axis, Figure, Spec, bars, line, linear_axis, log_
 from plmia.report.scene import SMALL, WIDTH, width_of
 from plmia.report.theme import series
 
-from .outcome import Keys, Rows, Value, paper_item
+from .outcome import Keys, Rows, Value, beside, paper_item, paper_rows
 
 # Values that are None are left out; the package's writer takes them so, though it does not say.
 Series = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
 # The margins that `plmia.report.scene` leaves around a panel, in pixels.
 MARGIN, LEAST_MARGIN, RIGHT_MARGIN = 16, 40, 18
+# An attack has the same colour in every figure.
+ORDER = ("lira-fixed", "lira", "rmia", "pl-mia", "pl-mia-pooled", "pl-mia-eb", "pl-mia-plus")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ def value_axis(title: str, lines: Series) -> Axis:
 
 def figure(item: str, charts: Sequence[Chart], alt: str, height: int = 360) -> Figure:
     """Draw charts side by side, with one legend."""
-    names = list(dict.fromkeys(name for chart in charts for name in chart.lines))
+    drawn = dict.fromkeys(name for chart in charts for name in chart.lines)
+    names = [*ORDER, *(name for name in drawn if name not in ORDER)] if set(ORDER) & set(drawn) else list(drawn)
     width = (1 - 0.09 * (len(charts) - 1)) / len(charts)
     data: list[Spec] = []
     layout: Spec = {}
@@ -86,7 +89,7 @@ def roc_chart(title: str, rates: Sequence[float], lines: Mapping[str, Sequence[f
 
 def dots(item: str, ours: Rows, metrics: Sequence[str]) -> Figure:
     """Ours (filled) and the paper's (hollow), a row of the table each, one panel a metric."""
-    theirs = {tuple(row["keys"]): row["cells"] for row in paper_item(item)["rows"]}
+    theirs, titles = paper_rows(item), paper_item(item)["keys"]
     shown = [keys for keys in ours if any(isinstance(ours[keys].get(m), Value) for m in metrics)]
     places = list(range(len(shown), 0, -1))
     data: list[Spec] = []
@@ -95,10 +98,11 @@ def dots(item: str, ours: Rows, metrics: Sequence[str]) -> Figure:
     for i, metric in enumerate(metrics):
         ref, left = str(i + 1) if i else "", i * (width + 0.09)
         mine: list[Any] = [getattr(ours[keys].get(metric), "mean", None) for keys in shown]
-        paper: list[Any] = [_first(theirs.get(keys, {}).get(metric)) for keys in shown]
+        paper: list[Any] = [_first(theirs.get(beside(keys), {}).get(metric)) for keys in shown]
         x = value_axis(f"{metric} (%)", {"": ([], [*mine, *paper])})
-        labels = [" ".join(keys) if not i else "" for keys in shown]
-        domain = (left, left + width) if not i else (_beside(left, shown), _beside(left + width, shown))
+        labels = [_label(keys, titles) if not i else "" for keys in shown]
+        widest = max((width_of(_label(keys, titles), SMALL) for keys in shown), default=0)
+        domain = (left, left + width) if not i else (_place(left, widest), _place(left + width, widest))
         y = Axis("", 0.3, len(shown) + 0.7, places, labels)
         layout[f"xaxis{ref}"] = replace(x, domain=domain).to_json(f"y{ref}")
         layout[f"yaxis{ref}"] = y.to_json(f"x{ref}")
@@ -110,9 +114,13 @@ def dots(item: str, ours: Rows, metrics: Sequence[str]) -> Figure:
     return Figure(item, paper_item(item)["title"], alt, alt, data, layout, 90 + 22 * len(shown))
 
 
-def _beside(share: float, shown: Sequence[Keys]) -> float:
-    """The place of a panel without labels, whose margin is narrower than that of the panel with the rows' names."""
-    labels = max((width_of(" ".join(keys), SMALL) for keys in shown), default=0)
+def _label(keys: Keys, titles: Sequence[str]) -> str:
+    """A row in words: numbers with what they are."""
+    return " ".join(f"{title} {key}" if key.isdigit() else key for title, key in zip(titles, keys, strict=True))
+
+
+def _place(share: float, labels: float) -> float:
+    """The place of a panel without labels, whose margin is narrower than that of the panel with labels so wide."""
     margin, right = max(MARGIN + labels, LEAST_MARGIN), WIDTH - RIGHT_MARGIN
     return (margin + share * (right - margin) - LEAST_MARGIN) / (right - LEAST_MARGIN)
 

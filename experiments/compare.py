@@ -9,6 +9,7 @@ same; the sentence behind a verdict may differ, as it states numbers.
 
 Models that are trained anew, on another kind of machine, are other models. With --retrained what both have is compared:
 means within four standard errors of their difference over targets, and no verdict the opposite of the committed one.
+What only the committed results have is named, and is no difference.
 """
 
 from __future__ import annotations
@@ -96,23 +97,34 @@ def _claims(found: Mapping[str, Any], committed: Mapping[str, Any]) -> Iterator[
             yield f"{claim} {now.get(claim, 'not judged')}, committed is {then.get(claim, 'not judged')}"
 
 
+def not_compared(found: Mapping[str, Any], committed: Mapping[str, Any]) -> str:
+    """Say how many rows of numbers only the committed results have, and which is the first; nothing if none."""
+    now = {tuple(row["keys"]) for row in found["rows"] if row["ours"] is not None}
+    missing = [row["keys"] for row in committed["rows"] if row["ours"] is not None and tuple(row["keys"]) not in now]
+    return f"{len(missing)} row{'s' * (len(missing) > 1)} from {' '.join(missing[0])} on" if missing else ""
+
+
 def main(folder: Path, committed: Path, retrained: bool = False) -> int:
     """Compare all files of the committed folder, retrained ones where they are there; return how many differ."""
-    wrong, compared = 0, 0
-    compare = differences_retrained if retrained else differences
-    for path in sorted(committed.glob("*.json")):
-        now = folder / path.name
-        if retrained and not now.exists():
-            continue
-        if not now.exists():
-            lines = ["not there"]
+    wrong, left_out = 0, []
+    paths = sorted(committed.glob("*.json"))
+    there = [path for path in paths if (folder / path.name).exists()]
+    if not there:
+        sys.exit(f"nothing was compared: {folder} has no results that {committed} has; name two folders of results")
+    for path in paths:
+        if path in there:
+            contents = [json.loads(p.read_text(encoding="utf-8")) for p in (folder / path.name, path)]
+            lines = list((differences_retrained if retrained else differences)(*contents))
+            rows = not_compared(*contents)
+            left_out += [f"{path.stem} ({rows})"] * bool(rows)
         else:
-            contents = [json.loads(p.read_text(encoding="utf-8")) for p in (now, path)]
-            lines = list(compare(*contents))
-        wrong, compared = wrong + bool(lines), compared + 1
-        for line in lines:
-            sys.stdout.write(f"{path.stem}: {line}\n")
-    sys.stdout.write(f"{wrong} of {compared} results differ\n")
+            lines = [] if retrained else ["not there"]
+            left_out.append(path.stem)
+        wrong += bool(lines)
+        sys.stdout.writelines(f"{path.stem}: {line}\n" for line in lines)
+    if retrained and left_out:
+        sys.stdout.write(f"not compared: {', '.join(left_out)}\n")
+    sys.stdout.write(f"{wrong} of {len(there if retrained else paths)} results differ\n")
     return wrong
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .script import end
 from .setting import MLPS, SIGNALS, read_named
 
 SEED = 0
@@ -44,4 +45,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if len(sys.argv) != 2:
+        sys.exit("name the folder of the large signals: python -m experiments.cut_signals FOLDER")
+    end(main, Path(sys.argv[1]))

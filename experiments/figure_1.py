@@ -9,7 +9,7 @@ from plmia.attacks import ATTACKS, Attack
 from plmia.calibration import BinaryVote
 
 from .charts import Chart, figure, steps_axis, value_axis
-from .measure import AUC, BEYOND, Measured, attacks_called, difference, in_words, judged, measure, sign
+from .measure import AUC, BEYOND, Measured, attacks_called, difference, in_words, judged, measure, over_targets, sign
 from .outcome import Claim, Outcome, Rows
 from .setting import Setting
 
@@ -61,11 +61,18 @@ def _flat(gammas: tuple[float, ...], by_gamma: dict[str, list[Measured]]) -> Cla
     above = [(g, difference(a, b, ZERO)) for g, a, b in zip(gammas, plus, rmia, strict=True)]
     wins = [g for g, d in above if d is not None and d.low > 0]
     rates = [_mean(measured) for measured in plus]
-    verdict = judged([sign(d) for _, d in above])
+    steadier = over_targets(_ranges(rmia), _ranges(plus))
     return Claim(
         "plus-flat",
-        verdict,
+        judged([*(sign(d) for _, d in above), sign(steadier)]),
         f"PL-MIA+ runs from {min(rates):.2f} to {max(rates):.2f}; it is shown to be above RMIA "
         f"{'at gamma ' + ', '.join(f'{g:g}' for g in wins) if wins else 'nowhere'}, of "
-        f"{', '.join(f'{g:g}' for g in gammas)}.",
+        f"{', '.join(f'{g:g}' for g in gammas)}. "
+        f"{in_words(f'Range of {ZERO} over gamma, rmia against pl-mia-plus', steadier)}.",
     )
+
+
+def _ranges(by_gamma: list[Measured]) -> list[float]:
+    """By how much the rate of each target varies with gamma."""
+    rates = [measured.known(ZERO) for measured in by_gamma]
+    return [max(of_target) - min(of_target) for of_target in zip(*rates, strict=True)]

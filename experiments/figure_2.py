@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from plmia.attacks import Attack
+from plmia.comparison import Difference
 from plmia.population import FreshPopulation
 from plmia.report.plots import Figure
 from plmia.scoring import score_all
@@ -15,6 +16,7 @@ from .charts import Chart, figure, steps_axis, value_axis
 from .measure import (
     AUC,
     BEYOND,
+    CONFORMAL,
     MAIN,
     Measured,
     attacks_called,
@@ -35,6 +37,7 @@ ATTACKS = ("lira-fixed", "lira", "rmia", "pl-mia", "pl-mia-pooled", "pl-mia-eb")
 REFERENCES, VIEWS = (4, 8, 16, 32, 64), (1, 2, 4, 8, 18)
 POPULATIONS, FRESH = (25, 100, 400, 1600, 6000), (25, 100, 400)
 FRESH_TARGETS = 3
+RIVALS = ("rmia", "lira-fixed")
 
 Found = dict[int, dict[str, Measured]]
 
@@ -55,7 +58,8 @@ def run(setting: Setting) -> Outcome:
         for n, by_name in by_number.items()
         for name, measured in by_name.items()
     }
-    resolved = [m for m in (AUC, "TPR@0.1%", "TPR@0%") if swept["references"][source.references]["rmia"].known(m)]
+    most = swept["references"][source.references]["rmia"]
+    resolved = (AUC, MAIN[1] if most.known(MAIN[1]) else "TPR@0.1%", MAIN[2])
     drawn = tuple(_drawn(swept, metric) for metric in resolved)
     claims = (_on_references(swept["references"]), _on_views(swept["views"]), *_on_population(swept))
     notes = ("Fresh population: a new random Z for each query, as Algorithm 1 is written, on fewer targets.",)
@@ -82,16 +86,19 @@ def _population(source: Source, sizes: tuple[int, ...]) -> Found:
         for size in [n for n in sizes if n <= len(order)]:
             view = replace(result.view, population=np.sort(order[:size]))
             for scores in score_all(attacks, view, source.seed):
-                one = metrics_of(
-                    scores.score[queries], result.truth.members[queries], scores.log10_p_conformal[queries]
-                )
+                p_values = scores.log10_p_conformal[queries]
+                one = metrics_of(scores.score[queries], result.truth.members[queries], p_values, size)
                 found.setdefault(size, {}).setdefault(scores.attack, Measured()).add(one)
     return found
 
 
 def _fresh(source: Source, sizes: tuple[int, ...]) -> Found:
     few = replace(source, targets=source.targets[:FRESH_TARGETS])
-    return {n: measure(few, [_freshly(attack, n) for attack in attacks_called("rmia", "pl-mia")]) for n in sizes}
+    found = {n: measure(few, [_freshly(attack, n) for attack in attacks_called("rmia", "pl-mia")]) for n in sizes}
+    for by_name in found.values():
+        for measured in by_name.values():
+            del measured.values[CONFORMAL]  # counted in the whole population, whatever is drawn from it
+    return found
 
 
 def _freshly(attack: Attack, size: int) -> Attack:
@@ -120,36 +127,37 @@ def _on_references(found: Found) -> Claim:
     few, many = min(found), max(found)
     if "pl-mia" not in found[few]:
         return Claim("references", UNDECIDED, "The fewest references leave no variance.")
-    least = difference(found[few]["pl-mia"], found[few]["rmia"], AUC)
-    most = difference(found[many]["pl-mia"], found[many]["rmia"], AUC)
-    low = difference(found[many]["pl-mia"], found[many]["rmia"], "TPR@0.1%")
-    lira = difference(found[many]["pl-mia"], found[many]["lira-fixed"], AUC)
-    gains = {name: difference(found[many][name], found[few][name], AUC) for name in ("lira-fixed", "rmia", "pl-mia")}
-    signs = [-sign(least), sign(most), sign(lira), *map(sign, gains.values())] + [sign(low)] * (low is not None)
+    least = {b: difference(found[few]["pl-mia"], found[few][b], AUC) for b in RIVALS}
+    above = {(b, metric): difference(found[many]["pl-mia"], found[many][b], metric) for b in RIVALS for metric in MAIN}
+    gains = {name: difference(found[many][name], found[few][name], AUC) for name in (*RIVALS, "pl-mia")}
+    same = found[many]["pl-mia"].known(AUC) == found[many]["lira"].known(AUC)
+    # Above LiRA it cannot be where LiRA has its variance, and so its ROC curve.
+    signs = [-sign(d) for d in least.values()] + [sign(d) for d in gains.values()]
+    signs += [sign(d) for d in above.values() if d is not None]
+    fewest = "; ".join(in_words(f"against {b}, AUC at {few}", d) for b, d in least.items())
+    most = "; ".join(in_words(f"against {b}, {metric} at {many}", d) for (b, metric), d in above.items())
     gained = "; ".join(in_words(f"{name}, AUC at {many} against {few}", d) for name, d in gains.items())
     crossing = [n for n, by in found.items() if (d := difference(by["pl-mia"], by["rmia"], AUC)) and d.low > 0]
-    ahead = f"in AUC pl-mia is ahead from {min(crossing)} on" if crossing else "it is nowhere shown to be ahead in AUC"
-    return Claim(
-        "references",
-        judged(signs),
-        f"pl-mia against rmia: {in_words(f'AUC at {few}', least)}; {in_words(f'AUC at {many}', most)}; "
-        f"{in_words(f'TPR@0.1% at {many}', low)}; {ahead}. {in_words(f'Against lira-fixed, AUC at {many}', lira)}. "
-        f"Gains: {gained}.",
-    )
+    ahead = f"In AUC it is ahead of rmia from {min(crossing)} on" if crossing else "In AUC it is nowhere shown ahead"
+    equal = " LiRA with a variance per point equals it." if same else ""
+    return Claim("references", judged(signs, equal=same), f"pl-mia {fewest}; {most}. {ahead}. Gains: {gained}.{equal}")
 
 
 def _on_views(found: Found) -> Claim:
     few, many = min(found), max(found)
     gains = {name: difference(found[many][name], found[few][name], AUC) for name in ("lira", "rmia", "pl-mia")}
-    rivals = ("rmia", "lira-fixed")
-    above = {(n, b): difference(by["pl-mia"], by[b], "TPR@0.1%") for n, by in found.items() for b in rivals}
+    above = {
+        (n, b, metric): difference(by["pl-mia"], by[b], metric)
+        for n, by in found.items()
+        for b in RIVALS
+        for metric in MAIN
+    }
     same = all(by["pl-mia"].known(AUC) == by["lira"].known(AUC) for by in found.values())
-    # Above LiRA it cannot be where LiRA has its variance, and so its ROC curve.
-    signs = [sign(d) for d in (*gains.values(), *above.values()) if d is not None] + [-1] * same
+    signs = [sign(d) for d in (*gains.values(), *above.values()) if d is not None]
     words = "; ".join(in_words(f"{name}, AUC at {many} views against {few}", d) for name, d in gains.items())
-    more = "; ".join(in_words(f"pl-mia against {b}, TPR@0.1% at {n}", d) for (n, b), d in above.items())
+    more = "; ".join(in_words(f"pl-mia against {b}, {metric} at {n}", d) for (n, b, metric), d in above.items())
     equal = "LiRA with a variance per point equals pl-mia at every number." if same else ""
-    return Claim("views", judged(signs), f"{words}. {more}. {equal}")
+    return Claim("views", judged(signs, equal=same), f"{words}. {more}. {equal}")
 
 
 def _on_population(swept: dict[str, Found]) -> tuple[Claim, ...]:
@@ -157,17 +165,26 @@ def _on_population(swept: dict[str, Found]) -> tuple[Claim, ...]:
     few, many = min(shared), max(shared)
     constant = len({tuple(by["pl-mia"].known(AUC)) for by in shared.values()}) == 1
     lost = difference(shared[few]["rmia"], shared[few]["lira"], MAIN[-1])
+    kept = difference(shared[few]["pl-mia"], shared[few]["lira"], MAIN[-1])
     growth = difference(fresh[max(fresh)]["pl-mia"], fresh[min(fresh)]["pl-mia"], AUC)
     votes = difference(shared[many]["rmia"], shared[few]["rmia"], AUC)
     same = "exactly the same AUC at every |Z|, LiRA's" if constant else "an AUC that depends on |Z|"
     return (
         Claim(
             "population",
-            judged([-1 if constant else 0, -sign(lost), sign(votes), sign(growth)]),
+            judged([-sign(lost), _not_below(kept), sign(votes), sign(growth)], equal=constant),
             f"With one Z for all queries pl-mia has {same}; "
             f"{in_words(f'rmia, AUC at |Z| = {many} against {few}', votes)}; "
-            f"{in_words(f'rmia against lira, {MAIN[-1]} at |Z| = {few}', lost)}. With a fresh Z a query the luck of "
+            f"{in_words(f'rmia against lira, {MAIN[-1]} at |Z| = {few}', lost)}; "
+            f"{in_words(f'pl-mia against lira, {MAIN[-1]} at |Z| = {few}', kept)}. With a fresh Z a query the luck of "
             f"the draw enters every score, and the more so the more extreme points it holds: "
             f"{in_words(f'pl-mia, AUC at |Z| = {max(fresh)} against {min(fresh)}', growth)}.",
         ),
     )
+
+
+def _not_below(found: Difference | None) -> int:
+    """1 where two are the same on every target or A is shown above B, -1 where A is shown below, else 0."""
+    if found is None:
+        return 0
+    return 1 if found.low >= 0 else -1 if found.high < 0 else 0

@@ -6,23 +6,22 @@ from .charts import figure, roc_chart
 from .measure import AUC
 from .outcome import Outcome, Rows
 from .setting import TREES, Setting
-from .table_6 import by_depth
-from .trees import best_claim
+from .trees import best_claim, by_depth, in_front
 
 
 def run(setting: Setting) -> Outcome:
     """Trace the curves, averaged over targets, one panel a depth."""
     ((data, found),) = by_depth(setting, TREES[:1]).items()
     ours: Rows = {
-        (str(depth), name, rate): cells
+        (depth, name, rate): cells
         for depth, (_, result) in found.items()
         for name in result.measured
         for rate, cells in result.points(name).items()
     }
     charts = [
-        roc_chart(f"depth {depth}", result.rates, {name: result.mean(name) for name in result.measured})
+        roc_chart(in_front(depth).strip() or data, result.rates, {name: result.mean(name) for name in result.measured})
         for depth, (_, result) in found.items()
     ]
     drawn = figure("figure-5", charts, "ROC curves on logarithmic axes, one panel a depth.", 400)
-    claim = best_claim("roc", {f"depth {d} ": result for d, (_, result) in found.items()}, data)
+    claim = best_claim("roc", {in_front(d): result for d, (_, result) in found.items()}, data)
     return Outcome("figure-5", tuple(source for source, _ in found.values()), ours, (AUC,), (drawn,), (claim,))

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from plmia.gaussianity import gaussianity
+from plmia.gaussianity import Gaussianity, gaussianity
 from plmia.metrics import FloatArray
 from plmia.moments import References
 from plmia.report.plots import Figure, Spec, bars, line, linear_axis, note
 
 from .charts import density
 from .measure import CONFORMAL, attacks_called, measure
-from .outcome import HOLDS, PARTLY, Claim, Outcome, Rows, Value, paper_item
+from .outcome import FAILS, HOLDS, PARTLY, Claim, Outcome, Rows, Value, paper_item
 from .setting import Setting, Source
 
 SHARES = (0.9, 0.5, 0.1)
 SIDES = {"IN": "@blue", "OUT": "@vermilion"}
 BINS = 9
+# Generally aligned: a test rejects fewer than the first share of the points; in part: fewer than the second.
+ALIGNED = (0.25, 0.5)
 
 
 def run(setting: Setting) -> Outcome:
@@ -38,12 +40,13 @@ def run(setting: Setting) -> Outcome:
     rejected = [float(np.mean(p < 0.05)) for p in (tested.p_in, tested.p_out)]
     claim = Claim(
         "aligned",
-        HOLDS if max(rejected) < 0.25 else PARTLY,
+        HOLDS if max(rejected) < ALIGNED[0] else PARTLY if max(rejected) < ALIGNED[1] else FAILS,
         f"Shapiro-Wilk rejects a Gaussian law at 5 % for {100 * rejected[0]:.1f} % of the points IN and "
-        f"{100 * rejected[1]:.1f} % OUT, with {len(references.rows) // 2} references a side (5 % would be chance); "
+        f"{100 * rejected[1]:.1f} % OUT, with {len(references.rows) // 2} references a side (5 % would be chance) "
+        f"[generally: fewer than {100 * ALIGNED[0]:g} %; in part: fewer than {100 * ALIGNED[1]:g} %]; "
         f"median W {np.median(tested.w_in):.3f} and {np.median(tested.w_out):.3f}.",
     )
-    return Outcome("figure-s1", (source,), ours, (), (_drawn(references, chosen),), (claim,))
+    return Outcome("figure-s1", (source,), ours, (), (_drawn(references, chosen, tested),), (claim,))
 
 
 def _references(source: Source) -> References:
@@ -51,7 +54,7 @@ def _references(source: Source) -> References:
     return References(source.signals.values, rows, source.signals.design.matrix[rows])
 
 
-def _drawn(references: References, chosen: dict[float, int]) -> Figure:
+def _drawn(references: References, chosen: dict[float, int], tested: Gaussianity) -> Figure:
     data: list[Spec] = []
     layout: Spec = {"annotations": []}
     width = (1 - 0.16) / len(chosen)
@@ -69,10 +72,12 @@ def _drawn(references: References, chosen: dict[float, int]) -> Figure:
             data.append(bars(side, (edges[1:] + edges[:-1]) / 2, counts, float(edges[1] - edges[0]), colour, **where))
             data.append(line(f"{side}, fitted", grid, fitted, colour, **where))
             top = max(top, float(counts.max()), max(fitted))
-        x = linear_axis(f"confidence, point {point}", low, high, about=4).to_json(f"y{ref}")
+        x = linear_axis(f"point {point}, quantile {share:g} of G", low, high, about=4).to_json(f"y{ref}")
         layout[f"xaxis{ref}"] = x | {"domain": [left, left + width]}
         layout[f"yaxis{ref}"] = linear_axis("", 0.0, 1.15 * top, about=4).to_json(f"x{ref}")
-        layout["annotations"].append(note(f"quantile {share:g} of G", 0.02, 1.0, ref=ref))
+        layout["annotations"].append(
+            note(f"W {tested.w_in[point]:.3f} IN, {tested.w_out[point]:.3f} OUT", 0.02, 1.0, ref=ref)
+        )
     alt = "Histograms of the IN and OUT references' signals at three points, with fitted Gaussian densities."
     return Figure("figure-s1", paper_item("figure-s1")["title"], alt, alt, data, layout, 340)
 

@@ -16,7 +16,7 @@ from plmia.moments import IntArray
 from plmia.signals import Signals
 from plmia.view import Mode
 
-from .outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Cell, Value
+from .outcome import FAILS, HOLDS, PARTLY, SO_FAR, UNDECIDED, Cell, Value
 from .setting import Source
 
 AUC = "AUC"
@@ -57,7 +57,9 @@ class Measured:
         return values if len(values) == len(self.values.get(metric, [])) else []
 
 
-def metrics_of(scores: FloatArray, members: BoolArray, log10_p: FloatArray | None = None) -> dict[str, float | None]:
+def metrics_of(
+    scores: FloatArray, members: BoolArray, log10_p: FloatArray | None = None, population: int | None = None
+) -> dict[str, float | None]:
     """Metrics in percent of the queries' scores; a rate that the non-members do not resolve is None.
 
     Parameters
@@ -66,6 +68,8 @@ def metrics_of(scores: FloatArray, members: BoolArray, log10_p: FloatArray | Non
         Scores, and log10 conformal p-values, whose realised FPR at 1 % is measured, too.
     members : bool array [queries]
         Who is a member.
+    population : int, optional
+        How many known non-members the p-values were counted in: fewer than 99 have none of 1 %.
     """
     measured = evaluate(scores, members, RATES.values(), target=0)
     found: dict[str, float | None] = {AUC: 100 * measured.auc}
@@ -73,7 +77,8 @@ def metrics_of(scores: FloatArray, members: BoolArray, log10_p: FloatArray | Non
         point = measured.tpr_at(rate)
         found[name] = 100 * point.tpr if point.resolved else None
     if log10_p is not None:
-        found[CONFORMAL] = 100 * float(np.mean(log10_p[~members] <= -2 + 1e-12))
+        known = population is None or population >= 99
+        found[CONFORMAL] = 100 * float(np.mean(log10_p[~members] <= -2 + 1e-12)) if known else None
     return found
 
 
@@ -81,7 +86,10 @@ def of_result(result: AttackResult) -> dict[str, float | None]:
     """Metrics of one attack on one target."""
     queries = result.truth.queries
     return metrics_of(
-        result.scores.score[queries], result.truth.members[queries], result.scores.log10_p_conformal[queries]
+        result.scores.score[queries],
+        result.truth.members[queries],
+        result.scores.log10_p_conformal[queries],
+        len(result.population),
     )
 
 
@@ -110,15 +118,17 @@ def with_views(source: Source, views: IntArray) -> Source:
 
 
 def difference(a: Measured, b: Measured, metric: str) -> Difference | None:
-    """Paired difference over targets, in percentage points; None where a rate is not resolved or a target is alone.
-
-    With fewer than `FEWEST_TARGETS` the interval is the whole line, which leaves every verdict open.
-    """
+    """Paired difference over targets, in percentage points; None where a rate is not resolved."""
     first, second = a.known(metric), b.known(metric)
-    if len(first) < 2 or len(second) != len(first):
-        return None
-    found = compare_over_targets(first, second)
-    return found if len(first) >= FEWEST_TARGETS else replace(found, low=-math.inf, high=math.inf)
+    return over_targets(first, second) if first and len(second) == len(first) else None
+
+
+def over_targets(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Paired difference; with fewer than `FEWEST_TARGETS` its interval is the whole line, which leaves all open."""
+    if len(first) >= FEWEST_TARGETS:
+        return compare_over_targets(first, second)
+    a, b = float(np.mean(first)), float(np.mean(second))
+    return Difference(a, b, a - b, -math.inf, math.inf, 1.0, 0.95)
 
 
 def in_words(name: str, found: Difference | None) -> str:
@@ -136,12 +146,16 @@ def sign(found: Difference | None, margin: float = 0.0) -> int:
     return 1 if found.low > -margin else -1 if found.high <= -margin else 0
 
 
-def judged(signs: Sequence[int]) -> str:
-    """Verdict on a claim that says several things: each is shown (1), shown not to be so (-1), or open (0)."""
+def judged(signs: Sequence[int], equal: bool = False) -> str:
+    """Verdict on a claim that says several things: each is shown (1), shown not to be so (-1), or open (0).
+
+    ``equal`` adds one that is not so because two attacks are the same; where all else is open, all stays open.
+    """
+    signs = [*signs, *[-1] * (equal and any(signs))]
     if signs and min(signs) > 0:
         return HOLDS
     if signs and max(signs) > 0:
-        return PARTLY
+        return PARTLY if min(signs) < 0 else SO_FAR
     return FAILS if signs and min(signs) < 0 else UNDECIDED
 
 

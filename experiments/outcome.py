@@ -21,7 +21,11 @@ from .setting import NOT_RUN, Source
 PAPER = Path(__file__).parent / "paper.json"
 # A rate that a target has too few non-members for.
 NOT_RESOLVED = "–"
-HOLDS, FAILS, PARTLY, UNDECIDED = "holds", "does not hold", "holds in part", "not decided here"
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "not decided here"
+# Part is shown and part shown not to be so; part is shown and the rest is open.
+PARTLY, SO_FAR = "holds in part", "holds where decided"
+# Rows of ours that stand beside rows of the paper with another name.
+BESIDE = {"CIFAR-10, no augmentation": "CIFAR-10"}
 
 Keys = tuple[str, ...]
 
@@ -119,7 +123,7 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """Return plain values; the same input gives the same output."""
         paper = paper_item(self.item)
-        theirs = {tuple(row["keys"]): row["cells"] for row in paper["rows"]}
+        theirs = paper_rows(self.item)
         return {
             "item": self.item,
             "title": paper["title"],
@@ -128,7 +132,7 @@ class Outcome:
             "keys": paper["keys"],
             "metrics": [*paper["metrics"], *self.metrics],
             "rows": [
-                {"keys": list(keys), "ours": _plain(self.ours.get(keys)), "paper": _numbers(theirs.get(keys))}
+                {"keys": list(keys), "ours": _plain(self.ours.get(keys)), "paper": _numbers(theirs.get(beside(keys)))}
                 for keys in _merged(list(theirs), list(self.ours))
             ],
             "claims": [claim.to_json(paper["claims"]) for claim in self.claims],
@@ -167,6 +171,16 @@ def paper_item(item: str) -> dict[str, Any]:
     """Title, label, rows and claims of one item of the paper."""
     entry: dict[str, Any] = paper_numbers()[item]
     return entry
+
+
+def paper_rows(item: str) -> dict[Keys, dict[str, Any]]:
+    """Cells of the paper's rows, by their keys."""
+    return {tuple(row["keys"]): row["cells"] for row in paper_item(item)["rows"]}
+
+
+def beside(keys: Keys) -> Keys:
+    """Keys of the paper's row that stands beside a row of ours."""
+    return (BESIDE.get(keys[0], keys[0]), *keys[1:])
 
 
 def _merged(theirs: list[Keys], ours: list[Keys]) -> list[Keys]:

@@ -15,7 +15,7 @@ from rich.console import Console
 from plmia.auditing import AuditPlan, default_engine, train_run
 from plmia.data import LabelledData, read_data
 from plmia.design import MembershipDesign
-from plmia.errors import SignalsError
+from plmia.errors import ReferencesError, SignalsError
 from plmia.evaluation import Setup
 from plmia.moments import IntArray
 from plmia.progress import Meter
@@ -37,6 +37,18 @@ RECIPES = {
     "location_gbdt_3": "gbdt?depth=3",
     "location_gbdt_5": "gbdt?depth=5",
     "location_gbdt_7": "gbdt?depth=7",
+}
+# Data sets as the paper and the committed results spell them, by letters and digits of what files are called.
+SPELLED = {
+    "purchase100": "Purchase-100",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "cinic10": "CINIC-10",
+    "location30": "Location-30",
+    "adult": "Adult",
+    "covertype": "Covertype",
+    "covertype20k": "Covertype",
+    "fashionmnist": "Fashion-MNIST",
 }
 # Perceptrons of all data sets at hand; an experiment takes those that the folder has.
 MLPS = ("location_mlp", "adult_mlp", "covertype_mlp", "fashion_mlp")
@@ -97,6 +109,7 @@ class Setting:
     ----------
     references, targets : int, optional
         How many; by default all references that whole pairs allow (32 where models are trained), and 10 targets.
+        References come in complementary pairs, so their number is even.
     data, recipe : Path, str, optional
         Train on this data, this way, in place of reading signals.
     signals : Path, optional
@@ -121,6 +134,17 @@ class Setting:
     runs: Path = field(default=RUNS)
     console: Console | None = None
 
+    def __post_init__(self) -> None:
+        if self.references is not None and self.references % 2:
+            raise ReferencesError(
+                f"{self.references} references are no whole complementary pairs: ask for {self.references + 1}"
+            )
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the options name data or one file of signals, which then stands for all."""
+        return self.data is not None or signals_at(self.signals or SIGNALS) is not None
+
     def source(self, name: str) -> Source:
         """Return the signals called ``name`` (a file of the folder `signals`), or those that the options ask for."""
         if self.data is not None:
@@ -130,14 +154,11 @@ class Setting:
         wanted = self.targets or (QUICK_TARGETS if self.quick else TARGETS)
         targets = _targets(signals, wanted, int(about.get("first_target", 0)))
         most = _references(signals, targets)
-        references = min(self.references or most, most)
-        return Source(signals, about, targets, references - references % 2, self.seed)
+        return Source(signals, about, targets, min(self.references or most, most), self.seed)
 
     def sources(self, *names: str) -> tuple[Source, ...]:
         """Return those of the named signals that the folder has; one source where the options name data or a file."""
-        folder = self.signals or SIGNALS
-        alone = self.data is not None or signals_at(folder) is not None
-        found = names[:1] if alone else [name for name in names if _located(folder, name)]
+        found = names[:1] if self.is_alone else [name for name in names if _located(self.signals or SIGNALS, name)]
         return tuple(self.source(name) for name in found or names[:1])
 
     def grid(self, full: tuple[Any, ...], quick: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -255,7 +276,13 @@ def _trained(setting: Setting, name: str) -> tuple[Signals, dict[str, Any]]:
     data = read_data(path)
     folder = setting.runs / re.sub(r"[^a-z0-9.]+", "-", f"{data.name}-{text}-{setting.seed}".lower())
     store = train_store(name, data, text, references, folder, setting.seed, setting.console)
-    return store.signals(), {"data": data.name} | about_store(store)
+    return store.signals(), {"data": spelled(data.name)} | about_store(store)
+
+
+def spelled(name: str) -> str:
+    """Return the name of a data set as the paper spells it; a name that it does not have stays as it is."""
+    bare = re.sub(r" (train|valid|test)$|\.npz$", "", name)
+    return SPELLED.get(re.sub(r"[^a-z0-9]", "", bare.lower()), name)
 
 
 def train_store(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast, get_args
 
 from plmia.view import Mode
 
 from .charts import dots
-from .measure import AUC, BEYOND, MAIN, Measured, attacks_called, difference, in_words, measure, verdict_above
-from .outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Claim, Outcome, Rows
+from .measure import AUC, BEYOND, MAIN, Measured, attacks_called, difference, in_words, judged, measure, sign
+from .outcome import UNDECIDED, Claim, Outcome, Rows
 from .setting import Setting, Source
 
 # LiRA stands twice: with a variance per point, as the paper's formula has it, and with one for all points.
 ATTACKS = ("attack-p", "attack-r", "lira", "lira-fixed", "rmia", "pl-mia", "pl-mia-pooled", "pl-mia-eb")
 ONLINE_TOO = ATTACKS[2:]
+# Points of AUC within which an attack counts as competitive.
+NEAR = 2.0
 
 Found = dict[str, Measured]
 
@@ -45,38 +48,54 @@ def _both_modes(source: Source) -> dict[str, Found]:
 def _claims(found: dict[str, Found]) -> tuple[Claim, ...]:
     return (
         _above_lira(found["online"]),
-        above("above-rmia", found["online"], "pl-mia", "rmia"),
+        _above_rmia(found["online"]),
         _offline(found["offline"]),
         beyond(found),
     )
 
 
-def above(name: str, found: Found, a: str, b: str) -> Claim:
-    """Whether attack A is above attack B on the paper's metrics."""
-    differences = [difference(found[a], found[b], metric) for metric in MAIN]
-    words = "; ".join(in_words(metric, d) for metric, d in zip(MAIN, differences, strict=True))
-    return Claim(name, verdict_above(differences), f"{a} against {b}: {words}.")
+def _compared(found: Found, a: str, b: str) -> tuple[str, list[int]]:
+    """Attack A against attack B on the paper's metrics: in words, and what is shown of those that are resolved."""
+    differences = {metric: difference(found[a], found[b], metric) for metric in MAIN}
+    words = "; ".join(in_words(metric, d) for metric, d in differences.items())
+    return f"{a} against {b}: {words}.", [sign(d) for d in differences.values() if d is not None]
+
+
+def _above_rmia(found: Found) -> Claim:
+    words, signs = _compared(found, "pl-mia", "rmia")
+    return Claim("above-rmia", judged(signs), words)
 
 
 def _above_lira(found: Found) -> Claim:
     """LiRA with the same variance per point has the same ROC curve; with one variance for all it has another."""
-    fixed = above("above-lira", found, "pl-mia", "lira-fixed")
+    words, signs = _compared(found, "pl-mia", "lira-fixed")
     same = all(found["pl-mia"].known(metric) == found["lira"].known(metric) for metric in MAIN)
-    shown = fixed.verdict in (HOLDS, PARTLY)
-    verdict = fixed.verdict if not same else PARTLY if shown else FAILS
     equal = "the same numbers as pl-mia to the last digit" if same else "other numbers than pl-mia"
     return Claim(
         "above-lira",
-        verdict,
+        judged(signs, equal=same),
         f"LiRA with a variance per point, the formula both share, has {equal}: calibration with one "
         f"population does not change the order. With one variance for all points, as published experiments ran LiRA: "
-        f"{fixed.because}",
+        f"{words}",
     )
 
 
 def _offline(found: Found) -> Claim:
-    rates = [difference(found["pl-mia"], found["rmia"], metric) for metric in MAIN[1:]]
-    return Claim("offline", verdict_above(rates), above("offline", found, "pl-mia", "rmia").because)
+    """Strongest at the lowest rates: above the best of the paper's other attacks; competitive: near the best AUC."""
+    rivals = [name for name in found if not name.startswith("pl-mia")]
+    parts, signs = [], []
+    for metric in MAIN:
+        if found["pl-mia"].known(metric):
+            best = _best(found, rivals, metric)
+            d = difference(found["pl-mia"], found[best], metric)
+            parts.append(in_words(f"{metric} against {best}, the best of the others", d))
+            signs.append(sign(d, NEAR if metric == AUC else 0.0))
+    because = f"pl-mia: {'; '.join(parts)} [competitive: up to {NEAR:g} points of AUC below]."
+    return Claim("offline", judged(signs), because)
+
+
+def _best(found: Found, names: Sequence[str], metric: str) -> str:
+    return max(names, key=lambda name: sum(found[name].known(metric)))
 
 
 def beyond(found: dict[str, Found]) -> Claim:
@@ -84,8 +103,6 @@ def beyond(found: dict[str, Found]) -> Claim:
     name = "Beyond the paper: pl-mia-eb is above pl-mia and rmia, online and offline."
     if "pl-mia-eb" not in found["online"]:
         return Claim(name, UNDECIDED, "pl-mia-eb is not in this version.")
-    claims = [above(name, by, "pl-mia-eb", other) for by in found.values() for other in ("pl-mia", "rmia")]
-    verdicts = {claim.verdict for claim in claims}
-    verdict = verdicts.pop() if len(verdicts) == 1 else PARTLY
-    modes = [mode for mode in found for _ in range(2)]
-    return Claim(name, verdict, " ".join(f"{m}, {c.because}" for m, c in zip(modes, claims, strict=True)))
+    compared = [(mode, _compared(by, "pl-mia-eb", b)) for mode, by in found.items() for b in ("pl-mia", "rmia")]
+    words = " ".join(f"{mode}, {said}" for mode, (said, _) in compared)
+    return Claim(name, judged([shown for _, (_, signs) in compared for shown in signs]), words)

@@ -17,6 +17,8 @@ BUDGETS = (2, 4, 8, 16, 32, 64, 128)
 NO_VARIANCE = "one reference a side has no variance"
 
 Found = dict[int, dict[str, Measured]]
+# Of the gain with the fewest references: less than this share of it is left.
+LITTLE = 0.2
 
 
 def run(setting: Setting) -> Outcome:
@@ -73,7 +75,7 @@ def _claims(found: Found) -> tuple[Claim, ...]:
         Claim("few", judged([sign(known[few]), 1 if most == few else -1]), f"pooled against plain: {words}."),
         Claim(
             "many",
-            HOLDS if abs(known[many].difference) < 0.2 * known[few].difference else FAILS,
-            in_words(f"AUC at {many}", known[many]) + ".",
+            HOLDS if abs(known[many].difference) < LITTLE * known[few].difference else FAILS,
+            f"{in_words(f'AUC at {many}', known[many])} [less than {100 * LITTLE:g} % of that at {few}].",
         ),
     )

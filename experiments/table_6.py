@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from .charts import dots
 from .measure import AUC, BEYOND, difference, in_words, judged, sign
-from .outcome import Claim, Outcome, Rows
-from .setting import RECIPES, TREES, Setting, Source
-from .trees import Curves, best_claim, curves
-
-DEPTHS = (3, 5, 7)
+from .outcome import UNDECIDED, Claim, Outcome, Rows
+from .setting import TREES, Setting
+from .trees import ByDepth, best_claim, by_depth, in_front
 
 
 def run(setting: Setting) -> Outcome:
-    """Measure all attacks at each depth, on each data set."""
+    """Measure all attacks at each depth, on each data set; at one depth where a recipe or one file is given."""
     by_data = by_depth(setting, TREES)
     ours: Rows = {
-        (data, str(depth), name): measured.cells()
+        (data, depth, name): measured.cells()
         for data, found in by_data.items()
         for depth, (_, result) in found.items()
         for name, measured in result.measured.items()
@@ -27,25 +24,15 @@ def run(setting: Setting) -> Outcome:
     claims = []
     for data, found in by_data.items():
         claims.append(_depth(found, data))
-        claims.append(best_claim("best", {f"depth {d} ": result for d, (_, result) in found.items()}, data))
+        claims.append(best_claim("best", {in_front(d): result for d, (_, result) in found.items()}, data))
     sources = tuple(source for found in by_data.values() for source, _ in found.values())
     return Outcome("table-6", sources, ours, ("TPR@1%", *BEYOND), (drawn,), tuple(claims))
 
 
-def by_depth(setting: Setting, data: tuple[str, ...]) -> dict[str, dict[int, tuple[Source, Curves]]]:
-    """Signals and curves of each depth, by data; models are trained once and shared."""
-    found: dict[str, dict[int, tuple[Source, Curves]]] = {}
-    for depth in DEPTHS:
-        recipe = RECIPES[f"location_gbdt_{depth}"]
-        if setting.recipe is not None:
-            recipe = f"{setting.recipe}{'&' if '?' in setting.recipe else '?'}depth={depth}"
-        for source in replace(setting, recipe=recipe).sources(*(f"{name}_gbdt_{depth}" for name in data)):
-            found.setdefault(source.data, {})[depth] = (source, curves(source))
-    return found
-
-
-def _depth(found: dict[int, tuple[Source, Curves]], data: str) -> Claim:
+def _depth(found: ByDepth, data: str) -> Claim:
     """Targets of all depths have the same members, so depths are compared target by target."""
+    if len(found) < 2:
+        return Claim("depth", UNDECIDED, "Trees of one depth alone were run: there is no other to compare with.", data)
     words, signs = [], []
     for shallow, deep in pairwise(found):
         for metric in (AUC, "TPR@0.1%"):

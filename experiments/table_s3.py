@@ -8,7 +8,7 @@ from plmia.attacks import PL_MIA
 from plmia.calibration import MeanOfViews, MedianOfViews, Views, VotesOfViews
 
 from .charts import dots
-from .measure import AUC, BEYOND, Measured, attacks_called, difference, in_words, measure, verdict_above
+from .measure import AUC, BEYOND, MAIN, Measured, attacks_called, difference, in_words, measure, verdict_above
 from .outcome import Claim, Outcome, Rows
 from .setting import Setting
 
@@ -32,7 +32,7 @@ def run(setting: Setting) -> Outcome:
 def _claim(found: dict[str, Measured]) -> Claim:
     words, signs = [], []
     for other in ("votes", "median"):
-        for metric in (AUC, "TPR@0.1%"):
+        for metric in (*MAIN, "TPR@0.1%"):
             d = difference(found["pl-mia, mean of views"], found[f"pl-mia, {other} of views"], metric)
             words.append(in_words(f"mean against {other}, {metric}", d))
             signs.append(d)

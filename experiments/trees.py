@@ -8,12 +8,14 @@ import numpy as np
 
 from .measure import AUC, MAIN, Measured, attacks_called, difference, in_words, judged, of_result, results, roc_at, sign
 from .outcome import UNDECIDED, Cell, Claim, Value
-from .setting import Source
+from .setting import Setting, Source
 
 ATTACKS = ("pl-mia", "lira", "lira-fixed", "rmia", "pl-mia-eb")
 METRICS = ("AUC", "TPR@1%", "TPR@0.1%", *MAIN[1:])
 # What claims on curves are judged on.
-JUDGED = (AUC, "TPR@0.1%", "TPR@0%")
+JUDGED = (AUC, "TPR@0.1%", *MAIN[1:])
+DEPTHS = ("3", "5", "7")
+NOT_STATED = "–"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,28 @@ def curves(source: Source) -> Curves:
     return Curves(measured, rates, tpr)
 
 
+ByDepth = dict[str, tuple[Source, Curves]]
+
+
+def by_depth(setting: Setting, data: tuple[str, ...]) -> dict[str, ByDepth]:
+    """Signals and curves of each depth, by data; models are trained once and shared.
+
+    A recipe, or one file of signals, is of one depth: the one that its record states.
+    """
+    found: dict[str, ByDepth] = {}
+    alone = setting.is_alone and (setting.data is None or setting.recipe is not None)
+    for depth in DEPTHS[:1] if alone else DEPTHS:
+        for source in setting.sources(*(f"{name}_gbdt_{depth}" for name in data)):
+            stated = str((source.about.get("recipe") or {}).get("depth", NOT_STATED))
+            found.setdefault(source.data, {})[stated if alone else depth] = (source, curves(source))
+    return found
+
+
+def in_front(depth: str) -> str:
+    """The depth in words, to stand before others; nothing where it is not stated."""
+    return f"depth {depth} " if depth != NOT_STATED else ""
+
+
 def best_claim(name: str, by_group: dict[str, Curves], on: str = "") -> Claim:
     """Whether PL-MIA is above LiRA (both variances) and RMIA on every metric that is resolved."""
     words, signs = [], []
@@ -70,4 +94,4 @@ def best_claim(name: str, by_group: dict[str, Curves], on: str = "") -> Claim:
         return Claim(name, UNDECIDED, "More targets are needed.", on)
     same = all(f.measured["pl-mia"].known("AUC") == f.measured["lira"].known("AUC") for f in by_group.values())
     tail = " LiRA with a variance per point has the ROC curve of pl-mia." if same else ""
-    return Claim(name, judged(signs + [-1] * same), f"{'; '.join(words)}.{tail}", on)
+    return Claim(name, judged(signs, equal=same), f"{'; '.join(words)}.{tail}", on)

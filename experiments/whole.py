@@ -2,8 +2,9 @@
 
     python -m experiments.whole DATA FOLDER [NAME...]
 
-DATA is a folder with the files of the data sets. Training goes on where it was interrupted; the Wide-ResNets want a
-GPU. FOLDER is then read by ``plmia reproduce --signals FOLDER``.
+DATA is a folder with the files of the data sets; signals of those that it lacks are skipped, and the exit status is
+then 1. Training goes on where it was interrupted; the Wide-ResNets come last and want a GPU. FOLDER is then read by
+``plmia reproduce --signals FOLDER``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,19 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from importlib import import_module
+from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from plmia.data import read_data
+import numpy as np
+
+from plmia.data import Array, LabelledData, load_npz, read_data
+from plmia.errors import DataError
 from plmia.terminal import stderr
 
+from .script import end, say
 from .setting import train_store
 
 TREES = "gbdt?depth={}"
@@ -28,8 +36,10 @@ class Whole:
 
     Parameters
     ----------
-    data, file : str
-        Name of the data set, and its file.
+    data : str
+        Name of the data set.
+    files : tuple of str
+        Where it may lie; the first of these that there is, is read.
     recipe : str
         How models are trained.
     references : int
@@ -41,7 +51,7 @@ class Whole:
     """
 
     data: str
-    file: str
+    files: tuple[str, ...]
     recipe: str
     references: int
     first_target: int = 19
@@ -51,42 +61,86 @@ class Whole:
         """What stands in NAME.json."""
         return {"data": self.data, "first_target": self.first_target, "leave_out": list(self.leave_out)}
 
-
-CIFAR, LONG = "cifar-10-binary.tar.gz", "mlp?epochs={}&schedule=cosine"
-WHOLE = {
-    "cifar10_wrn": Whole("CIFAR-10", CIFAR, "wide-resnet?epochs=50&augment=true", 130, 71),
-    "cifar10_wrn_plain": Whole("CIFAR-10, no augmentation", CIFAR, "wide-resnet", 46, 34, (0,)),
-    "location_mlp": Whole("Location-30", "location30.npz", "mlp?standardise=false", 256),
-    "adult_mlp": Whole("Adult", "adult.npz", LONG.format(400), 256),
-    "covertype_mlp": Whole("Covertype", "covertype20k.npz", LONG.format(400), 256),
-    "fashion_mlp": Whole("Fashion-MNIST", "fashion_mnist.npz", LONG.format(100), 256),
-} | {
-    f"{name}_gbdt_{depth}": Whole(data, file, TREES.format(depth), 128)
-    for name, data, file in (
-        ("location", "Location-30", "location30.npz"),
-        ("adult", "Adult", "adult.npz"),
-        ("covertype", "Covertype", "covertype20k.npz"),
-    )
-    for depth in (3, 5, 7)
-}
+    def file_in(self, folder: Path) -> Path | None:
+        """Where a folder has the data, if it has."""
+        return next((folder / name for name in self.files if (folder / name).exists()), None)
 
 
-def main(data: Path, folder: Path, names: list[str]) -> None:
-    """Train what the folder lacks, and write down beside it what it is."""
+# The committed signals are of images kept as JPEG; the archive of the authors gives nearly the same images.
+CIFAR = ("cifar10_jpg_train.npz", "cifar-10-binary.tar.gz")
+LONG = "mlp?epochs={}&schedule=cosine"
+WHOLE = (
+    {
+        "location_mlp": Whole("Location-30", ("location30.npz",), "mlp?standardise=false", 256),
+        "adult_mlp": Whole("Adult", ("adult.npz",), LONG.format(400), 256),
+        "covertype_mlp": Whole("Covertype", ("covertype20k.npz",), LONG.format(400), 256),
+        "fashion_mlp": Whole("Fashion-MNIST", ("fashion_mnist.npz",), LONG.format(100), 256),
+    }
+    | {
+        f"{name}_gbdt_{depth}": Whole(data, (file,), TREES.format(depth), 128)
+        for name, data, file in (
+            ("location", "Location-30", "location30.npz"),
+            ("adult", "Adult", "adult.npz"),
+            ("covertype", "Covertype", "covertype20k.npz"),
+        )
+        for depth in (3, 5, 7)
+    }
+    | {
+        "cifar10_wrn": Whole("CIFAR-10", CIFAR, "wide-resnet?epochs=50&augment=true", 130, 71),
+        "cifar10_wrn_plain": Whole("CIFAR-10, no augmentation", CIFAR, "wide-resnet", 46, 34, (0,)),
+    }
+)
+
+
+def read_whole(path: Path) -> LabelledData:
+    """Read a data set; an npz may also keep images as JPEG: files joined in `buf`, their offsets `off`, and `y`."""
+    names = {"buf", "off", "y"}
+    arrays = load_npz(path, names, "`X` and `y`", DataError) if path.suffix == ".npz" else {}
+    if not names <= arrays.keys():
+        return read_data(path)
+    return LabelledData(_decoded(path, arrays["buf"], arrays["off"]), arrays["y"], None, path.stem.partition("_jpg")[0])
+
+
+def _decoded(path: Path, joined: Array, offsets: Array) -> Array:
+    """Pixels [images, height, width, 3] of JPEG files."""
+    try:
+        pillow = import_module("PIL.Image")
+    except ImportError as error:
+        raise DataError(
+            f"{path} holds JPEG images, which Pillow reads: pip install 'plmia[images]' ({error})"
+        ) from error
+    images: list[Array] = []
+    try:
+        for start, stop in pairwise(offsets.tolist()):
+            with pillow.open(BytesIO(joined[start:stop].tobytes()), formats=["JPEG"]) as image:
+                images.append(np.asarray(image.convert("RGB")))
+        return np.stack(images)
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise DataError(f"{path} is damaged: image {len(images)} cannot be read ({error}); get it again") from error
+
+
+def main(data: Path, folder: Path, names: list[str]) -> int:
+    """Train what the folder lacks, and write down beside it what it is; return 1 if data were missing, else 0."""
     unknown = [name for name in names if name not in WHOLE]
     if unknown:
         sys.exit(f"there are no signals called {', '.join(unknown)}: there are {', '.join(WHOLE)}")
+    skipped = 0
     for name in names or WHOLE:
         whole = WHOLE[name]
-        about = folder / f"{name}.json"
+        about, file = folder / f"{name}.json", whole.file_in(data)
         if not (folder / f"{name}.npz").exists():
-            stderr().print(f"{name}: {whole.recipe} on {whole.file}", markup=False)
-            train_store(name, read_data(data / whole.file), whole.recipe, whole.references, folder / name, 0, stderr())
+            if file is None:
+                say(f"{name} is skipped: there is no {' or '.join(whole.files)} in {data}")
+                skipped = 1
+                continue
+            say(f"{name}: {whole.recipe} on {file.name}")
+            train_store(name, read_whole(file), whole.recipe, whole.references, folder / name, 0, stderr())
         if not about.exists():
             about.write_text(f"{json.dumps(whole.about(), indent=1)}\n", encoding="utf-8")
+    return skipped
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit("name the folder of the data and the folder for the signals: python -m experiments.whole DATA FOLDER")
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    end(main, Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

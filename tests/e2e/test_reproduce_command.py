@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -49,7 +51,10 @@ def test_files_and_output(command: Run, tmp_path: Path) -> None:
     result = command("reproduce", "table-s5", "--targets", 2, "--references", 16, "-o", tmp_path / "new" / "folder")
     assert result.exit_code == 0, result.output
     folder = tmp_path / "new" / "folder"
-    assert (folder / "table-s5.md").read_text(encoding="utf-8").strip() in result.stdout
+    page = (folder / "table-s5.md").read_text(encoding="utf-8")
+    figure = "![Multi-layer perceptron](table-s5.svg)\n\n"
+    assert figure in page
+    assert page.replace(figure, "").strip() in result.stdout, "a terminal shows no figures"
     assert (folder / "table-s5.svg").read_text(encoding="utf-8").startswith("<svg")
     contents = json.loads((folder / "table-s5.json").read_text(encoding="utf-8"))
     assert [run["data"] for run in contents["run"]] == ["Location-30", "Adult", "Covertype", "Fashion-MNIST"]
@@ -89,7 +94,9 @@ def test_models_trained_for_one_experiment_serve_the_next(
     np.savez(tmp_path / "small.npz", X=rng.normal(y[:, None], 1.5, (240, 4)).astype(np.float32), y=y)
     experiments = module.load_experiments()
     monkeypatch.setattr(experiments, "__file__", str(tmp_path / "__init__.py"))
-    options = ("--data", tmp_path / "small.npz", "--recipe", "gbdt?rounds=4", "--references", 4, "--targets", 2)
+    recipes = {f"location_gbdt_{depth}": f"gbdt?rounds=4&depth={depth}" for depth in (3, 5, 7)}
+    monkeypatch.setattr(import_module(f"{module.PACKAGE}.setting"), "RECIPES", recipes)
+    options = ("--data", tmp_path / "small.npz", "--references", 4, "--targets", 2)
     first = command("reproduce", "table-6", *options, "--quiet", "-o", tmp_path / "out")
     assert first.exit_code == 0, first.output
     records = sorted((tmp_path / "runs").rglob("records/*.json"))
@@ -97,6 +104,12 @@ def test_models_trained_for_one_experiment_serve_the_next(
     times = [record.stat().st_mtime_ns for record in records]
     second = command("reproduce", "figure-5", *options, "--quiet", "-o", tmp_path / "out")
     assert second.exit_code == 0, second.output
+    one = ("--recipe", recipes["location_gbdt_5"], "--json")
+    third = command("reproduce", "table-6", *options, *one, "--quiet", "-o", tmp_path / "out")
+    assert third.exit_code == 0, third.output
+    rows = json.loads(third.stdout)["rows"]
+    assert {row["keys"][1] for row in rows if row["ours"] is not None} == {"5"}, "a recipe is of one depth"
+    assert sorted((tmp_path / "runs").rglob("records/*.json")) == records
     assert [record.stat().st_mtime_ns for record in records] == times
 
 
@@ -106,6 +119,7 @@ def test_models_trained_for_one_experiment_serve_the_next(
         ((), "name a table or figure"),
         (("table-9",), "the paper has no 'table-9'"),
         (("table-2", "--recipe", "mlp"), "--recipe trains on data"),
+        (("table-2", "--references", "3"), "3 references are no whole complementary pairs: ask for 4"),
         (("table-2", "--data", "a.npz", "--signals", "b.npz"), "give one of the two"),
         (("table-2", "--signals", "nowhere"), "nowhere does not exist: docs/reproduction.md says how"),
         (("table-2", "--signals", "."), "there are no signals 'cifar10_wrn'"),
@@ -117,6 +131,15 @@ def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str, co
     assert sentence in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("script", ["compare", "cut_signals", "pilot", "whole"])
+def test_a_script_without_arguments_says_what_it_needs(script: str, repository: Path) -> None:
+    command = [sys.executable, "-m", f"experiments.{script}"]
+    result = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert f": python -m experiments.{script} " in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_away_from_a_checkout_one_sentence_says_so(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:

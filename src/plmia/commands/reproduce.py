@@ -91,11 +91,16 @@ def reproduce(
         outcome = import_module(f"{PACKAGE}.{name.replace('-', '_')}").run(setting)
         written[name] = outcome.write(folder, _command(name, setting))
         if not (quiet or as_json):
-            stdout().print((folder / f"{name}.md").read_text(encoding="utf-8"), markup=False, soft_wrap=True)
+            stdout().print(_without_figures((folder / f"{name}.md").read_text("utf-8")), markup=False, soft_wrap=True)
     if as_json:
         click.echo(json.dumps(written[chosen[0]] if len(chosen) == 1 else written, indent=1, ensure_ascii=False))
     elif not quiet:
         stdout().print(f"{folder}/", markup=False, soft_wrap=True)
+
+
+def _without_figures(page: str) -> str:
+    """The page as a terminal can show it."""
+    return "\n\n".join(part for part in page.split("\n\n") if not part.startswith("!["))
 
 
 def _chosen(names: tuple[str, ...], paper: dict[str, Any]) -> list[str]:

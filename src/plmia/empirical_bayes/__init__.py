@@ -34,7 +34,8 @@ their estimation noise that decides. Here they are drawn from priors over points
    confident to have trained on the point. That rests on the far side of two fitted laws, and on real models it is
    mostly wrong. So beyond the turn the ratio is held at what it is there, but at no more than 1 (odds of e to 1), lest
    that decides who is flagged at low rates; and the like where a wider IN law makes it rise again below some signal.
-   Whether to hold is chosen as in 6, by log loss of membership: of signals that follow the model, it is not held.
+   It is not held if references as targets, as in 6, show that to be clearly worse by log loss of membership, as those
+   do whose signals follow the model.
 
 Offline, a query has OUT references alone, but the points of the population have both sides. The covariate is then the
 OUT mean, everything above is fitted to the population, and a query (a point of the population too) takes its IN law

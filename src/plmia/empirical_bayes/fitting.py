@@ -27,11 +27,11 @@ from plmia.view import AttackView, Mode
 
 # Trends of a few knots need no more points than these; the fewer references these have, the more of them.
 CELLS_TO_FIT = 1 << 17
-LEAST_TO_FIT, MOST_TO_FIT = 1 << 12, 1 << 13
+LEAST_TO_FIT, MOST_TO_FIT = 1 << 12, 1 << 15
 # Signals that are kept as they are, for what needs more than sums: about and at most how many; how many points that
 # makes; at how many points a reference plays the target, over all references; how many of these do, or pairs of them.
 CELLS_TO_PROBE, MOST_CELLS = 1 << 16, 1 << 20
-LEAST_PROBE, MOST_PROBE = 1024, 1536
+LEAST_PROBE, MOST_PROBE = 1024, 1 << 12
 POINTS_HELD_OUT, UNITS_HELD_OUT = 1 << 12, 8
 # Fewer points with both sides than these teach nothing that could be applied to others.
 LEAST_TRANSFER = 50

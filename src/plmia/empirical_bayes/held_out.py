@@ -23,6 +23,8 @@ UNKNOWN_TAIL = 14.0
 CASES_FOR_TAILS = 1 << 12
 # Odds of e to 1: so far a ratio that turns is held. Further, what held it would decide who is flagged at low rates.
 HOLD = 1.0
+# In standard errors: a loss that is larger by more is no chance.
+CLEARLY = 1.0
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,20 @@ class HeldOut:
         return likelihoods
 
     def hold(self, tails: FloatArray) -> float:
-        """How far to hold a ratio that turns: as far as it makes the ratio tell better who trained on what."""
+        """How far to hold a ratio that turns: not at all only if it then tells clearly better who trained on what.
+
+        On real signals members beyond the turn are members still; few references may not show it.
+        """
         freedom = np.minimum(self.freedom, tails[:, None])
         constant = log_height(freedom, self.n_coordinates) - self.log_volume
         log_in, log_out = t_kernel(self.distance, freedom, self.n_coordinates) + constant
         back_in, back_out = t_kernel(self.back, freedom, self.n_coordinates) + constant
         free = log_in - log_out
         held = kept_from_turning(free, back_in - back_out, self.above, HOLD)
-        return HOLD if self._loss(held) < self._loss(free) else 0.0
+        worse = self._loss(held) - self._loss(free)
+        return HOLD if worse.mean() < CLEARLY * worse.std() / np.sqrt(len(worse)) else 0.0
 
-    def _loss(self, ratio: FloatArray) -> float:
-        """Log loss of membership at even odds, if the ratio is taken at its word."""
-        return float(np.logaddexp(0.0, np.where(self.member, -ratio, ratio)).mean())
+    def _loss(self, ratio: FloatArray) -> FloatArray:
+        """Log loss [cases] of membership at even odds, if the ratio is taken at its word."""
+        loss: FloatArray = np.logaddexp(0.0, np.where(self.member, -ratio, ratio))
+        return loss

@@ -1,0 +1,60 @@
+"""How long perceptrons train: the first recipe that gets 99.5 % of the members of a few models right.
+
+    python -m experiments.pilot DATA NAME
+
+DATA is a folder with the files of the data sets, NAME one of the perceptrons of the whole signals. Models are kept in
+the folder `runs`, so that an interrupted pilot goes on. They are trained on half of the data each, as those of the
+whole signals are.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from plmia.errors import DataError, RecipeError
+from plmia.terminal import stderr
+
+from .script import end
+from .setting import RUNS, about_store, train_store
+from .whole import LONG, WHOLE, read_whole
+
+TRIED = ("mlp", *(LONG.format(epochs) for epochs in (100, 200, 400)))
+AS_IT_IS = "standardise=false"
+ENOUGH = 0.995
+# Beside one target.
+REFERENCES = 16
+
+
+def recipes(name: str) -> list[str]:
+    """What is tried, in turn; features stay as they are where the whole signals leave them so."""
+    more = AS_IT_IS if AS_IT_IS in WHOLE[name].recipe else ""
+    return [f"{text}{'&' if '?' in text else '?'}{more}" if more else text for text in TRIED]
+
+
+def main(folder: Path, name: str, runs: Path = RUNS) -> int:
+    """Print each recipe's accuracies and the recipe that is taken; return 1 if none is."""
+    names = [known for known, whole in WHOLE.items() if whole.recipe.startswith("mlp")]
+    if name not in names:
+        raise RecipeError(f"there are no perceptrons called {name}: there are {', '.join(names)}")
+    file = WHOLE[name].file_in(folder)
+    if file is None:
+        raise DataError(f"there is no {' or '.join(WHOLE[name].files)} in {folder}: name the folder of the data sets")
+    data = read_whole(file)
+    for text in recipes(name):
+        run = runs / re.sub(r"[^a-z0-9]+", "-", f"pilot-{name}-{text}")
+        about = about_store(train_store(name, data, text, REFERENCES, run, 0, stderr()))
+        train, test = (100 * about[key] for key in ("train_accuracy", "test_accuracy"))
+        sys.stdout.write(f"{text}: {train:.2f} % of members right, {test:.2f} % of others\n")
+        if about["train_accuracy"] >= ENOUGH:
+            sys.stdout.write(f"{name} is trained by {text}\n")
+            return 0
+    sys.stdout.write(f"none of these gets {100 * ENOUGH} % of members right\n")
+    return 1
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("name the folder of the data and the perceptrons: python -m experiments.pilot DATA NAME")
+    end(main, Path(sys.argv[1]), sys.argv[2])

@@ -19,8 +19,8 @@ DATA_FLOW = """
     recipes engines audit_differences training interop
     moments view gaussian trends priors empirical_bayes pointwise population calibration attacks scoring
     frames metrics theory self_check tail decisions records intervals comparison epsilon gaussianity evaluation
-    diagnostics planning assessment verdict summary saved results sides side_by_side report given_target auditing
-    elsewhere terminal __init__ commands cli __main__
+    diagnostics plan_sizes planning assessment verdict summary saved results sides side_by_side report given_target
+    auditing elsewhere terminal __init__ commands cli __main__
 """.split()  # noqa: SIM905
 
 # Narrower than the data flow: these may import nothing else of the package.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from plmia.attacks import ATTACKS, Attack
 from plmia.audit_differences import audit_differences
 from plmia.data import LabelledData
 from plmia.design import DesignKind, MembershipDesign, audit_design
-from plmia.engines import Engine, Inline, LocalProcesses
+from plmia.engines import Engine
 from plmia.errors import DataError, PopulationError, RecipeError, ReferencesError, some
 from plmia.evaluation import Setup
 from plmia.frames import Overview
@@ -32,7 +31,7 @@ from plmia.results import run_attacks
 from plmia.saved import SavedResults
 from plmia.store import SignalStore
 from plmia.store_layout import write_groups
-from plmia.training import Work, audit_about, is_running, shared_data, train_missing, versions
+from plmia.training import Work, audit_about, default_engine, is_running, shared_data, train_missing, versions
 
 if TYPE_CHECKING:
     from plmia.report import Extras
@@ -145,6 +144,11 @@ class AuditPlan:
     def _require_population(self, outsiders: int) -> None:
         """Find out before training what scoring would refuse afterwards."""
         size = self.setup.population
+        if outsiders < 4:
+            raise PopulationError(
+                f"the target has {outsiders} non-members, 4 are needed to compare with some and evaluate others: "
+                "give more points that it was not trained on"
+            )
         if size is not None and not 2 <= size < outsiders:
             raise PopulationError(
                 f"a population of {size} was asked for, the target has {outsiders} non-members: "
@@ -161,7 +165,14 @@ class AuditPlan:
         fewest = int(self._fewest(self.design.matrix[1:]).min())
         names = ", ".join(attack.name for attack in self.attacks if self._least(attack) > fewest)
         lacking = f"{names} will be left out: some point has {fewest} IN or OUT reference, they need more"
-        return [blurred] * bool(copies) + [f"{lacking}; ask for more references to run them"] * bool(names)
+        found = [blurred] * bool(copies) + [f"{lacking}; ask for more references to run them"] * bool(names)
+        return found + self._doubts()
+
+    def _doubts(self) -> list[str]:
+        """What makes a reader doubt that a given target is what it is said to be."""
+        if self.target is None or self._given is None:
+            return []
+        return self.target.warnings(self._given, self.design, self.data)
 
 
 @dataclass(frozen=True, repr=False)
@@ -282,6 +293,8 @@ def score_run(
     from plmia.report import write_report
 
     signals = store.signals()
+    cautions = [] if plan.target is None else [*plan._doubts(), *plan.target.cautions(signals)]
+    cautions = [f"{text[0].upper()}{text[1:]}." for text in cautions]
     records = store.finished().values()
     about = {
         "audit": plan.about(),
@@ -292,9 +305,10 @@ def score_run(
         "seed": plan.setup.seed,
         "train_accuracy": _mean([record.get("train_accuracy") for record in records]),
         "test_accuracy": _mean([record.get("test_accuracy") for record in records]),
-    }
+    } | ({"cautions": cautions} if cautions else {})
     setup = replace(plan.setup, references=plan.references)
-    metrics = run_attacks(signals, plan.attacks, [0], setup, folder, about, tick, may_skip=plan.may_skip, notes=notes)
+    told = [*cautions, *notes]
+    metrics = run_attacks(signals, plan.attacks, [0], setup, folder, about, tick, may_skip=plan.may_skip, notes=told)
     shown = replace(extras or Shown(), data=plan.data, signals=signals)
     write_report(folder, shown, show_records=show_records)
     return metrics
@@ -303,22 +317,6 @@ def score_run(
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
-
-
-def default_engine(recipe: Recipe, workers: int | None = None) -> Engine:
-    """Processes, one a core; this process alone where a recipe cannot travel to others.
-
-    What the user's script defines stays here, too: other processes would have to run the script to get it.
-    """
-    from multiprocessing.reduction import ForkingPickler
-
-    try:
-        if b"__main__" in bytes(ForkingPickler.dumps(recipe)):
-            return Inline()
-    except Exception:  # whatever it raises, the recipe stays here
-        return Inline()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return LocalProcesses(workers or cores)
 
 
 def audit(
@@ -362,7 +360,9 @@ def audit(
     groups : int array [points], optional
         Rows of one group (all of one patient, say) are members together or not at all.
     folder : path, optional
-        Where to keep everything; run again with the same folder, it goes on. A temporary one by default.
+        Where to keep everything; run again with the same folder, it goes on. By default a new folder among the
+        system's temporary files, `Audit.folder`, which stays until you remove it: like the data, it tells who is a
+        member, so choose a folder where the data may be.
     engine : Engine, optional
         Where to train; all cores of this machine by default.
 

@@ -103,13 +103,13 @@ def compare(
     truth = np.asarray(members)
     n = int(np.count_nonzero(~truth))
     if not a.resolved or a.fpr == 0:
-        needed = f"needs {a.needed} non-members, there are {n}" if a.fpr else "is one that no resample shows"
+        needed = f"needs {a.needed:,} non-members, there are {n:,}" if a.fpr else "is one that no resample shows"
         raise PlmiaError(f"an FPR of {fpr} {needed}: give more non-members or a larger FPR")
     # Quotients decide which count is the largest within the rate, as for the ROC curve.
     allowed = int(np.searchsorted(np.arange(n + 1) / n, a.fpr, side="right")) - 1
     values = [np.asarray(scores, dtype=np.float64) for scores in (a_scores, b_scores)]
     top_a, top_b = (_top(scores, truth, allowed) for scores in values)
-    spread = float(np.concatenate(list(_resampled(top_a, top_b, n, allowed, resamples, rng))).std(ddof=1))
+    spread = _spread(list(_resampled(top_a, top_b, n, allowed, resamples, rng)))
     low, high, p_value = _normal_test(a.tpr - b.tpr, spread, confidence, len(truth))
     only_a = int(np.count_nonzero(truth & (values[0] >= a.threshold) & (values[1] < b.threshold)))
     only_b = int(np.count_nonzero(truth & (values[0] < a.threshold) & (values[1] >= b.threshold)))
@@ -203,8 +203,8 @@ def _top(scores: FloatArray, members: BoolArray, allowed: int) -> _Top:
 
 def _resampled(
     a: _Top, b: _Top, n: int, allowed: int, resamples: int, rng: np.random.Generator
-) -> Iterator[FloatArray]:
-    """Differences of the true-positive rates in resamples of members and of the `n` non-members."""
+) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Differences of the true-positive rates in resamples of the `n` non-members, and their variance over members."""
     kept, places = np.unique(np.concatenate([a.order, b.order]), return_inverse=True)
     ends = (a.ends, b.ends)
     orders = (places[: a.order.size], places[a.order.size :])
@@ -222,10 +222,18 @@ def _resampled(
         ]
         in_a, in_b = a.passed <= cuts[0][:, None], b.passed <= cuts[1][:, None]
         # Members that only one attack calls make the difference; resampled, their numbers are multinomial.
-        only = np.stack([np.count_nonzero(in_a & ~in_b, axis=1), np.count_nonzero(in_b & ~in_a, axis=1)], axis=1)
-        shares = np.column_stack([only, members - only.sum(axis=1)]) / members
-        called = rng.multinomial(members, shares)
-        yield (called[:, 0] - called[:, 1]) / members
+        only_a, only_b = (np.count_nonzero(x & ~y, axis=1) / members for x, y in ((in_a, in_b), (in_b, in_a)))
+        difference = only_a - only_b
+        yield difference, (only_a + only_b - difference**2) / members
+
+
+def _spread(resampled: Sequence[tuple[FloatArray, FloatArray]]) -> float:
+    """Deviation of the difference: over draws of the non-members, and over members given these.
+
+    Nothing is drawn here, so that A against B and B against A have the same interval.
+    """
+    difference, variance = (np.concatenate(part) for part in zip(*resampled, strict=True))
+    return math.sqrt(float(difference.var(ddof=1)) + float(variance.mean()))
 
 
 def _placements(scores: FloatArray, members: BoolArray) -> tuple[FloatArray, FloatArray]:
@@ -240,8 +248,10 @@ def _placements(scores: FloatArray, members: BoolArray) -> tuple[FloatArray, Flo
 
 
 def _normal_test(difference: float, spread: float, confidence: float, n: int) -> tuple[float, float, float]:
+    """Interval of a difference of two rates, which lies in [-1, 1], and its p-value."""
     half = -float(ndtri(_tail(confidence))) * spread
-    return difference - half, difference + half, _p_value(difference, spread, lambda z: float(ndtr(z)), n)
+    low, high = max(-1.0, difference - half), min(1.0, difference + half)
+    return low, high, _p_value(difference, spread, lambda z: float(ndtr(z)), n)
 
 
 def _p_value(difference: float, spread: float, law: Callable[[float], float], n: int) -> float:

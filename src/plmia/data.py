@@ -343,7 +343,8 @@ def _read_arrays(path: Path, names: Collection[str], needs: str, kind: type[Plmi
         if start == _NPY_MAGIC:
             raise kind(f"{path} is a single array: save {needs} with numpy.savez")
         if not start.startswith(b"PK"):
-            raise kind(f"{path} is not an npz file (it starts with {start!r}): save {needs} with numpy.savez")
+            begins = f"it starts with {start!r}" if start else "it is empty"
+            raise kind(f"{path} is not an npz file ({begins}): save {needs} with numpy.savez")
         arrays = {}
         with zipfile.ZipFile(stream) as archive:
             for entry in archive.infolist():

@@ -180,9 +180,10 @@ class ReferencePlan:
         eligible = sum(len(self.order[i]) for i in others)
         if self.wanted is None:
             if not others:
+                alone = len(self.order[own]) == 1
+                why = "there is no other model" if alone else "all others trained on the same split or its complement"
                 raise ReferencesError(
-                    f"target {target} has no eligible reference: every other model trained on the same split or its "
-                    "complement; add models trained on other splits"
+                    f"target {target} has no eligible reference: {why}; add models trained on other splits"
                 )
             return others
         if self.wanted < 1:
@@ -191,8 +192,8 @@ class ReferencePlan:
             alike = self.order[own]
             whose = f"models {some(alike)} share their" if len(alike) > 1 else f"model {some(alike)} shares its"
             raise ReferencesError(
-                f"{self.wanted} references were asked for, target {target} has {eligible} eligible ones "
-                f"({whose} split or the complement): "
+                f"{self.wanted} reference{'s were' if self.wanted > 1 else ' was'} asked for, target {target} has "
+                f"{eligible} eligible one{'s' * (eligible != 1)} ({whose} split or the complement): "
                 f"ask for at most {eligible}"
             )
         return self._fill(others)
@@ -209,7 +210,8 @@ class ReferencePlan:
             fewer, more = (n for n in possible if n < self.wanted), (n for n in possible if n > self.wanted)
             near = [str(n) for n in (max(fewer, default=0), min(more)) if n]
             raise ReferencesError(
-                f"{self.wanted} references cannot be made of whole complementary pairs: ask for {' or '.join(near)}"
+                f"{self.wanted} reference{'s' * (self.wanted != 1)} cannot be made of whole complementary pairs: "
+                f"ask for {' or '.join(near)}"
             )
         chosen: list[int] = []
         missing = self.wanted
@@ -332,7 +334,8 @@ def audit_design(
         if n_references < 2 or n_references % 2:
             near = f"{n_references - 1} or {n_references + 1}" if n_references > 1 else "2 or more"
             raise ReferencesError(
-                f"{n_references} references cannot be made of whole complementary pairs: ask for {near}"
+                f"{n_references} reference{'s' * (n_references != 1)} cannot be made of whole complementary pairs: "
+                f"ask for {near}"
             )
         references = complementary_pairs(n_points, n_references // 2, rng, groups)
     return MembershipDesign(np.concatenate([target, references.matrix]))

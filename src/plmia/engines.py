@@ -26,7 +26,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from plmia.errors import PlmiaError, TrainingError
+from plmia.errors import PlmiaError, RecipeError, TrainingError
 from plmia.user_code import lacks_memory
 
 Job = TypeVar("Job")
@@ -39,10 +39,11 @@ _ANSWER_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Failed:
-    """What a job ended with instead of a result: a sentence, and the user's own traceback where there is one."""
+    """What a job ended with instead of a result: a sentence, the user's traceback, and whether the recipe failed."""
 
     sentence: str
     trace: str = ""
+    by_recipe: bool = False
 
 
 Results = Generator[tuple[Any, Any | Failed], None, None]
@@ -68,11 +69,11 @@ def attempt(work: Callable[[Job], Result], job: Job) -> Result | Failed:
     try:
         return work(job)
     except PlmiaError as error:
-        return Failed(str(error))
+        return Failed(str(error), by_recipe=isinstance(error, RecipeError))
     except (Exception, SystemExit) as error:
         if lacks_memory(error):
             return Failed(f"out of memory ({error}): use fewer workers, or a smaller stack")
-        return Failed(f"{type(error).__name__}: {error}", traceback.format_exc())
+        return Failed(f"{type(error).__name__}: {error}", traceback.format_exc(), by_recipe=True)
 
 
 @dataclass(frozen=True)

@@ -64,4 +64,4 @@ def some(indices: Sequence[int] | npt.NDArray[np.intp], most: int = 5) -> str:
     """Name up to ``most`` indices and count the rest: ``"3, 17, 20 and 4 more"``."""
     shown = ", ".join(str(int(i)) for i in indices[:most])
     rest = len(indices) - most
-    return f"{shown} and {rest} more" if rest > 0 else shown
+    return f"{shown} and {rest:,} more" if rest > 0 else shown

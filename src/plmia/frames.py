@@ -108,6 +108,11 @@ class Overview(Tabular):
 
     def tpr(self, fpr: float, attack: str | None = None) -> float:
         """True positive rate at a false positive rate of at most ``fpr`` (0, 0.0001, 0.001 or 0.01), as for `auc`."""
+        given: tuple[Any, Any] = (fpr, attack)
+        if isinstance(given[0], str) or isinstance(given[1], int | float):
+            raise OutputError(
+                f"tpr({fpr!r}, {attack!r}) has its arguments in another order: the rate comes first, tpr(0.01, 'rmia')"
+            )
         rates = self._attack(attack)["tpr"]
         found = next((rate for key, rate in rates.items() if float(key) == fpr), None)
         if found is None:
@@ -131,7 +136,8 @@ class Overview(Tabular):
         return attacks[name]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.folder)!r}): {self.metrics['verdict']['text']}"
+        verdict = f"{type(self).__name__}({str(self.folder)!r}): {self.metrics['verdict']['text']}"
+        return "\n- ".join([verdict, *cautions(self.metrics)])
 
     def _repr_html_(self) -> str:
         return html_overview(self.metrics, self.folder)
@@ -155,6 +161,22 @@ def _row(attack: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
+def cautions(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the notes that change how the verdict must be read: of a target unlike its references or as given.
+
+    Parameters
+    ----------
+    metrics : mapping
+        The contents of metrics.json.
+    """
+    checks = metrics.get("diagnostics", {}).get("targets", {}).values()
+    unlike = [warning for check in checks if (warning := (check.get("unlike_references") or {}).get("warning"))]
+    more = len(unlike) - 1
+    others = f" (and likewise for {more} other target{'s' * (more > 1)})" if more > 0 else ""
+    found = [f"{unlike[0][0].upper()}{unlike[0][1:]}{others}."] if unlike else []
+    return found + list(metrics.get("about", {}).get("cautions", []))
+
+
 def html_overview(metrics: Mapping[str, Any], folder: Path) -> str:
     """Verdict and a compact table in percent, as HTML without scripts or anything from elsewhere.
 
@@ -172,8 +194,9 @@ def html_overview(metrics: Mapping[str, Any], folder: Path) -> str:
     ]
     best = metrics["verdict"]["attack"]
     body = "".join(f"<tr>{_cells('th' if row[0] == best else 'td', row)}</tr>" for row in rows)
+    doubts = "".join(f"<p>{html.escape(text)}</p>" for text in cautions(metrics))
     return (
-        f"<div><p><strong>{html.escape(metrics['verdict']['text'])}</strong></p>"
+        f"<div><p><strong>{html.escape(metrics['verdict']['text'])}</strong></p>{doubts}"
         f"<table><thead><tr>{_cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
         f"<p>Percent of the members found at a false-positive rate; <code>{html.escape(str(folder))}</code></p></div>"
     )

@@ -84,9 +84,10 @@ class SideMoments:
         """Raise unless every point has at least ``least`` references on this side."""
         short = np.flatnonzero(self.n < least)
         if len(short):
+            who = f"points {some(short)} have as few as" if len(short) > 1 else f"point {some(short)} has"
             raise ReferencesError(
                 f"{estimator} needs {least} {self.side} reference{'s' * (least > 1)} a point, "
-                f"point {some(short)} has {self.n[short].min()}: train more references, or leave these points out"
+                f"{who} {self.n[short].min()}: train more references, or leave these points out"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.data import LabelledData
-from plmia.errors import DataError
+from plmia.design import MembershipDesign
+from plmia.diagnostics import unlike_answers
+from plmia.errors import DataError, RecipeError
 from plmia.recipes.views import View
+from plmia.signals import Signals, look_like_probabilities
+
+# Shares of members may differ by so much before it is said.
+SHARES_APART = 0.05
+# So many standard errors are no chance any more.
+CLEARLY = 4.0
+# So many references are needed to compare a target with them at all, and to see more than gross differences.
+LEAST_REFERENCES, GOOD_REFERENCES = 4, 16
 
 
 @dataclass(frozen=True)
@@ -21,9 +32,9 @@ class GivenTarget:
     Parameters
     ----------
     members : bool array [points]
-        Which of the data's points it trained on.
+        Which of the data's points it trained on; of points in one group, all or none.
     conf : float array [points] or [points, views], optional
-        Its logit-scaled true-label confidences.
+        Its logit-scaled true-label confidences; probabilities are refused.
     model : object, optional
         A fitted scikit-learn classifier to ask for them instead.
     """
@@ -38,20 +49,34 @@ class GivenTarget:
             raise DataError("a target that is given needs its signals (conf) or its model, one of the two")
 
     def check(self, data: LabelledData) -> None:
-        """Raise `DataError` if the members are not those of ``data``."""
+        """Raise `DataError` if the members cannot be those of a target on ``data``."""
         if self.members.shape != (data.n_points,) or self.members.dtype != np.bool_:
             raise DataError(
                 f"the target's members have shape {self.members.shape} and type {self.members.dtype}: "
                 f"a bool array [{data.n_points}] is needed, True where it trained on the point"
             )
+        if self.members.all() or not self.members.any():
+            raise DataError(
+                f"the target trained on {'all' if self.members.all() else 'none'} of the {data.n_points:,} points: "
+                "members and non-members are needed among them, so add records that it was not (or was) trained on"
+            )
+        if data.groups is not None:
+            self._require_whole(data.groups)
+
+    def _require_whole(self, groups: npt.NDArray[np.integer]) -> None:
+        """Raise if some group is a member in part: no reference is trained on a part of one."""
+        _, of = np.unique(groups, return_inverse=True)
+        sizes, inside = np.bincount(of), np.bincount(of, weights=self.members)
+        cut = int(np.sum((inside > 0) & (inside < sizes)))
+        if cut:
+            raise DataError(
+                f"the target's members cut {cut:,} of the {len(sizes):,} groups in two, its references train on whole "
+                "groups: mark whole groups as members, or leave groups out if the target was split by rows"
+            )
 
     def signals(self, data: LabelledData, views: Sequence[View]) -> npt.NDArray[np.float32]:
         """Return confidences [points, views]."""
-        if self.conf is None:
-            from plmia.recipes.scikit import Sklearn
-
-            return Sklearn.query(self.model, data, self.members, views).conf
-        conf = np.asarray(self.conf, dtype=np.float32)
+        conf = self._answers(data, views) if self.conf is None else np.asarray(self.conf, dtype=np.float32)
         conf = conf[:, None] if conf.ndim == 1 else conf
         if conf.shape != (data.n_points, len(views)):
             raise DataError(
@@ -61,4 +86,83 @@ class GivenTarget:
         if not np.isfinite(conf).all():
             point = int(np.argmin(np.isfinite(conf).all(axis=1)))
             raise DataError(f"the target's signal at point {point} is {conf[point].tolist()}: it must be finite")
+        if self.model is None and look_like_probabilities(conf):
+            raise DataError(
+                "the target's signals (conf) lie in [0, 1], like probabilities: give logit-scaled confidences, "
+                "conf=plmia.logit_from_probabilities(p)[0] of the true label's probabilities p"
+            )
+        if not np.ptp(conf[~self.members], axis=0).any():
+            raise DataError("the target's signals are the same at all non-members, so nothing can be told: check them")
         return conf
+
+    def _answers(self, data: LabelledData, views: Sequence[View]) -> npt.NDArray[np.float32]:
+        from plmia.recipes.scikit import Sklearn
+
+        try:
+            answers = Sklearn.query(self.model, data, self.members, views)
+        except RecipeError as error:
+            fitting = "; give the model that was fitted on features and classes like these" if error.__cause__ else ""
+            raise DataError(
+                f"the given target cannot be asked: {' '.join(str(error).split()).rstrip('.')}{fitting}"
+            ) from error
+        if answers.trouble:
+            raise DataError(f"{answers.trouble} of the given target: every answer must be a finite number")
+        return answers.conf
+
+    def warnings(self, conf: npt.NDArray[np.float32], design: MembershipDesign, data: LabelledData) -> list[str]:
+        """What makes a reader doubt, before any reference is trained.
+
+        Parameters
+        ----------
+        conf : float array [points, views]
+            The target's signals.
+        design : MembershipDesign
+            Model 0 is the target, the others are its references.
+        data : LabelledData
+            The points.
+        """
+        # One point of each group: those of one group are no independent evidence.
+        alone = np.arange(data.n_points) if data.groups is None else np.unique(data.groups, return_index=True)[1]
+        found = _other_share(design.matrix[:, alone], data), _inverted(conf[:, 0] > 0, self.members, len(alone))
+        return [warning for warning in found if warning]
+
+    def cautions(self, signals: Signals) -> list[str]:
+        """What the references show against it, or are too few to show; model 0 of ``signals`` is the target."""
+        n = signals.n_models - 1
+        if n < LEAST_REFERENCES:
+            least = f"{LEAST_REFERENCES} are needed, {GOOD_REFERENCES} to see more than gross differences"
+            return [f"whether the given target was trained as its references were cannot be checked with {n}: {least}"]
+        few = (
+            f"whether the given target was trained as its references were is checked with {n} of them, which shows "
+            f"gross differences only: train {GOOD_REFERENCES} or more to see others"
+        )
+        unlike = unlike_answers(signals).warning
+        return [unlike] if unlike else [few] * (n < GOOD_REFERENCES)
+
+
+def _other_share(units: npt.NDArray[np.bool_], data: LabelledData) -> str | None:
+    """Say so if the target (row 0 of membership [models, units]) trained on another share than its references."""
+    own, theirs = float(units[0].mean()), float(units[1:].mean())
+    if abs(own - theirs) <= SHARES_APART:
+        return None
+    what, last = ("points", "") if data.groups is None else ("groups", ", groups")
+    k = min(max(round(own * len(units)), 1), len(units) - 1)
+    return (
+        f"the target trained on {100 * own:.0f} % of the {what}, its references on {100 * theirs:.0f} %: they are "
+        f"trained on {'less' if theirs < own else 'more'} data, so results may be too low or too high; train them on "
+        f"such a share with design=plmia.exact_k_per_point({data.n_points}, {len(units)}, {k}, "
+        f"numpy.random.default_rng(0){last}), and more of them if some point then lacks IN or OUT references"
+    )
+
+
+def _inverted(sure: npt.NDArray[np.bool_], members: npt.NDArray[np.bool_], n_units: int) -> str | None:
+    """Say so if the target gives the true label more than half (``sure``) more often at non-members, beyond chance."""
+    inside, outside, share = float(sure[members].mean()), float(sure[~members].mean()), float(members.mean())
+    pooled = float(sure.mean())
+    error = math.sqrt(pooled * (1 - pooled) / (n_units * share * (1 - share)))
+    if outside - inside <= CLEARLY * error:
+        return None
+    return (
+        f"the given target is right and sure more often at points called non-members ({100 * outside:.1f} %) than at "
+        f"members ({100 * inside:.1f} %): check that `members` is not inverted (True where it trained on the point)"
+    )

@@ -74,7 +74,7 @@ def tpr_interval(roc: Roc, fpr: float, confidence: float = 0.95) -> Interval:
         raise PlmiaError(f"FPR is {fpr}: no sample shows the TPR at exactly that rate, take one between 0 and 1")
     if not point.resolved:
         raise PlmiaError(
-            f"an FPR of {fpr} needs {point.needed} non-members, there are {roc.n_non_members}: "
+            f"an FPR of {fpr} needs {point.needed:,} non-members, there are {roc.n_non_members:,}: "
             "give more non-members or a larger FPR"
         )
     few, many = _binomial_limits(roc.n_non_members, point.fpr, (1 - confidence) / 2)

@@ -6,7 +6,6 @@ queries cost no training, and change how finely power is seen rather than power 
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,10 +13,9 @@ import numpy as np
 
 from plmia.attacks import Attack
 from plmia.diagnostics import Curve, Pilot, needed_outsiders, population_size
-from plmia.errors import PlmiaError, PopulationError
+from plmia.errors import PlmiaError
 from plmia.evaluation import Setup
-from plmia.intervals import tpr_interval
-from plmia.metrics import roc_curve
+from plmia.plan_sizes import PopulationRow, QueriesRow, population_sizes, populations, queries
 from plmia.scoring import Tick
 from plmia.signals import Signals
 
@@ -26,6 +24,10 @@ FARTHEST = 8
 FACTORS = (2, 4, 8)
 # A pass forward over the points against dozens of passes forward and back in training.
 VIEW_COST = 0.01
+# References that add no more power than this are not worth their cost.
+WORTH = 0.001
+# So many in complementary pairs are needed to extrapolate; see `plmia.diagnostics.extrapolate`.
+TO_EXTRAPOLATE = 16
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class Split:
         non-members to show its trend.
     extrapolated : bool
         Whether the pilot had fewer references.
+    affordable : int
+        How many references the budget pays for; fewer are advised where more would add nothing, or nothing is known.
     """
 
     references: int
@@ -86,52 +90,12 @@ class Split:
     auc: float
     tpr: float | None
     extrapolated: bool
+    affordable: int
 
     @property
     def power(self) -> float:
         """What a plan maximises: the TPR, or else the AUC."""
         return self.auc if self.tpr is None else self.tpr
-
-
-@dataclass(frozen=True)
-class PopulationRow:
-    """What a population of some size gives.
-
-    Parameters
-    ----------
-    size : int
-        Size of Z.
-    auc, tpr : float, float or None
-        Measured with it, on the same queries.
-    resolution : float
-        Smallest conformal p-value.
-    expected, spread : float or None
-        Mean and deviation of the realised rate at the plan's nominal one; None where it is not resolved.
-    """
-
-    size: int
-    auc: float
-    tpr: float | None
-    resolution: float
-    expected: float | None
-    spread: float | None
-
-
-@dataclass(frozen=True)
-class QueriesRow:
-    """What a number of queries gives.
-
-    Parameters
-    ----------
-    members, non_members : int
-        How many are evaluated.
-    half_width : float or None
-        Half of the 95 % interval of the TPR; None where the non-members do not resolve the plan's rate.
-    """
-
-    members: int
-    non_members: int
-    half_width: float | None
 
 
 @dataclass(frozen=True)
@@ -192,7 +156,7 @@ def view_counts(n_views: int) -> tuple[int, ...]:
 def steps(pilot: Pilot) -> int:
     """How many points a `make_plan` on this pilot scores, for a progress bar."""
     runs = sum(pilot.draws(n) for n in pilot.budgets()) * len(view_counts(pilot.signals.n_views))
-    return (runs + len(_population_sizes(len(pilot.full.population)))) * pilot.signals.n_points
+    return (runs + len(population_sizes(len(pilot.full.population)))) * pilot.signals.n_points
 
 
 def start(signals: Signals, attack: Attack, target: int, setup: Setup, fpr: float) -> Pilot:
@@ -239,8 +203,7 @@ def make_plan(
     }
     budget = cost.of(2 * n, 1) if budget is None else budget
     splits = _splits(pilot, curves, cost, budget)
-    population = _populations(pilot, fpr, np.random.default_rng([seed, 3]), tick)
-    queries = _queries(pilot, fpr)
+    population = populations(pilot, fpr, np.random.default_rng([seed, 3]), tick)
     plan = Plan(
         pilot.attack.name,
         pilot.full.target,
@@ -249,7 +212,7 @@ def make_plan(
         signals.n_views,
         curves,
         population,
-        queries,
+        queries(pilot, fpr),
         cost,
         budget,
         splits,
@@ -259,60 +222,36 @@ def make_plan(
 
 
 def _splits(pilot: Pilot, curves: dict[int, tuple[Curve, ...]], cost: Cost, budget: float) -> tuple[Split, ...]:
-    """Return the best split for each number of views: power only grows with references, so take all that fit."""
-    references = pilot.full.view.references
-    step = 2 if references.paired else 1
-    found = []
-    for views, (auc, *tprs) in curves.items():
-        most = auc.budgets[-1] * (FARTHEST if auc.fit else 1)
-        n = min(cost.affordable(budget, views, step), most)
-        expected = [curve.at(n) for curve in (auc, *tprs)]
-        if expected[0] is not None:
-            tpr = expected[1] if tprs else None
-            found.append(Split(n, views, cost.of(n, views), expected[0], tpr, n > auc.budgets[-1]))
+    """Return the best split for each number of views, the best of all first."""
+    step = 2 if pilot.full.view.references.paired else 1
+    found: list[tuple[float, Split]] = []
+    for views, some in curves.items():
+        auc, *tprs = some
+        affordable = cost.affordable(budget, views, step)
+        most = min(affordable, auc.budgets[-1] * (FARTHEST if auc.fit else 1))
+        power = some[-1].at(most)
+        if power is None:
+            continue
+        n = _fewest(some[-1], most)
+        expected = [float(curve.at(n) or 0.0) for curve in some]
+        tpr = expected[1] if tprs else None
+        split = Split(n, views, cost.of(n, views), expected[0], tpr, n > auc.budgets[-1], affordable)
+        found.append((power, split))
     if not found:
         least = min(curve.budgets[0] for curve, *_ in curves.values())
         raise PlmiaError(
             f"a budget of {budget:g} {cost.unit} pays for fewer than the {least} references that were measured: "
             f"give at least {cost.of(least, 1):g}"
         )
-    return tuple(sorted(found, key=lambda split: (-split.power, split.views)))
+    return tuple(split for _, split in sorted(found, key=lambda pair: (-pair[0], pair[1].views)))
 
 
-def _population_sizes(n: int) -> list[int]:
-    return sorted({size for size in (n // 64, n // 16, n // 4, n) if size >= 2})
-
-
-def _populations(pilot: Pilot, fpr: float, rng: np.random.Generator, tick: Tick) -> tuple[PopulationRow, ...]:
-    """Measure with smaller and smaller parts of the population."""
-    everyone, rows = pilot.full.population, []
-    order = rng.permutation(everyone)
-    for size in _population_sizes(len(everyone)):
-        some = np.sort(order[:size])
-        try:
-            auc, *tprs = pilot.measure(pilot.full.references, population=some, tick=tick)
-        except PopulationError:
-            continue  # too few for this attack, which may compare within classes, or draw afresh
-        about = population_size(size, (fpr,))
-        tpr = tprs[0] if tprs else None
-        rows.append(PopulationRow(size, auc, tpr, about.resolution, about.expected[0], about.spread[0]))
-    return tuple(rows)
-
-
-def _queries(pilot: Pilot, fpr: float) -> tuple[QueriesRow, ...]:
-    """Width of the TPR's interval with a quarter of the queries, with all, and with four times as many."""
-    queries = pilot.full.truth.queries
-    members = pilot.full.truth.members[queries]
-    roc, rows = roc_curve(pilot.full.scores.score[queries], members), []
-    for factor in (0.25, 1.0, 4.0):
-        inside, outside = (int(factor * np.sum(members == which)) for which in (True, False))
-        width = None
-        if pilot.fprs and inside and round(outside * fpr, 9) >= 1:
-            # That of the pilot, the error of the cut included; it shrinks with the root of the number.
-            now = tpr_interval(roc, fpr)
-            width = (now.high - now.low) / 2 / math.sqrt(factor)
-        rows.append(QueriesRow(inside, outside, width))
-    return tuple(rows)
+def _fewest(curve: Curve, most: int) -> int:
+    """Fewest references, those of the pilot at least, that come within `WORTH` of the power of ``most``."""
+    there = curve.budgets[-1]
+    tried = [n for n in (there, *(factor * there for factor in FACTORS)) if n < most]
+    best = curve.at(most) or 0.0
+    return next((n for n in tried if best - (curve.at(n) or 0.0) < WORTH), most)
 
 
 def _with_words(plan: Plan) -> Plan:
@@ -332,22 +271,42 @@ def _best_words(plan: Plan) -> str:
     roughly = "roughly " * (best.references > 2 * plan.n_references)
     how = f"{roughly}extrapolated from {plan.n_references}" if best.extrapolated else "measured"
     budget = f"{plan.budget:,.0f} {plan.cost.unit}" if plan.budget >= 10 else f"{plan.budget:g} {plan.cost.unit}"
-    limit = ""
+    first, most, rest = _first_more(plan), min(best.affordable, FARTHEST * plan.n_references), ""
+    if first is not None:
+        return (
+            f"With {budget}: train {first} references first and plan again. {best.references} references and "
+            f"{_views(best.views)} reach {_named(plan)} of about {100 * best.power:.1f} % (measured), and are too few "
+            "to say what more would give."
+        )
     if best.references == FARTHEST * plan.n_references:
-        limit = f"; nothing is said of more than {FARTHEST} times the pilot's references, so some of it is left"
+        rest = f"; nothing is said of more than {FARTHEST} times the pilot's references, so some of it is left"
+    elif best.references < most:
+        rest = f"; {most}, which it pays for, would add less than {100 * WORTH:g} points"
     return (
         f"With {budget}: {best.references} references and {_views(best.views)}, for {_named(plan)} of about "
-        f"{100 * best.power:.1f} % ({how}){limit}."
+        f"{100 * best.power:.1f} % ({how}){rest}."
     )
+
+
+def _first_more(plan: Plan) -> int | None:
+    """References to train before anything can be said of more, as far as the budget goes; None if it can be said."""
+    best = plan.best
+    if plan.curves[best.views][0].fit is not None or best.affordable <= plan.n_references:
+        return None
+    return min(max(TO_EXTRAPOLATE, 2 * plan.n_references), best.affordable)
 
 
 def _view_words(plan: Plan) -> list[str]:
     """Say what the other numbers of views would give for the same budget."""
-    return [
-        f"{_views(split.views).capitalize()} instead would leave {split.references} references and {_named(plan)} of "
-        f"about {100 * split.power:.1f} %, {100 * (plan.best.power - split.power):.2f} points less."
-        for split in sorted(plan.splits[1:], key=lambda split: split.views)
-    ]
+    words = []
+    for split in sorted(plan.splits[1:], key=lambda split: split.views):
+        less = plan.best.power - split.power
+        worse = "about as much" if less < 0.00005 else f"{100 * less:.2f} points less"
+        words.append(
+            f"{_views(split.views).capitalize()} instead would leave {split.references} references and "
+            f"{_named(plan)} of about {100 * split.power:.1f} %, {worse}."
+        )
+    return words
 
 
 def _reference_words(plan: Plan) -> list[str]:
@@ -355,9 +314,9 @@ def _reference_words(plan: Plan) -> list[str]:
     curve = plan.curves[plan.best.views][0 if plan.best.tpr is None else 1]
     doubled = curve.times(2)
     if doubled is None:
-        return [
-            f"{plan.n_references} references are too few to say what more would give: 16 are needed for that, in pairs."
-        ]
+        needed = f"{TO_EXTRAPOLATE} are needed for that, in pairs"
+        few = f"{plan.n_references} references are too few to say what more would give: {needed}."
+        return [few] if _first_more(plan) is None else []
     noise = f" (± {100 * curve.standard_error:.2f} by the choice of references)" if curve.standard_error else ""
     now = f"With {_views(plan.best.views)}, {plan.n_references} references reach {_named(plan)} of"
     return [f"{now} {100 * curve.mean[-1]:.1f} %{noise}, twice as many about {100 * doubled:.1f} %."]

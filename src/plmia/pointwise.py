@@ -189,9 +189,10 @@ def _log_probability(conf: FloatArray) -> FloatArray:
 
 def _require_out(n_out: npt.NDArray[np.number]) -> None:
     if not n_out.all():
+        without = np.flatnonzero(n_out == 0)
         raise ReferencesError(
-            f"point {some(np.flatnonzero(n_out == 0))} has no OUT reference, 1 is needed: "
-            "train more references, or leave these points out"
+            f"point{'s' * (len(without) > 1)} {some(without)} {'have' if len(without) > 1 else 'has'} no OUT "
+            "reference, 1 is needed: train more references, or leave these points out"
         )
 
 

@@ -182,7 +182,8 @@ class Naming:
         if larger is None and self._hopeless:
             then = self.remedy
         elif larger is None:
-            then = f"only {stand} above every evaluated non-member, so {self.remedy}"
+            few = f"only {stand}" if self.standing else "none stands"
+            then = f"{few} above every evaluated non-member, so {self.remedy}"
         else:
             then = (
                 f"{self.remedy}, since it takes {self._least_with(larger):,} and about {stand} out, at the price of "
@@ -210,6 +211,7 @@ class Record:
     q: float
     rank: int
     group: int | None = None
+    member: bool | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,6 +230,8 @@ class RecordTable(Tabular):
         By p-value, then by score; 1 is the most exposed, equals share the smallest rank.
     group : int array [queries] or None
         The group it belongs to, where points come in groups: the patient, say.
+    member : bool array [queries] or None
+        Whether the target trained on it, where that is told.
     """
 
     index: IntArray
@@ -237,6 +241,7 @@ class RecordTable(Tabular):
     q: FloatArray
     rank: IntArray
     group: IntArray | None = None
+    member: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -246,8 +251,8 @@ class RecordTable(Tabular):
         return [Record(*row) for row in self._slice(slice(n))]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return all rows as columns; without ``label`` where classes are not known, without ``group`` likewise."""
-        names = ("index", "label", "score", "p", "q", "rank", "group")
+        """Return all rows as columns; without ``label``, ``group`` or ``member`` where these are not known."""
+        names = ("index", "label", "score", "p", "q", "rank", "group", "member")
         found = {name: getattr(self, name) for name in names}
         return {name: column.tolist() for name, column in found.items() if column is not None}
 
@@ -260,7 +265,8 @@ class RecordTable(Tabular):
         partial = path.with_name(f"{path.name}.partial")
         try:
             with partial.open("w", encoding="utf-8", newline="") as file:
-                file.write(f"index,label,score,p,q,rank{'' if self.group is None else ',group'}\n")
+                last = [name for name in ("group", "member") if getattr(self, name) is not None]
+                file.write(",".join(["index", "label", "score", "p", "q", "rank", *last]) + "\n")
                 for start in range(0, len(self), _ROWS):
                     file.writelines(map(_line, self._slice(slice(start, start + _ROWS))))
             partial.replace(path)
@@ -271,16 +277,17 @@ class RecordTable(Tabular):
 
     def _slice(self, part: slice) -> Iterator[tuple[Any, ...]]:
         index = self.index[part].tolist()
-        label, group = (
-            [None] * len(index) if column is None else column[part].tolist() for column in (self.label, self.group)
+        label, group, member = (
+            [None] * len(index) if column is None else column[part].tolist()
+            for column in (self.label, self.group, self.member)
         )
         others = (column[part].tolist() for column in (self.score, self.p, self.q, self.rank))
-        return zip(index, label, *others, group, strict=True)
+        return zip(index, label, *others, group, member, strict=True)
 
 
 def _line(row: tuple[Any, ...]) -> str:
-    index, label, score, p, q, rank, group = row
-    last = "" if group is None else f",{group}"
+    index, label, score, p, q, rank, group, member = row
+    last = "".join(f",{int(value)}" for value in (group, member) if value is not None)
     return f"{index},{'' if label is None else label},{score!r},{p:.6g},{q:.6g},{rank}{last}\n"
 
 
@@ -290,6 +297,7 @@ def record_table(
     queries: IntArray,
     labels: npt.NDArray[np.integer] | None = None,
     groups: IntArray | None = None,
+    members: BoolArray | None = None,
 ) -> RecordTable:
     """Build the table of evaluated points.
 
@@ -303,6 +311,8 @@ def record_table(
         The points to list; none of the population.
     labels, groups : int arrays [points], optional
         Class of each point, and its group.
+    members : bool array [points], optional
+        Who is a member.
     """
     known = np.zeros(len(scores.score), bool)
     known[population] = True
@@ -322,4 +332,5 @@ def record_table(
         q=q_values(p),
         rank=rank,
         group=None if groups is None else groups[chosen],
+        member=None if members is None else members[chosen],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.attacks import Attack
+from plmia.calibration import BinaryVote
 from plmia.diagnostics import enough_references
-from plmia.errors import OutputError, PlmiaError
+from plmia.errors import AttackError, OutputError, PlmiaError
 from plmia.evaluation import AttackResult, Setup, attack_targets
 from plmia.pointwise import Loss
 from plmia.saved import SavedResults
@@ -47,8 +49,8 @@ def run_attacks(
     about : dict
         What was run; see `Summary.to_json`.
     may_skip : bool
-        Whether an attack that lacks references, or whose population has no spread, is left out, which the results
-        say; by default it stops the run.
+        Whether an attack that lacks references, whose population has no spread, or whose score is the same at all
+        evaluated points, is left out, which the results say; by default it stops the run.
     notes : sequence of str
         What is known beforehand and must stand beside the results.
     """
@@ -65,6 +67,11 @@ def run_attacks(
         for result in attack_targets(signals, attacks, targets, setup, tick, skip if may_skip else None):
             if result.scores.attack not in summary.attacks:
                 continue  # left out of all targets, since it was refused on another
+            if (constant := _constant(result, by_name[result.scores.attack])) is not None:
+                if not may_skip:
+                    raise constant
+                skip(result.scores.attack, constant)
+                continue
             results.add(result)
             summary.add(result)
             if result.target == min(targets):
@@ -77,6 +84,20 @@ def run_attacks(
         metrics["notes"] = [*metrics["notes"], *notes]
         results.finish(metrics)
     return metrics
+
+
+def _constant(result: AttackResult, attack: Attack) -> AttackError | None:
+    """What is wrong with an attack whose score is the same at all evaluated points."""
+    score = result.scores.score[result.truth.queries]
+    if np.ptp(score) > 0:
+        return None
+    why, vote = "", attack.calibration
+    if isinstance(vote, BinaryVote) and vote.gamma > 0 and score[0] == 0:
+        why = f" (no vote passes gamma = {math.exp(vote.gamma):g})"
+    return AttackError(
+        f"all {len(score):,} evaluated points have the same score by {attack.name} in target {result.target}{why}, so "
+        "it tells nothing of them: take another attack"
+    )
 
 
 class ResultFolder:

@@ -93,8 +93,8 @@ class SavedResults(Overview):
         """
         attack = self.metrics["verdict"]["attack"] if attack is None else attack
         target = self.targets[0] if target is None else target
-        scores = self.scores(attack, target)
-        return record_table(scores, self.population(target), self.queries(target), self.labels, self.groups)
+        scores, members = self.scores(attack, target), self.members(target)
+        return record_table(scores, self.population(target), self.queries(target), self.labels, self.groups, members)
 
     def _of(self, attack: str, target: int, key: str) -> npt.NDArray[Any]:
         if attack not in self.attacks:

@@ -11,7 +11,7 @@ import numpy as np
 from plmia.comparison import Difference
 from plmia.errors import PlmiaError
 from plmia.metrics import fpr_key
-from plmia.sides import Measured, Method, Run, Side, change_of, holm, method_of
+from plmia.sides import Measured, Method, Run, Side, change_of, different_data, holm, method_of
 from plmia.verdict import strongest
 
 # Shown where all runs have the non-members for it.
@@ -83,12 +83,15 @@ class Pair:
         What the sides are.
     rows : tuple of Row
         One a metric and attack.
+    other_data : bool
+        Whether the two are known to be of different data.
     """
 
     first: str
     other: str
     what: Literal["runs", "attacks"]
     rows: tuple[Row, ...]
+    other_data: bool = False
 
     @property
     def method(self) -> Method:
@@ -119,8 +122,10 @@ class Pair:
             sentence = f"{'In' if row.shown else 'in'} {self.other} {row.label} {size}{where} {than} in {self.first}"
         else:
             sentence = f"{self.other} {size}{where} {than} {self.first}"
-        shown = "" if row.shown else "No difference was shown: "
-        return f"{shown}{sentence}, {p_words(row.p_adjusted)}.{self._others(row)}"
+        several = self.what == "runs" and any(other.label != row.label for other in self.rows)
+        shown = "" if row.shown else f"No difference was shown{' by the best attack' * several}: "
+        data = " The two are of different data, which may be all the difference." if self.other_data else ""
+        return f"{shown}{sentence}, {p_words(row.p_adjusted)}.{self._others(row)}{data}"
 
     def _others(self, chief: Row) -> str:
         """How many attacks show a difference of the same metric, where there are several, and in AUC if any does."""
@@ -297,7 +302,8 @@ def _side_by_side(
             for label, first, other in zip(labels, sides[0], group, strict=True)
             for fpr in (None, *rates)
         ]
-        pairs.append(Pair(sides[0][0].name, group[0].name, what, tuple(rows)))
+        apart = different_data(sides[0][0].run.results, group[0].run.results)
+        pairs.append(Pair(sides[0][0].name, group[0].name, what, tuple(rows), apart))
     adjusted = iter(holm([row.change.p_value for pair in pairs for row in pair.rows]).tolist())
     pairs = [replace(pair, rows=tuple(replace(row, p_adjusted=next(adjusted)) for row in pair.rows)) for pair in pairs]
     return SideBySide(runs, rates, tuple(pairs), confidence)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -100,11 +100,8 @@ class Measured:
 
 def same_records(a: SavedResults, b: SavedResults) -> bool:
     """Whether two runs attacked the same targets by number and evaluated the same members and non-members of them."""
-    if a.targets != b.targets:
-        return False
     # Another data set of the same size has the same design by the same seed.
-    data = [results.metrics["about"].get("audit", {}).get("data") for results in (a, b)]
-    if None not in data and data[0] != data[1]:
+    if a.targets != b.targets or different_data(a, b):
         return False
     if a.labels is not None and b.labels is not None and not np.array_equal(a.labels, b.labels):
         return False
@@ -112,6 +109,12 @@ def same_records(a: SavedResults, b: SavedResults) -> bool:
         np.array_equal(a.members(target), b.members(target)) and np.array_equal(a.queries(target), b.queries(target))
         for target in a.targets
     )
+
+
+def different_data(a: SavedResults, b: SavedResults) -> bool:
+    """Whether two runs are known to be of different data: audits tell by a digest."""
+    data = [results.metrics["about"].get("audit", {}).get("data") for results in (a, b)]
+    return None not in data and data[0] != data[1]
 
 
 def method_of(first: SavedResults, other: SavedResults) -> Method:
@@ -141,11 +144,11 @@ def change_of(
         Coverage of the interval.
     """
     if method == "unpaired records":
-        return unpaired(first.on_these(fpr, confidence), other.on_these(fpr, confidence))
+        return _clipped(unpaired(first.on_these(fpr, confidence), other.on_these(fpr, confidence)))
     if method == "unpaired targets":
-        return unpaired_over_targets(first.values(fpr), other.values(fpr), confidence)
+        return _clipped(unpaired_over_targets(first.values(fpr), other.values(fpr), confidence))
     if method == "paired targets":
-        return compare_over_targets(other.values(fpr), first.values(fpr), confidence)
+        return _clipped(compare_over_targets(other.values(fpr), first.values(fpr), confidence))
     saved = first.run.results
     (target,) = saved.targets
     queries, members = saved.queries(target), saved.members(target)
@@ -153,6 +156,11 @@ def change_of(
     if fpr is None:
         return compare_auc(a, b, members[queries], confidence)
     return compare(a, b, members[queries], fpr, rng, confidence)
+
+
+def _clipped(found: Difference) -> Difference:
+    """The same, with an interval in [-1, 1]: no two rates are further apart."""
+    return replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
 
 
 def unpaired(first: Measured, other: Measured) -> Difference:

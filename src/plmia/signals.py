@@ -14,6 +14,8 @@ from plmia.design import MembershipDesign
 from plmia.errors import SignalsError
 from plmia.numerics import logit_from_probabilities
 
+# From this share of the signals in [0, 1] on, they are taken for probabilities, some of them stray.
+_LIKE_PROBABILITIES = 0.99
 Scale = Literal["auto", "logit", "probability"]
 Array = npt.NDArray[np.generic]
 
@@ -146,20 +148,51 @@ def _membership(arrays: dict[str, Array]) -> npt.NDArray[np.bool_]:
             )
     if membership.dtype == np.bool_:
         return membership.astype(np.bool_, copy=False)
-    if np.issubdtype(membership.dtype, np.integer) and set(np.unique(membership)) <= {0, 1}:
+    numbers = membership.dtype.kind in "iuf"
+    if numbers and np.isin(membership, (0, 1)).all():
         return membership.astype(np.bool_)
     raise SignalsError(
-        f"membership has type {membership.dtype} and other values than 0 and 1: "
+        f"membership has type {membership.dtype}{' and other values than 0 and 1' * numbers}: "
         "booleans are needed, or bits packed along points together with `n_points`"
     )
 
 
 def _on_logit_scale(path: Path, values: npt.NDArray[np.floating], scale: Scale) -> tuple[npt.NDArray[np.floating], int]:
     if scale == "probability":
+        _require_probabilities(values)
         return logit_from_probabilities(values)
-    if scale == "auto" and values.size and values.min() >= 0 and values.max() <= 1:
-        raise SignalsError(
-            f"all signals of {path} lie in [0, 1], like probabilities: say --scale probability to have them "
-            "logit-scaled, or --scale logit if they are logits indeed"
-        )
+    if scale == "auto" and values.size and np.isfinite(values.min() + values.max()):
+        inside = _in_unit_interval(values)
+        if inside == values.size:
+            raise SignalsError(
+                f"all signals of {path} lie in [0, 1], like probabilities: say --scale probability to have them "
+                "logit-scaled, or --scale logit if they are logits indeed"
+            )
+        if inside >= _LIKE_PROBABILITIES * values.size:
+            raise SignalsError(
+                f"{inside:,} of the {values.size:,} signals of {path} lie in [0, 1], like probabilities, but the least "
+                f"is {values.min():.4g} and the largest {values.max():.4g}: correct those and say --scale probability, "
+                "or --scale logit if all are logits indeed"
+            )
     return values, 0
+
+
+def _require_probabilities(values: npt.NDArray[np.floating]) -> None:
+    for model, row in enumerate(values):
+        bad = ~((row >= 0) & (row <= 1))
+        if row.ndim == 2 and bad.any():
+            point, view = np.argwhere(bad)[0]
+            raise SignalsError(
+                f"signals hold {row[point, view]:.6g} at model {model}, point {point}, view {view}: "
+                "every probability must lie in [0, 1]; query that model again, or leave it out"
+            )
+
+
+def _in_unit_interval(values: npt.NDArray[np.floating]) -> int:
+    """How many values lie in [0, 1]; model by model, as a mask for all would be large."""
+    return sum(int(np.count_nonzero((row >= 0) & (row <= 1))) for row in values)
+
+
+def look_like_probabilities(values: npt.NDArray[np.floating]) -> bool:
+    """Whether all values, or nearly all, lie in [0, 1]."""
+    return values.size > 0 and _in_unit_interval(values) >= _LIKE_PROBABILITIES * values.size

@@ -145,8 +145,8 @@ class Summary:
     def _left_out_attacks(self) -> str:
         """Name the attacks that were left out, and why the first was."""
         first, *others = dict.fromkeys(self._skipped.values())
-        more = " What the others lack is under `skipped` in metrics.json." if others else ""
-        return f"Left out for lack of references: {', '.join(self._skipped)}. {_sentence(first)}{more}"
+        more = " Why the others were is under `skipped` in metrics.json." if others else ""
+        return f"Left out: {', '.join(self._skipped)}. {_sentence(first)}{more}"
 
     def _flagged(self, attack: str, level: float) -> SelfCheck | None:
         """How many known non-members of all targets the attack's combined p-value flags, if it has one."""

@@ -109,7 +109,7 @@ def _headline(about: dict[str, Any]) -> str:
         f"{size['points']:,} points",
         f"{size['views']} view{'s' * (size['views'] > 1)}",
         about["mode"],
-        f"{_range(about['references'])} references",
+        f"{_range(about['references'])} reference{'s' * (about['references'] != [1])}",
         f"population {_range(about['population'])}",
     ]
     if about.get("train_accuracy") is not None:

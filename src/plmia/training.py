@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import platform
 import shutil
 import sys
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.data import LabelledData
-from plmia.engines import Engine, Failed, LocalProcesses
+from plmia.engines import Engine, Failed, Inline, LocalProcesses
 from plmia.errors import OutputError, TrainingError, some
 from plmia.recipes.recipe import Recipe, Trained
 from plmia.recipes.views import View
@@ -142,6 +143,22 @@ def _locked_at_once(lock: IO[bytes]) -> bool:
     return True
 
 
+def default_engine(recipe: Recipe, workers: int | None = None) -> Engine:
+    """Processes, one a core; this process alone where a recipe cannot travel to others.
+
+    What the user's script defines stays here, too: other processes would have to run the script to get it.
+    """
+    from multiprocessing.reduction import ForkingPickler
+
+    try:
+        if b"__main__" in bytes(ForkingPickler.dumps(recipe)):
+            return Inline()
+    except Exception:  # whatever it raises, the recipe stays here
+        return Inline()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return LocalProcesses(workers or cores)
+
+
 def seed_of(seed: int, model: int, attempt: int) -> int:
     """Seed of a model's training, another for each attempt; 31 bits, which every library takes."""
     return int(np.random.SeedSequence([seed, model, attempt]).generate_state(1)[0] >> 1)
@@ -180,7 +197,7 @@ def train_missing(
         with contextlib.closing(engine.run(work, list(_jobs(store, wanted, stack, seed, attempt)))) as results:
             for job, result in results:
                 if isinstance(result, Failed):
-                    raise TrainingError(_sentence(job, result), result.trace)
+                    raise TrainingError(_sentence(job, result, _any_trained(store)), result.trace)
                 trained, seconds = result
                 diverged |= _store_stack(store, work, job, trained, seconds, report, models_folder)
         if not diverged:
@@ -224,9 +241,17 @@ def _jobs(store: SignalStore, wanted: Sequence[int], stack: int, seed: int, atte
         yield Job(models, tuple(seed_of(seed, model, attempt) for model in models), members, attempt)
 
 
-def _sentence(job: Job, failed: Failed) -> str:
+def _any_trained(store: SignalStore) -> bool:
+    return not all(record.get("given") for record in store.finished().values())
+
+
+def _sentence(job: Job, failed: Failed, any_trained: bool) -> str:
+    """Say what failed and how to go on: where the recipe fails and no model was trained, not by trying again."""
     models = f"model {job.models[0]}" if len(job.models) == 1 else f"models {job.models[0]} to {job.models[-1]}"
-    return f"training {models} failed: {failed.sentence}; finished models are kept, the same command goes on"
+    onward = "finished models are kept, the same command goes on"
+    if failed.by_recipe and not any_trained:
+        onward = "no model was trained: correct it, then run the same command again"
+    return f"training {models} failed: {failed.sentence.rstrip('.')}; {onward}"
 
 
 def _store_stack(

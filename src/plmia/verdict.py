@@ -1,4 +1,4 @@
-"""The verdict in words: what the best attack finds, how surely, and how many records it exposes."""
+"""The verdict in words: what the best attack finds, how surely, and how many records it names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Verdict:
         Of that share, for all attacks at once: picking the best of them is paid for. Of few targets it speaks of these,
         of many of their mean over further ones.
     exposed : float
-        Records that it exposes at `VERDICT_FDR`, mean over targets.
+        Records that it names as members at a false discovery rate of `VERDICT_FDR`, mean over targets.
     least : int
         Fewer records than this could not have been named, the population being as small as it is; see `Exposure`.
     targets : int
@@ -46,6 +46,8 @@ class Verdict:
         Lower end, for all attacks and targets at once, of the largest area under a ROC curve.
     unnamed : Naming or None
         Why nobody could be named, where the split is the reason.
+    attacks : int
+        How many attacks the interval holds for.
     """
 
     attack: str
@@ -57,6 +59,7 @@ class Verdict:
     targets: int
     auc: float = 0.0
     unnamed: Naming | None = None
+    attacks: int = 1
 
     @property
     def leaks(self) -> bool:
@@ -68,21 +71,22 @@ class Verdict:
         return finds_more or self.auc > 0.5
 
     def __str__(self) -> str:
-        records = f"{_count(self.exposed)} exposed at a false discovery rate of {100 * VERDICT_FDR:g} %"
+        records = _named(self.exposed)
         if self.unnamed is not None:
             records = "single records cannot be named with this split, which does not mean that nobody is exposed"
         mean = f" on average over {self.targets} targets" if self.targets > 1 else ""
-        ranked = f"members score above non-members (area under the curve at least {self.auc:.3f})"
+        ranked = f"members score above non-members (AUC at least {100 * self.auc:.1f} %, guessing is 50 %)"
         if self.fpr is None or self.tpr is None or self.interval is None:
             shown = f"A leak was shown: {ranked}" if self.leaks else "No leak was shown"
             return (
                 f"{shown}; too few non-members were evaluated to say what share of the training records is found; "
                 f"{records}."
             )
+        joint = ", for all attacks at once" if self.attacks > 1 else ""
         found = (
             f"With at most 1 false accusation in {round(1 / self.fpr):,} non-members, the best attack ({self.attack}) "
-            f"identifies {_percent(self.tpr)} % ({_percent(self.interval.low)} to {_percent(self.interval.high)} %) of "
-            f"the training records{mean}; {records}."
+            f"identifies {_percent(self.tpr)} % ({_percent(self.interval.low)} to {_percent(self.interval.high)} %"
+            f"{joint}) of the training records{mean}; {records}."
         )
         if self.interval.low > self.fpr:
             return found
@@ -135,7 +139,7 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
     exposed, least = sum(e.n_discoveries for e in exposures) / len(group), max(e.least for e in exposures)
     unnamed = _unnamed(group) if exposed == 0 and least > 1 else None
     if fpr is None:
-        return Verdict(best, None, None, None, exposed, least, len(group), auc, unnamed)
+        return Verdict(best, None, None, None, exposed, least, len(group), auc, unnamed, len(assessments))
     rates = [a.metrics.tpr_at(fpr).tpr for a in group]
     if len(group) < MANY_TARGETS:
         # All joint intervals hold at once, so their mean ends bound the mean over these targets.
@@ -143,8 +147,8 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
     else:
         mean = mean_rate([a.metrics.tpr_at(fpr) for a in group], 1 - (1 - CONFIDENCE) / len(assessments))
         low, high = mean.low, mean.high
-    interval = Interval(low, high, CONFIDENCE)
-    return Verdict(best, fpr, sum(rates) / len(rates), interval, exposed, least, len(group), auc, unnamed)
+    interval, tpr = Interval(low, high, CONFIDENCE), sum(rates) / len(rates)
+    return Verdict(best, fpr, tpr, interval, exposed, least, len(group), auc, unnamed, len(assessments))
 
 
 def strongest(candidates: Iterable[T], found: Callable[[T], tuple[float, ...]]) -> T:
@@ -172,9 +176,16 @@ def _unnamed(group: Sequence[Assessment]) -> Naming:
     return max(map(naming, group), key=lambda found: found.standing)
 
 
-def _count(exposed: float) -> str:
-    number = f"{exposed:,.0f}" if exposed == round(exposed) or exposed >= 10 else f"{exposed:.1f}"
-    return f"{number} record{'s' * (number != '1')} {'are' if number != '1' else 'is'}"
+def _named(exposed: float) -> str:
+    """How many records are named as members, and how many of these may be wrong."""
+    number, rate = (
+        f"{exposed:,.0f}" if exposed == round(exposed) or exposed >= 10 else f"{exposed:.1f}",
+        100 * VERDICT_FDR,
+    )
+    if exposed <= 1:
+        who = "no record" if exposed == 0 else f"{number} record"
+        return f"{who} is named as a member at a false discovery rate of {rate:g} %"
+    return f"{number} records are named as members, of which at most {rate:g} % are expected to be wrong"
 
 
 def _percent(rate: float) -> str:

@@ -51,7 +51,9 @@ def test_it_opens_from_disk_fits_the_screen_and_asks_for_nothing(
 def test_the_verdict_is_that_of_the_json(opened: Open, hostile: Path) -> None:
     verdict = json.loads((hostile.parent / "metrics.json").read_text(encoding="utf-8"))["verdict"]
     page = opened(hostile).page
-    assert page.locator("#verdict-text").text_content() == verdict["text"]
+    head, text = (page.locator(f"#verdict-{part}").text_content() for part in ("head", "text"))
+    whole = verdict["text"].replace(" %", "\u00a0%")
+    assert text[1:] == whole.removeprefix(f"{head}: ")[1:], "the heading is not repeated"
     assert page.locator("#verdict-text").bounding_box()["y"] < 300
     assert page.locator("#verdict").get_attribute("class") == (
         "verdict leak" if verdict["leak_shown"] else "verdict none"
@@ -117,6 +119,14 @@ def test_a_click_on_a_heading_sorts(opened: Open, hostile: Path, key: str, colum
     assert page.locator("th[aria-sort=ascending], th[aria-sort=descending]").count() == 1
 
 
+def test_the_table_says_who_is_a_member(opened: Open, hostile: Path) -> None:
+    page = opened(hostile).page
+    members = ["yes" if member else "no" for member in held(page)["member"]]
+    assert [row[6] for row in rows(page)] == members[:PAGE]
+    page.locator("#table thead button", has_text="Member").click()
+    assert {row[6] for row in rows(page)} == {"yes"}, "members come first"
+
+
 def test_filters_leave_the_records_that_match(opened: Open, hostile: Path) -> None:
     page = opened(hostile).page
     all_rows = held(page)
@@ -162,6 +172,7 @@ def test_the_csv_holds_what_is_filtered_and_sorted(opened: Open, hostile: Path, 
     expected = sorted((row for row in everything if row["label"] == "1"), key=lambda row: int(row["index"]))
     assert [row["index"] for row in found] == [row["index"] for row in expected]
     assert [row["rank"] for row in found] == [row["rank"] for row in expected]
+    assert [row["member"] for row in found] == [row["member"] for row in expected]
     for key in ("score", "p", "q"):
         assert [float(row[key]) for row in found] == pytest.approx([float(row[key]) for row in expected], rel=1e-3)
     assert {row["class"] for row in found} == {"</script><script>window.hacked = 1</script>"}

@@ -147,7 +147,7 @@ def test_arrays_that_are_not_used_are_noted(audit: Run, tmp_path: Path) -> None:
     ],
 )
 def test_results_say_which_recipe_was_audited(recipe: str | None, told: str, audit: Run, tmp_path: Path) -> None:
-    assert audit("--quiet", *(["--recipe", recipe] if recipe else [])).exit_code == 0
+    assert audit("--quiet", "--attack", "attack-r", *(["--recipe", recipe] if recipe else [])).exit_code == 0
     assert json.loads((tmp_path / "run/metrics.json").read_text())["about"]["recipe"] == told
     assert told in (tmp_path / "run/report.html").read_text().replace("&amp;", "&")
 
@@ -181,11 +181,25 @@ def test_of_each_group_one_row_is_evaluated_also_when_the_signals_are_scored_aga
     for folder in ("run", "out"):
         with np.load(tmp_path / folder / "scores.npz") as scores:
             evaluated = np.concatenate([scores["queries/0"], scores["population/0"]])
+            members = scores["members/0"]
         assert sorted(data["groups"][evaluated]) == list(range(40))
         header, *lines = (tmp_path / folder / "records.csv").read_text().splitlines()
-        assert header == "index,label,score,p,q,rank,group"
-        found = [(int(line.split(",")[0]), int(line.split(",")[-1])) for line in lines]
-        assert found == [(index, data["groups"][index]) for index, _ in found]
+        assert header == "index,label,score,p,q,rank,group,member"
+        found = [tuple(int(line.split(",")[i]) for i in (0, -2, -1)) for line in lines]
+        assert found == [(index, data["groups"][index], members[index]) for index, *_ in found]
+
+
+def test_groups_are_left_out_where_records_are(audit: Run, command: Run, tmp_path: Path) -> None:
+    """No group number is shown, and a report that may show them brings them back."""
+    data, run = arrays_of() | {"groups": np.arange(120) // 3 + 7000}, tmp_path / "run"
+    assert audit("--no-records", data=data, references=8).exit_code == 0
+    assert (run / "records.csv").read_text().startswith("index,label,score,p,q,rank,member\n")
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert '"group":null' in page
+    assert "Contents and groups of records were left out on request." in page
+    assert command("report", run, "--quiet").exit_code == 0
+    assert (run / "records.csv").read_text().startswith("index,label,score,p,q,rank,group,member\n")
+    assert '"group":[70' in (run / "report.html").read_text(encoding="utf-8")
 
 
 def test_an_audit_writes_metrics_scores_and_signals(audit: Run, command: Run, tmp_path: Path) -> None:

@@ -109,7 +109,9 @@ CASES = {
         lambda a: {"signals": 1 / (1 + np.exp(-a["signals"]))},
         ["[0, 1]", "probabilities", "--scale probability", "--scale logit"],
     ),
-    "logits as probabilities": Case(lambda a: {}, ["in [0, 1]", "index 0, "], ["--scale", "probability"]),
+    "logits as probabilities": Case(
+        lambda a: {}, ["in [0, 1]", "model 0, point 0, view 0"], ["--scale", "probability"]
+    ),
     "fewer models in membership": Case(
         lambda a: {"membership": a["membership"][:-1]}, ["(15, 120)", "(16, 120, 1)", "same models and points"]
     ),
@@ -153,7 +155,9 @@ CASES = {
     "a target that trained on all points": Case(_row(True), ["model 0", "all of the 120 points", "non-members"]),
     "a target that trained on no point": Case(_row(False), ["model 0", "none of the 120 points", "members"]),
     "one pair only": Case(_first(2), ["target 0", "no eligible reference", "add models"]),
-    "two pairs only": Case(_first(4), ["2 OUT references", "has 1", "train more references"], ["--attack", "pl-mia"]),
+    "two pairs only": Case(
+        _first(4), ["2 OUT references", "have as few as 1", "train more references"], ["--attack", "pl-mia"]
+    ),
     "references that are all the target's split": Case(
         lambda a: {"membership": np.tile(a["membership"][:2], (8, 1))}, ["no eligible reference", "add models"]
     ),
@@ -277,11 +281,11 @@ OPTIONS: dict[str, tuple[list[object], list[str]]] = {
     "target a superscript": (["--target", "²"], ["'²'", "'all'", "0 to 15"]),
     "target a fraction": (["--target", "1.5"], ["'1.5'", "'all'", "0 to 15"]),
     "odd references": (["--references", 5], ["5 references", "whole complementary pairs", "ask for 4 or 6"]),
-    "one reference": (["--references", 1], ["1 references", "whole complementary pairs", "ask for 2"]),
+    "one reference": (["--references", 1], ["1 reference cannot", "whole complementary pairs", "ask for 2"]),
     "too many references": (["--references", 16], ["16 references", "14 eligible", "at most 14"]),
     "too few references for a variance": (
         ["--references", 2, "--attack", "lira"],
-        ["2 OUT references", "has 1", "train more"],
+        ["2 OUT references", "have as few as 1", "train more"],
     ),
     "population too large": (["--population", POINTS], ["population of 120", "non-members", "take from 2 to"]),
 }

@@ -80,7 +80,7 @@ def test_the_table_and_the_json_show_the_numbers_of_the_two_runs(score: Score, c
 def test_other_records_are_said_to_be_unpaired(score: Score, command: Run) -> None:
     text = _ok(command("compare", score("a", shift=3.0), score("b", seed=1, shift=3.0)))
     assert text.splitlines()[0].startswith("b against a (unpaired: not the same records")
-    assert "No difference was shown: in b " in text
+    assert "No difference was shown by the best attack: in b " in text
 
 
 def test_several_targets_are_paired_by_target(score: Score, command: Run) -> None:

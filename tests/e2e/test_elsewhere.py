@@ -48,7 +48,7 @@ def test_models_trained_elsewhere_equal_those_trained_here(tmp_path: Path, data:
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
     assert "model 1" in run([*bare, "--last", "1"], env=one_thread)
     assert "model 1" not in run(bare, env=one_thread), "finished models are not trained again"
-    audit = [*COMMAND, "audit", "--data", str(data), *OPTIONS, "--attack", "rmia", "--quiet"]
+    audit = [*COMMAND, "audit", "--data", str(data), *OPTIONS, "--attack", "attack-r", "--quiet"]
     run([*audit, "--merge", str(tmp_path / "stacks"), "-o", str(tmp_path / "merged")])
     run([*audit, "--workers", "1", "-o", str(tmp_path / "here")])
     merged, here = (SignalStore.open(tmp_path / name / "signals") for name in ("merged", "here"))

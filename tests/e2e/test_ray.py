@@ -213,7 +213,7 @@ def test_what_a_job_raises_comes_back(address: str, tmp_path: Path) -> None:
     found = {job["number"]: result for job, result in Ray(address).run(make_work(act), jobs_of(3, tmp_path / "log"))}
     assert found[0].sentence == "KeyError: 'eta'"
     assert 'raise [KeyError("eta")' in found[0].trace
-    assert found[1] == Failed("what to do")
+    assert found[1] == Failed("what to do", by_recipe=True)
     assert found[2].sentence.startswith("out of memory (9 TiB)")
     assert len(noted(tmp_path / "log")) == 3
 

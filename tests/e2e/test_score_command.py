@@ -18,7 +18,7 @@ import click.testing
 import numpy as np
 import pytest
 
-from plmia import ATTACKS, __version__, read_signals
+from plmia import ATTACKS, Setup, Signals, __version__, attack_targets, read_signals
 from plmia.cli import main
 
 Run = Callable[..., click.testing.Result]
@@ -347,7 +347,7 @@ def test_of_all_attacks_those_that_lack_references_are_left_out(
     assert set(skipped) | set(contents["attacks"]) == set(ATTACKS)
     assert "point 17 has" in skipped["pl-mia"]
     assert "train more references" in skipped["pl-mia"]
-    (note,) = (note for note in contents["notes"] if note.startswith("Left out for lack of references: "))
+    (note,) = (note for note in contents["notes"] if note.startswith("Left out: "))
     assert all(name in note for name in skipped)
     assert note in out
     # Those that remain say what they say alone.
@@ -377,6 +377,63 @@ def test_attacks_without_references_alone_are_no_audit(
     assert result.exit_code == 2
     assert "point 17 has no OUT reference" in result.stderr or "point 17 has 0" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+# Attacks that tell nothing --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def level(signals_file: Write, simulate: Callable[..., dict[str, Any]]) -> Path:
+    """Signals so near to each other that no vote of rmia passes its gamma, though its statistic varies."""
+    return signals_file(replace={"signals": 0.05 * simulate(0)["signals"] - 3})
+
+
+def test_of_all_attacks_one_with_a_constant_score_is_left_out(level: Path, command: Run, tmp_path: Path) -> None:
+    out = _ok(command("score", level, "-o", tmp_path)).stdout
+    contents = _metrics(tmp_path)
+    assert list(contents["skipped"]) == ["rmia"]
+    assert set(contents["attacks"]) == set(ATTACKS) - {"rmia"}
+    (note,) = (note for note in contents["notes"] if note.startswith("Left out: rmia. All "))
+    assert "evaluated points have the same score by rmia in target 0 (no vote passes gamma = 2), so it tells" in note
+    assert note in out
+    assert not any(line.startswith("rmia") for line in out.splitlines())
+    with np.load(tmp_path / "scores.npz") as scores:
+        assert not any(name.startswith("rmia/") for name in scores)
+
+
+def test_an_attack_that_was_asked_for_and_has_a_constant_score_stops_the_run(
+    level: Path, command: Run, tmp_path: Path
+) -> None:
+    result = command("score", level, "-o", tmp_path / "out", "--attack", "rmia", "--attack", "lira")
+    assert result.exit_code == 2
+    assert "have the same score by rmia" in result.stderr
+    assert result.stderr.endswith("tells nothing of them: take another attack\n")
+    assert not (tmp_path / "out").exists()
+    assert command("score", level, "-o", tmp_path / "out", "--attack", "lira").exit_code == 0
+
+
+def test_experiments_measure_a_constant_score_as_it_is(simulate_signals: Callable[..., Signals]) -> None:
+    given = simulate_signals(0)
+    signals = Signals(0.05 * given.values - 3, given.design, given.labels)
+    (result,) = attack_targets(signals, [ATTACKS["rmia"]], [0], Setup())
+    assert result.metrics().auc == 0.5
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+
+def test_groups_that_a_target_saw_in_part_are_told(
+    signals_file: Write, simulate: Callable[..., dict[str, Any]], command: Run, tmp_path: Path
+) -> None:
+    groups, membership = np.arange(120) // 2, simulate(0)["membership"]
+    out = _ok(
+        command("score", signals_file(replace={"groups": groups}), "-o", tmp_path / "a", "--attack", "lira")
+    ).stdout
+    split = np.count_nonzero(membership[0, ::2] != membership[0, 1::2])
+    assert f"- {split} of 60 groups hold members and non-members of target 0: " in out
+    whole = membership[:, groups * 2]
+    file = signals_file(replace={"groups": groups, "membership": whole})
+    assert "groups hold members and" not in _ok(command("score", file, "-o", tmp_path / "b", "--attack", "lira")).stdout
 
 
 # Same input and seed, same bytes -------------------------------------------------------------------------------------

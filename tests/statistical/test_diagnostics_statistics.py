@@ -12,7 +12,7 @@ from scipy import stats
 
 from plmia.attacks import ATTACKS, PL_MIA
 from plmia.design import MembershipDesign
-from plmia.diagnostics import Pilot, enough_references, nominal_against_realised, unlike_references
+from plmia.diagnostics import Pilot, enough_references, nominal_against_realised, unlike_answers, unlike_references
 from plmia.evaluation import Setup
 from plmia.gaussianity import shapiro_wilk
 from plmia.moments import References
@@ -85,6 +85,23 @@ def test_a_shift_that_models_have_anyhow_is_not_seen():
     rng = np.random.default_rng(1)
     found = [unlike_references(draw_view(rng, references=32, model_shift=0.2, target_shift=0.2)) for _ in range(100)]
     assert sum(result.warning is not None for result in found) < 10
+
+
+@pytest.mark.parametrize("references", [4, 8, 32])
+@pytest.mark.parametrize(("inside", "outside", "differ"), [(0.98, 0.7, 0.0), (0.9, 0.6, 0.3), (0.999, 0.95, 0.5)])
+def test_a_target_that_answers_like_its_references_is_not_alarming(references, inside, outside, differ):
+    """2,000 audits of alike targets: at most 2 alarms are expected (more than 8 with probability 0.0003).
+
+    Models differ by the luck of 300 points, and by a normal shift of the logit of their rates.
+    """
+    rng, alarms = np.random.default_rng(references), 0
+    for _ in range(2000):
+        members = rng.random((references + 1, 300)) < 0.5
+        odds = np.where(members, np.log(inside / (1 - inside)), np.log(outside / (1 - outside)))
+        rates = 1 / (1 + np.exp(-odds - differ * rng.normal(size=(references + 1, 1))))
+        values = np.where(rng.random(members.shape) < rates, 1.0, -1.0)[:, :, None]
+        alarms += unlike_answers(Signals(values, MembershipDesign(members))).warning is not None
+    assert alarms <= 8
 
 
 def test_valid_p_values_are_not_called_broken_and_others_are():

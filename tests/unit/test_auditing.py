@@ -22,13 +22,14 @@ from sklearn.tree import DecisionTreeClassifier
 
 import plmia
 from plmia import progress
-from plmia.auditing import AuditPlan, GivenTarget, default_engine, open_store, run_audit
+from plmia.auditing import AuditPlan, open_store, run_audit
 from plmia.commands.audit import _Accuracies
 from plmia.data import LabelledData
 from plmia.design import MembershipDesign
 from plmia.engines import Inline, LocalProcesses
 from plmia.errors import DataError, PlmiaError, PopulationError, RecipeError, ReferencesError, StoreError
 from plmia.evaluation import Setup
+from plmia.given_target import GivenTarget
 from plmia.progress import Meter
 from plmia.recipes.function import Function
 from plmia.recipes.gbdt import GBDT
@@ -36,7 +37,7 @@ from plmia.recipes.recipe import Trained
 from plmia.recipes.scikit import Sklearn
 from plmia.recipes.views import View
 from plmia.store import SignalStore
-from plmia.training import shared_data
+from plmia.training import default_engine, shared_data
 
 N = 120
 RNG = np.random.default_rng(0)
@@ -184,7 +185,10 @@ def test_the_same_again_trains_nothing_and_writes_the_same(tmp_path: Path) -> No
         ({"model": GaussianNB()}, "recipe leaky there, sklearn:GaussianNB here"),
         ({"setup": Setup(seed=1)}, "seed 0 there, 1 here"),
         ({"views": [View(), View(scale=0.1)]}, "views identity there, identity;"),
-        ({"target": GivenTarget(np.arange(N) < 50, np.zeros(N))}, "target trained there, of your own here"),
+        (
+            {"target": GivenTarget(np.arange(N) < 60, np.arange(60.0, 60 - N, -1))},
+            "target trained there, of your own here",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -260,7 +264,17 @@ def test_a_design_of_ones_own(tmp_path: Path) -> None:
 
 # Targets that exist already ------------------------------------------------------------------------------------------
 
-GIVEN = np.random.default_rng(5).permutation(N) < 50
+GIVEN = np.random.default_rng(5).permutation(N) < 60
+PAIRED = np.arange(N) // 2
+NOISE = np.random.default_rng(6).normal(0, 1, N)
+
+
+class Unsure(GaussianNB):  # type: ignore[misc]
+    """Answers NaN at one point."""
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of all points but one."""
+        return np.where(np.arange(len(X))[:, None] == 7, np.nan, super().predict_proba(X))
 
 
 def test_a_targets_signals_can_be_given(tmp_path: Path) -> None:
@@ -314,7 +328,24 @@ def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
         (lambda: GivenTarget(GIVEN, np.where(np.arange(N) == 7, np.nan, 0)), "signal at point 7 is .nan.: it must be"),
         (lambda: GivenTarget(GIVEN, model=GaussianNB()), "GaussianNB answers no probabilities, or was not fitted"),
         (lambda: GivenTarget(GIVEN, model="forest"), "str answers no probabilities"),
-        (lambda: GivenTarget(np.zeros(N, bool), np.zeros(N)), "model 0 trains on no point of class 0"),
+        (
+            lambda: GivenTarget(GIVEN, model=GaussianNB().fit(X[:, :2], Y)),
+            "asked: predict_proba of GaussianNB raised, ",
+        ),
+        (lambda: GivenTarget(GIVEN, model=GaussianNB().fit(X[:, :2], Y)), "X has 4 features, .*; give the model that"),
+        (
+            lambda: GivenTarget(GIVEN, model=Unsure().fit(X, Y)),
+            "predict_proba returned NaN for point 7 of the given target",
+        ),
+        (
+            lambda: GivenTarget(GIVEN, np.linspace(0, 1, N)),
+            r"\[0, 1\], like probabilities: give logit-scaled .*, conf=plm",
+        ),
+        (lambda: GivenTarget(GIVEN, np.where(GIVEN, 3.0, 2.0)), "signals are the same at all non-members"),
+        (lambda: GivenTarget(np.zeros(N, bool), NOISE), "trained on none of the 120 points: members and non-members"),
+        (lambda: GivenTarget(np.ones(N, bool), NOISE), "trained on all of the 120 points: members and non-members are"),
+        (lambda: GivenTarget(np.arange(N) > 2, NOISE), "the target has 3 non-members, 4 are needed to compare with"),
+        (lambda: GivenTarget(GIVEN & (Y > 0), NOISE), "model 0 trains on no point of class 0"),
     ],
 )
 def test_impossible_targets_are_refused_before_training(target: Any, says: str, tmp_path: Path) -> None:
@@ -323,6 +354,71 @@ def test_impossible_targets_are_refused_before_training(target: Any, says: str, 
         audit(recipe, tmp_path / "run", target=target())
     assert recipe.calls == []
     assert not (tmp_path / "run").exists()
+
+
+def test_members_must_not_cut_groups(tmp_path: Path) -> None:
+    recipe, members = Leaky(), np.arange(N) < 61
+    members[:4] = [True, False, False, True]
+    with pytest.raises(DataError, match="members cut 3 of the 60 groups in two, its references train on whole groups"):
+        audit(recipe, tmp_path / "run", target=GivenTarget(members, NOISE), groups=PAIRED)
+    assert recipe.calls == []
+    few = np.isin(PAIRED, [0, 1, 2], invert=True)
+    with pytest.raises(PopulationError, match="the target has 3 non-members"):
+        audit(recipe, tmp_path / "run", target=GivenTarget(few, NOISE), groups=PAIRED)
+
+
+@pytest.mark.parametrize("groups", [None, PAIRED])
+def test_inverted_members_are_suspected_before_and_after(groups: Any, tmp_path: Path) -> None:
+    members = np.random.default_rng(5).permutation(N // 2)[PAIRED] < 30
+    given = GivenTarget(~members, NOISE - 3 + 6 * members)
+    with pytest.warns(
+        UserWarning, match="is right and sure more often at points called non-members .* is not inverted"
+    ):
+        found = audit(Leaky(), tmp_path / "run", target=given, groups=groups, attacks=[plmia.PL_MIA])
+    assert "\n- The given target is right and sure more often at points called non-members (100.0 %) than at" in repr(
+        found
+    )
+    assert "is not inverted" in found._repr_html_()
+    assert set(found.metrics["about"]["cautions"]) <= set(found.metrics["notes"])
+    assert repr(plmia.SavedResults(tmp_path / "run"))[len("SavedResults") :] == repr(found)[len("Audit") :]
+
+
+def test_points_of_one_group_are_one_piece_of_evidence() -> None:
+    """A difference that 120 points would show is none of 12 groups of 10."""
+    tens = np.arange(N) // 10
+    members = tens % 2 == 0
+    given = GivenTarget(members, np.where(members & (np.arange(N) % 10 < 5), -2.0, 2.0) + NOISE / 9)
+    plans = [AuditPlan(LabelledData(X, Y, groups), Leaky(), 8, (View(),), target=given) for groups in (tens, None)]
+    assert ["is not inverted" in str(plan.warnings()) for plan in plans] == [False, True]
+
+
+def test_another_share_of_members_is_said_and_can_be_had(tmp_path: Path) -> None:
+    members = np.random.default_rng(5).permutation(N) < 90
+    given = GivenTarget(members, NOISE + 6 * members)
+    says = r"trained on 75 % of the points, its references on 50 %: they are trained on less .*_point\(120, 17, 13, "
+    with pytest.warns(UserWarning, match=says):
+        found = audit(Leaky(), tmp_path / "run", target=given, references=16)
+    assert "The target trained on 75 % of the points" in repr(found)
+    design = plmia.exact_k_per_point(120, 17, 13, np.random.default_rng(0))
+    found = audit(Leaky(), tmp_path / "other", target=given, references=16, design=design)
+    assert "cautions" not in found.metrics["about"]
+
+
+@pytest.mark.parametrize(
+    ("references", "says"), [(2, "cannot be checked with 2: 4 are needed"), (4, "checked with 4 of them"), (16, None)]
+)
+def test_too_few_references_to_know_a_given_target_are_said(references: int, says: str | None, tmp_path: Path) -> None:
+    given = GivenTarget(GIVEN, NOISE + 6 * GIVEN)
+    found = audit(Leaky(), tmp_path / "run", target=given, references=references, attacks=[plmia.RMIA])
+    assert (says in repr(found)) if says else "\n" not in repr(found)
+
+
+def test_a_target_of_another_kind_is_unlike_its_references(tmp_path: Path) -> None:
+    """References are right and sure at all members and half of the others, the target everywhere."""
+    given = GivenTarget(GIVEN, NOISE + 6)
+    found = audit(Leaky(), tmp_path / "run", target=given, references=16, attacks=[plmia.PL_MIA])
+    assert "- The target answers unlike its references" in repr(found)
+    assert "at 100.0 % of its members and 100.0 % of its non-members, they at 100.0 % and" in repr(found)
 
 
 # Refusals and warnings -----------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_large_audits_take_about_a_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fpr", "message"), [(0.0001, "needs 10000 non-members, there are 50"), (0.0, "no resample"), (1.5, "FPR is 1.5")]
+    ("fpr", "message"), [(0.0001, "needs 10,000 non-members, there are 50"), (0.0, "no resample"), (1.5, "FPR is 1.5")]
 )
 def test_a_rate_that_cannot_be_compared_is_refused(fpr: float, message: str) -> None:
     a, b, members = two_attacks(50, 50)

@@ -138,7 +138,7 @@ def test_the_order_is_random_but_repeatable():
     ("sizes", "wanted", "message"),
     [
         ([2] * 6, 5, "5 references cannot be made of whole complementary pairs: ask for 4 or 6$"),
-        ([2] * 6, 1, "1 references cannot be made of whole complementary pairs: ask for 2$"),
+        ([2] * 6, 1, "1 reference cannot be made of whole complementary pairs: ask for 2$"),
         ([4] * 4, 6, "6 references cannot be made of whole complementary pairs: ask for 4 or 8$"),
         ([3] * 4, 7, "7 references cannot be made of whole complementary pairs: ask for 6 or 9$"),
         (
@@ -153,7 +153,10 @@ def test_the_order_is_random_but_repeatable():
         ),
         ([2] * 6, 0, "0 references were asked for, 1 is the least: ask for more"),
         ([2] * 6, -2, "-2 references were asked for, 1 is the least: ask for more"),
-        ([2], None, "target 0 has no eligible reference: .*add models trained on other splits"),
+        ([2], None, "target 0 has no eligible reference: all others trained on the same split .*; add models trained"),
+        ([1], None, "target 0 has no eligible reference: there is no other model; add models trained on other splits"),
+        ([1], 1, "^1 reference was asked for, target 0 has 0 eligible ones"),
+        ([1] * 2, 2, "^2 references were asked for, target 0 has 1 eligible one .model 0"),
     ],
 )
 def test_a_budget_that_cannot_be_met_is_refused_with_a_remedy(sizes, wanted, message):

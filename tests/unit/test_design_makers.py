@@ -186,7 +186,7 @@ def test_the_target_does_not_depend_on_the_number_of_references() -> None:
         (lambda: exact_k_per_point(10, 4, 0, rng()), ReferencesError, ["0 of 4 models", "1 to 3"]),
         (lambda: exact_k_per_point(10, 4, 4, rng()), ReferencesError, ["4 of 4 models", "1 to 3"]),
         (lambda: audit_design(10, 5, rng()), ReferencesError, ["5 references", "4 or 6"]),
-        (lambda: audit_design(10, 1, rng()), ReferencesError, ["1 references", "2 or more"]),
+        (lambda: audit_design(10, 1, rng()), ReferencesError, ["1 reference cannot", "2 or more"]),
         (lambda: audit_design(10, 0, rng()), ReferencesError, ["0 references", "2 or more"]),
         (lambda: audit_design(10, 4, rng(), np.arange(9)), DataError, ["groups have shape (9,)", "[10]"]),
         (lambda: audit_design(10, 4, rng(), np.arange(10.0)), DataError, ["type float64", "integers"]),

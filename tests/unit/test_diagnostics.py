@@ -20,6 +20,7 @@ from plmia.diagnostics import (
     nominal_against_realised,
     pairwise_p_values,
     population_size,
+    unlike_answers,
     unlike_references,
 )
 from plmia.diagnostics.p_values import LEVELS, _chance
@@ -270,6 +271,48 @@ def test_too_few_references_are_named(make_references, make_view):
     few = References(references.signals, references.rows[:2], references.in_mask[:2])
     with pytest.raises(ReferencesError, match="train more references"):
         unlike_references(make_view(few, population=10))
+
+
+def answers(references=8, points=400, inside=0.9, outside=0.6, target=(0.9, 0.6)):
+    """Models that are right and sure at such shares of their members and non-members; model 0 is the target."""
+    rng = np.random.default_rng(3)
+    half = rng.random((references // 2 + 1, points)) < 0.5
+    members = np.stack([half, ~half], axis=1).reshape(-1, points)[1:]
+    rates = np.where(members, inside, outside)
+    rates[0] = np.where(members[0], *target)
+    right = rng.random(members.shape) < rates
+    return Signals(np.where(right, 1.0, -1.0)[:, :, None], MembershipDesign(members))
+
+
+def test_answers_are_compared_at_members_and_at_others():
+    signals = answers()
+    result, members, right = unlike_answers(signals), signals.design.matrix, signals.values[:, :, 0] > 0
+    shares = np.array([[row[m].mean(), row[~m].mean()] for row, m in zip(right, members, strict=True)])
+    assert (result.inside, result.outside) == pytest.approx(tuple(shares[0]))
+    assert (result.references_inside, result.references_outside) == pytest.approx(tuple(shares[1:].mean(axis=0)))
+    assert result.warning is None
+    assert result.p > 0.01
+    plain(result)
+
+
+@pytest.mark.parametrize("target", [(0.6, 0.9), (0.6, 0.6), (0.9, 0.9), (0.999, 0.6)])
+def test_other_answers_are_named(target):
+    result = unlike_answers(answers(references=16, points=1200, target=target))
+    assert result.p < 0.001
+    assert f"right and sure at {100 * result.inside:.1f} % of its members and" in result.warning
+
+
+def test_references_that_are_always_right_are_no_reason_for_alarm():
+    """All references are right at all members, the target at all but one."""
+    signals = answers(references=16, points=400, inside=1.0, outside=1.0, target=(1.0, 1.0))
+    assert unlike_answers(signals).p == 1
+    signals.values[0, np.argmax(signals.design.matrix[0])] = -1
+    assert unlike_answers(signals).warning is None
+
+
+def test_too_few_references_for_their_answers_are_named():
+    with pytest.raises(ReferencesError, match="2 references can be compared with the target, 3 are needed"):
+        unlike_answers(answers(references=2))
 
 
 # Enough references ---------------------------------------------------------------------------------------------------

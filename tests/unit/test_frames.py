@@ -146,11 +146,11 @@ def test_records_are_by_default_those_of_the_verdict_and_of_the_first_target(aud
 def test_a_table_of_records_has_columns_and_a_frame(saved, installed):
     table = saved.records("lira", 0)
     columns = table.columns()
-    assert list(columns) == ["index", "label", "score", "p", "q", "rank"]
+    assert list(columns) == ["index", "label", "score", "p", "q", "rank", "member"]
     rows = table.rows()
     for name, values in columns.items():
         assert values == [getattr(row, name) for row in rows]
-        assert type(values[0]) in (int, float)
+        assert type(values[0]) in (int, float, bool)
     installed("polars")
     assert table.to_frame() == ("polars", columns)
 
@@ -188,6 +188,24 @@ def test_the_text_is_the_verdict_and_the_folder_and_not_all_metrics(audit, saved
         text = repr(results)
         assert text == f"{type(results).__name__}({str(folder)!r}): {saved.metrics['verdict']['text']}"
         assert len(text) < 600
+
+
+def test_what_changes_how_the_verdict_is_read_stands_below_it(audit, folder):
+    metrics = copy.deepcopy(audit.metrics)
+    metrics["about"]["cautions"] = ["Given <b>."]
+    for target, check in metrics["diagnostics"]["targets"].items():
+        check["unlike_references"]["warning"] = f"target {target} is unlike"
+    found = Audit(folder, metrics)
+    assert repr(found) == f"{audit!r}\n- Target 0 is unlike (and likewise for 1 other target).\n- Given <b>."
+    assert "<p>Given &lt;b&gt;.</p>" in found._repr_html_()
+    metrics["diagnostics"]["targets"]["3"]["unlike_references"] = None
+    assert "- Target 0 is unlike.\n" in repr(found)
+
+
+@pytest.mark.parametrize("arguments", [("lira", 0.01), ("lira",), (0.01, 0.001)])
+def test_the_wrong_order_names_the_right_one(audit, arguments):
+    with pytest.raises(OutputError, match=r"the rate comes first, tpr\(0.01, 'rmia'\)"):
+        audit.tpr(*arguments)
 
 
 class Reader(HTMLParser):

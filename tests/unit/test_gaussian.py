@@ -142,7 +142,9 @@ def test_too_few_references_are_named(make_view, estimator, views, least, inside
         in_mask[: least - 1, point] = inside
     view = make_view(References(rng.normal(size=(6, 12, views)), np.arange(6), in_mask))
     side = "IN" if inside else "OUT"
-    message = rf"needs {least} {side} references? a point, point 3, 7 has {least - 1}: train more references"
+    message = (
+        rf"needs {least} {side} references? a point, points 3, 7 have as few as {least - 1}: train more references"
+    )
     with pytest.raises(ReferencesError, match=message):
         estimator(side_moments(view, inside))
     assert (estimator(side_moments(view, not inside)) > 0).all()
@@ -151,14 +153,14 @@ def test_too_few_references_are_named(make_view, estimator, views, least, inside
 def test_many_short_points_are_counted(make_view):
     in_mask = np.ones((4, 40), bool)
     view = make_view(References(np.zeros((4, 40, 1)), np.arange(4), in_mask))
-    with pytest.raises(ReferencesError, match=r"point 0, 1, 2, 3, 4 and 35 more has 0"):
+    with pytest.raises(ReferencesError, match=r"points 0, 1, 2, 3, 4 and 35 more have as few as 0"):
         PerPointVariance()(side_moments(view, False))
 
 
 def test_no_reference_at_all_is_named():
     none = References(np.zeros((3, 4, 1)), np.arange(0), np.zeros((0, 4), bool))
     view = AttackView(np.zeros((4, 1)), none, np.arange(2))
-    with pytest.raises(ReferencesError, match="needs 2 OUT references a point, point 0, 1, 2, 3 has 0"):
+    with pytest.raises(ReferencesError, match="needs 2 OUT references a point, points 0, 1, 2, 3 have as few as 0"):
         PerPointVariance()(side_moments(view, False))
 
 

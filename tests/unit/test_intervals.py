@@ -82,7 +82,7 @@ def test_the_tpr_interval_is_wider_than_that_of_the_found_cut() -> None:
 
 
 def test_an_unresolved_rate_names_how_many_non_members_it_needs() -> None:
-    with pytest.raises(PlmiaError, match=r"0\.0001 needs 10000 non-members, there are 900"):
+    with pytest.raises(PlmiaError, match=r"0\.0001 needs 10,000 non-members, there are 900"):
         tpr_interval(curve(900, 900), 0.0001)
 
 

@@ -55,9 +55,11 @@ def test_the_best_split_is_the_best_of_all_that_can_be_paid(pilot):
                 powers[max(paid), views] = power
         best = plan.best
         assert best.cost <= budget + 1e-9
-        assert best.tpr == powers[best.references, best.views] == max(powers.values())
+        assert powers[best.affordable, best.views] == max(powers.values())
+        assert best.tpr > max(powers.values()) - 0.001
+        assert best.tpr == plan.curves[best.views][1].at(best.references)
         assert best.extrapolated == (best.references > 32)
-        assert {(split.references, split.views) for split in plan.splits} == set(powers)
+        assert {(split.affordable, split.views) for split in plan.splits} == set(powers)
 
 
 def test_costly_views_are_not_bought(pilot):
@@ -124,12 +126,29 @@ def test_the_words_say_what_the_numbers_do(pilot):
     assert "(roughly extrapolated from 32); nothing is said of more than 8 times" in far.words[0]
 
 
+def test_references_that_add_nothing_are_not_advised(simulate_signals):
+    pilot = start(simulate_signals(0, models=18, points=1500, shift=12.0), PL_MIA, 0, Setup(), 0.01)
+    plan = make_plan(pilot, 0.01, Cost(), 64, 0)
+    assert (plan.best.references, plan.best.affordable, plan.best.tpr) == (16, 64, 1.0)
+    assert "(measured); 64, which it pays for, would add less than 0.1 points." in plan.words[0]
+    less = make_plan(pilot, 0.01, Cost(), 12, 0)
+    assert less.best.references == 12
+
+
 def test_few_references_are_measured_but_not_extrapolated(simulate_signals):
     pilot = start(simulate_signals(0, models=10, points=1500), PL_MIA, 0, Setup(), 0.01)
     plan = make_plan(pilot, 0.01, Cost(), 100, 0)
     assert plan.best.references == 8
     assert not plan.best.extrapolated
-    assert any("too few to say what more would give" in word for word in plan.words)
+    assert plan.words[0].startswith(
+        "With 100 models: train 16 references first and plan again. 8 references and 1 view"
+    )
+    assert sum("too few to say what more would give" in word for word in plan.words) == 1
+    some = make_plan(pilot, 0.01, Cost(), 12, 0)
+    assert some.words[0].startswith("With 12 models: train 12 references first and plan again.")
+    none = make_plan(pilot, 0.01, Cost(), 8, 0)
+    assert none.words[0].startswith("With 8 models: 8 references and 1 view, for ")
+    assert sum("too few to say what more would give: 16 are needed" in word for word in none.words) == 1
     assert [cell for row in rows_of(plan)[2:] for cell in row[1:]] == ["–"] * 3
 
 

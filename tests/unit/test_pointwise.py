@@ -231,7 +231,7 @@ def test_a_point_without_out_references_is_named(make_references, make_view, mon
     references = make_references(12, 40, 1, pairs=False)
     for point in (17, 23):
         references.in_mask[:, point] = True
-    with pytest.raises(ReferencesError, match=r"point 17, 23 has .*train more references, or leave these points out"):
+    with pytest.raises(ReferencesError, match=r"points 17, 23 have .*train more references, or leave these points out"):
         statistic(make_view(references, "offline"))
     references.in_mask[0, [17, 23]] = references.in_mask[1, [17, 23]] = False
     assert np.isfinite(statistic(make_view(references, "offline"))).all()

@@ -262,3 +262,27 @@ def test_a_class_without_a_source_is_refused() -> None:
     exec(OWN.format(power=1), space)
     with pytest.raises(RecipeError, match=r"source of __main__.Own cannot be read.*use the recipe `function`"):
         Sklearn(space["Own"]()).to_json()
+
+
+class Flat(GaussianNB):  # type: ignore[misc]
+    """Answers one probability a point."""
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities without classes."""
+        return super().predict_proba(X)[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("fitted", "says"),
+    [
+        (GaussianNB().fit(np.eye(3), np.arange(3)), "predict_proba of GaussianNB raised, ValueError: X has 2 features"),
+        (
+            Flat().fit(np.eye(3)[:, :2], np.arange(3)),
+            r"class probabilities have shape \(30,\), \[30, classes\] is needed",
+        ),
+    ],
+)
+def test_what_a_model_cannot_answer_is_said_in_one_sentence(fitted: Any, says: str) -> None:
+    data = LabelledData(np.zeros((30, 2)), np.arange(30) % 3)
+    with pytest.raises(RecipeError, match=says):
+        Sklearn.query(fitted, data, np.arange(30) < 15, [View()])

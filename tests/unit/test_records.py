@@ -159,6 +159,18 @@ def test_the_group_stands_beside_each_record(tmp_path: Path) -> None:
     assert table.columns()["group"] == groups[table.index].tolist()
 
 
+def test_who_is_a_member_stands_last(tmp_path: Path) -> None:
+    groups, members = np.arange(600) // 3, np.arange(600) % 4 == 0
+    table = record_table(simulated(), np.arange(200), np.arange(200, 600), groups=groups, members=members)
+    table.write_csv(tmp_path / "records.csv")
+    with (tmp_path / "records.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["index", "label", "score", "p", "q", "rank", "group", "member"]
+    assert [row["member"] for row in rows] == [str(int(members[int(row["index"])])) for row in rows]
+    assert [row.member for row in table.rows(5)] == members[table.index[:5]].tolist()
+    assert table.columns()["member"] == members[table.index].tolist()
+
+
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     table = record_table(simulated(), np.arange(200), np.arange(200, 600))
     with pytest.raises(OutputError, match="cannot write"):

@@ -33,7 +33,7 @@ from plmia.report.gaussians import chosen_places, record_figures
 from plmia.report.leaks import EDGE, classes_figure, roc_figure, scores_figure, thinned, tpr_figure
 from plmia.report.page import asset, in_script, policy
 from plmia.report.plots import Absent, Figure, linear_axis, round_ticks
-from plmia.report.summary import attack_rows, audited, check_notes, status, tiles, warnings
+from plmia.report.summary import attack_rows, audited, check_notes, next_step, status, tiles, verdict_words, warnings
 from plmia.report.trends import trends_figure
 from plmia.results import run_attacks
 from plmia.signals import Signals
@@ -274,10 +274,11 @@ def test_the_first_screen_says_what_the_json_says(content: Content) -> None:
     assert verdict["fpr"] is not None
     assert shown["Members"] == percent(verdict["tpr"])
     if verdict["unnamed"] is None:
-        assert shown["Exposed"].replace(",", "") in (f"{verdict['exposed']:.0f}", f"{verdict['exposed']:.1f}")
+        assert shown["Records"].replace(",", "") in (f"{verdict['exposed']:.0f}", f"{verdict['exposed']:.1f}")
     else:
-        assert shown["Exposed"] == "cannot be named"
-    assert shown["Area"] == f"{content.metrics['attacks'][verdict['attack']]['auc']['mean']:.3f}"
+        assert shown["Records"] == "cannot be named"
+    assert shown["Area"] == percent(content.metrics["attacks"][verdict["attack"]]["auc"]["mean"])
+    assert "for all attacks at once" in tiles(content)[0]["note"]
     facts = dict(audited(content))
     assert facts["Signals, SHA-256"] == "ab" * 32
     assert facts["Seed"] == "7"
@@ -438,7 +439,40 @@ def test_the_accuracy_on_the_first_screen_is_the_targets_own(content: Content) -
     training[3] = {"train_accuracy": 1.0, "test_accuracy": 0.4}
     facts = dict(audited(Content(content.saved, "pl-mia", 3, content.extras, training)))
     assert "accuracy of the target 100.0\u00a0% on its own records, 40.0\u00a0% on others" in facts["Model"]
-    assert "mean of 4 models: 85.0\u00a0% and 55.0\u00a0%" in facts["Model"]
+    assert "mean accuracy of 4 models 85.0\u00a0% on their own records, 55.0\u00a0% on others" in facts["Model"]
+    assert facts["Target"].startswith("2 models in turn;")
+
+
+def test_a_target_that_was_given_is_called_so(copied: Path) -> None:
+    assert "was given" not in dict(audited(read_content(copied)))["Target"]
+    content = edited(copied, lambda metrics: metrics["about"].update(targets=[0], audit={"target": "ab" * 32}))
+    assert dict(audited(content))["Target"].startswith("a model that was given, not trained by this audit; ")
+
+
+@pytest.mark.parametrize(("others", "advised"), [(0.6, True), (0.795, False), (0.85, False)])
+def test_less_fit_is_advised_only_where_there_is_more_fit(content: Content, others: float, advised: bool) -> None:
+    training = {3: {"train_accuracy": 0.8, "test_accuracy": others}}
+    assert content.verdict["leak_shown"]
+    said = next_step(Content(content.saved, "pl-mia", 3, content.extras, training))
+    assert ("less fit to single records" in said) == advised
+    assert "plmia compare" in said
+    assert "less fit to single records" in next_step(content), "nothing is known of these models"
+
+
+@pytest.mark.parametrize(
+    ("leak", "text", "words"),
+    [
+        (True, "A leak was shown: members score above. With 3.3 %.", "Members score above. With 3.3\u00a0%."),
+        (False, "No leak was shown: guessing would find 1 %. So.", "Guessing would find 1\u00a0%. So."),
+        (True, "With at most 1 in 100.", "With at most 1 in 100."),
+    ],
+)
+def test_the_verdict_does_not_repeat_its_heading(leak: bool, text: str, words: str) -> None:
+    assert verdict_words({"leak_shown": leak, "fpr": 0.01, "text": text}) == words
+
+
+def test_an_attack_that_finds_less_than_guessing_is_healthy(content: Content) -> None:
+    assert "Healthy: no interval lies wholly to the right of its dotted line." in tpr_figure(content).caption
 
 
 def test_the_roc_marks_the_verdict_and_names_tied_attacks(content: Content) -> None:

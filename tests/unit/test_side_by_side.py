@@ -286,6 +286,44 @@ def test_what_is_not_shown_is_not_claimed(run):
     assert same.text == "No difference was shown: in y a finds as many of the members at 1 % FPR as in x, p = 1."
 
 
+def test_of_several_attacks_the_best_is_the_one_that_shows_nothing(run):
+    """The weak one differs and the strong one does not: the sentence speaks of the strong one only."""
+    first, other = run("x", {"weak": 2.5, "strong": 6.0}), run("y", {"weak": 0.0, "strong": 6.0}, luck=1)
+    (pair,) = compare_runs([first, other], rng(), fprs=[0.05]).pairs
+    assert pair.text.startswith("No difference was shown by the best attack: in y strong finds ")
+    assert "Attacks shown to find fewer: 1 of 2" in pair.text
+
+
+def test_other_data_are_named(run):
+    first, other = run("x", {"a": 1.0}, data="0" * 64), run("y", {"a": 1.0}, luck=1, data="1" * 64)
+    assert (
+        compare_runs([first, other], rng())
+        .pairs[0]
+        .text.endswith(" The two are of different data, which may be all the difference.")
+    )
+    assert "different data" not in compare_runs([first, Run("z", first.results)], rng()).pairs[0].text
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"targets": (0, 1)}, {"targets": (0, 1), "seed": 3}])
+def test_the_other_way_round_is_the_same_with_the_other_sign(run, options):
+    targets = {"targets": options.get("targets", (0,))}
+    first, other = run("x", {"a": 3.0}, **targets), run("y", {"a": 0.5}, luck=1, **options)
+    one, two = (compare_runs(pair, rng(), fprs=[0.05]).pairs[0] for pair in ([first, other], [other, first]))
+    for row, swapped in zip(one.rows, two.rows, strict=True):
+        assert row.change.low == pytest.approx(-swapped.change.high, abs=1e-12)
+        assert row.change.high == pytest.approx(-swapped.change.low, abs=1e-12)
+        assert row.change.p_value == pytest.approx(swapped.change.p_value, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("targets", [(0,), (0, 1)])
+def test_no_difference_of_rates_is_beyond_1(run, seed, targets):
+    first = run("x", {"a": 40.0}, targets=targets, points=400)
+    other = run("y", {"a": -1.0}, targets=targets, points=400, luck=1, seed=seed)
+    for row in compare_runs([first, other], rng(), fprs=[0.1]).pairs[0].rows:
+        assert -1 <= row.change.low <= row.change.difference <= row.change.high <= 1
+
+
 def test_too_few_non_members_for_any_rate_leave_the_auc(run):
     few = {"points": 120}
     first, other = run("x", {"a": 3.0}, **few), run("y", {"a": 0.0}, luck=1, **few)

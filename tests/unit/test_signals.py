@@ -174,7 +174,8 @@ SPOILED = {
     "other points": ({"membership": np.ones((6, 12), bool)}, r"shape \(6, 12\), signals \(6, 11, 3\).*need the same"),
     "flat membership": ({"membership": np.ones(11, bool)}, r"membership has shape \(11,\).*one row a model"),
     "twos": ({"membership": np.full((6, 11), 2)}, "other values than 0 and 1: booleans are needed"),
-    "real membership": ({"membership": np.zeros((6, 11))}, "membership has type float64"),
+    "real membership": ({"membership": np.full((6, 11), 0.5)}, "type float64 and other values than 0 and 1: booleans"),
+    "text membership": ({"membership": np.full((6, 11), "1")}, "membership has type <U1: booleans are needed"),
     "packed without n_points": ({"membership": np.full((6, 2), 255, "uint8")}, "together with `n_points`"),
     "packed for others": (
         {"membership": np.full((6, 3), 255, "uint8"), "n_points": 11},
@@ -208,8 +209,39 @@ def test_what_is_no_probability_is_refused(write, refused, value):
     p = np.full((MODELS, POINTS), 0.5)
     p[3, 4] = value
     message = refused(write(signals=p), scale="probability")
-    assert f"hold {value} at index 3, 4, 0" in message
+    assert f"hold {value} at model 3, point 4, view 0" in message
     assert "must lie in [0, 1]" in message
+
+
+def test_a_value_of_four_bytes_is_named_as_it_was_written(write, refused):
+    p = np.full((MODELS, POINTS), 0.5, "float32")
+    p[3, 4] = 1.2
+    assert "hold 1.2 at model 3" in refused(write(signals=p), scale="probability")
+
+
+@pytest.mark.parametrize("stray", [1, 20])
+def test_probabilities_with_some_stray_values_are_not_taken_for_logits(write, refused, stray):
+    p = np.random.default_rng(0).random((MODELS, 400))
+    p[0, :stray], p[1, 0] = 1.2, -0.1
+    file = write(signals=p, membership=np.ones(p.shape, bool), labels=None)
+    message = refused(file)
+    assert f"{2400 - stray - 1:,} of the 2,400 signals of" in message
+    assert "the least is -0.1 and the largest 1.2: correct those and say --scale probability, or" in message
+    assert np.array_equal(read_signals(file, scale="logit").values[:, :, 0], p)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0, 4), (0.5, 0.5), (6, 3), (0.5, 0.2)])
+def test_logits_are_taken_for_logits(write, mean, deviation):
+    logits = np.random.default_rng(0).normal(mean, deviation, (MODELS, 400))
+    file = write(signals=logits, membership=np.ones(logits.shape, bool), labels=None)
+    assert np.array_equal(read_signals(file).values[:, :, 0], logits)
+
+
+def test_zeros_and_ones_of_any_number_type_are_membership(write):
+    membership = arrays_of()["membership"]
+    for kind in ("float64", "float32", "int8", "uint64"):
+        found = read_signals(write(membership=membership.astype(kind)))
+        assert np.array_equal(found.design.matrix, membership)
 
 
 def test_signals_are_checked_without_a_file_too():
@@ -236,6 +268,7 @@ class Trap:
 
 NO_NPZ = {
     "empty": (b"", "is not an npz file"),
+    "nothing": (b"", "is not an npz file .it is empty"),
     "text": (b"signals,membership\n1,2\n", "is not an npz file .it starts with b'signal'"),
     "pickle": (pickle.dumps(Trap()), "is not an npz file"),
     "a single array": (npy(np.ones((3, 4))), "is a single array: save `signals` and `membership` with numpy.savez"),

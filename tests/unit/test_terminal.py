@@ -59,6 +59,14 @@ def stream(monkeypatch):
     return replace
 
 
+def test_one_reference_is_one_reference(stream, tmp_path):
+    for references, words in ([1], "1 reference,"), ([2], "2 references,"), ([1, 2], "1 to 2 references,"):
+        out, metrics = stream(False), metrics_of()
+        metrics["about"]["references"] = references
+        show_metrics(metrics, tmp_path)
+        assert f" {words}" in out.getvalue()
+
+
 # Colours -------------------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ import pytest
 from plmia.data import LabelledData
 from plmia.design import MembershipDesign, audit_design
 from plmia.engines import Failed, Inline, LocalProcesses, Results
-from plmia.errors import OutputError, StoreError, TrainingError
+from plmia.errors import OutputError, RecipeError, StoreError, TrainingError
 from plmia.recipes.recipe import Trained
 from plmia.recipes.views import View
 from plmia.store import SignalStore
@@ -258,6 +258,33 @@ def test_what_training_raises_is_shown_and_finished_models_are_kept(data: Labell
     assert 'raise ZeroDivisionError("of my own")' in error.value.trace
     assert store.missing() == [3, 4, 5, 6]
     assert train(store, data, Noted()) == [3, 4, 5, 6]
+
+
+class FailsAtOnce(Noted):
+    """Raises what the user must correct, at every model."""
+
+    def train(self, data: Any, members: Any, seeds: Any, views: Any, keep_weights: bool = False) -> list[Trained]:
+        raise RecipeError("query returned shape (3,)")
+
+
+def test_a_recipe_that_never_works_must_be_corrected(data: LabelledData, tmp_path: Path) -> None:
+    store, again = store_at(tmp_path / "s"), "no model was trained: correct it, then run the same command again"
+    with pytest.raises(TrainingError, match=rf"^training model 0 failed: query returned shape \(3,\); {again}$"):
+        train(store, data, FailsAtOnce())
+    train_one = np.zeros((1, *store.shape[1:]), np.float32)
+    store.append([0], train_one, [{"given": True}])
+    with pytest.raises(TrainingError, match=f"^training model 1 failed.*; {again}$"):
+        train(store, data, FailsAtOnce())
+    store.append([1], train_one, [{}])
+    with pytest.raises(TrainingError, match=r"^training model 2 failed.*; finished models are kept, the same command"):
+        train(store, data, FailsAtOnce())
+
+
+def test_what_the_recipe_cannot_help_is_tried_again(data: LabelledData, tmp_path: Path) -> None:
+    with pytest.raises(
+        TrainingError, match=r"^training model 0 failed: no; finished models are kept, the same command"
+    ):
+        train(store_at(tmp_path / "s"), data, Noted(), engine=Closing())
 
 
 def test_a_failed_stack_is_named_by_its_ends(data: LabelledData, tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def test_the_sentence_reads_as_a_person_would_say_it() -> None:
     verdict = Verdict("pl-mia", 0.001, 0.091, Interval(0.087, 0.0951, 0.95), 412, 1, 1)
     assert str(verdict) == (
         "With at most 1 false accusation in 1,000 non-members, the best attack (pl-mia) identifies 9.1 % (8.7 to 9.5 "
-        "%) of the training records; 412 records are exposed at a false discovery rate of 5 %."
+        "%) of the training records; 412 records are named as members, of which at most 5 % are expected to be "
+        "wrong."
     )
     assert verdict.leaks
 
@@ -38,14 +39,14 @@ def test_no_more_than_guessing_is_called_no_leak() -> None:
     verdict = Verdict("rmia", 0.01, 0.011, Interval(0.006, 0.02, 0.95), 0, 1, 1)
     assert not verdict.leaks
     assert str(verdict).startswith("No leak was shown: guessing would find 1 %. With at most 1 false accusation in 100")
-    assert "0 records are exposed" in str(verdict)
+    assert "; no record is named as a member at a false discovery rate of 5 %." in str(verdict)
     naming = Naming(0.05, 985, 762, 253, 64)
     small = Verdict("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 0, 138, 1, unnamed=naming)
     assert str(small).endswith(
         "; single records cannot be named with this split, which does not mean that nobody is exposed."
     )
     assert small.to_json()["unnamed"]["text"] == str(naming)
-    assert "1 record is exposed" in str(Verdict("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 1, 1, 1))
+    assert "; 1 record is named as a member at" in str(Verdict("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 1, 1, 1))
 
 
 def test_the_best_attack_is_the_one_that_finds_most(simulate_signals: Simulate) -> None:
@@ -56,6 +57,8 @@ def test_the_best_attack_is_the_one_that_finds_most(simulate_signals: Simulate) 
     assert verdict.fpr == 0.001
     assert verdict.tpr == max(found.values())
     assert found[verdict.attack] == verdict.tpr
+    assert " %, for all attacks at once) of the training records" in str(verdict)
+    assert "at once" not in str(reach_verdict({"rmia": groups["rmia"]}))
     joint = groups[verdict.attack][0].joint[0.001]
     assert verdict.interval == Interval(joint.low, joint.high, 0.95)
     assert verdict.exposed == groups[verdict.attack][0].exposures[1].n_discoveries
@@ -97,7 +100,7 @@ def test_an_area_beyond_guessing_is_a_leak_where_no_share_can_be_stated(simulate
     assert verdict.tpr is None
     assert verdict.leaks
     assert str(verdict).startswith(
-        "A leak was shown: members score above non-members (area under the curve at least 0."
+        f"A leak was shown: members score above non-members (AUC at least {100 * verdict.auc:.1f} %, guessing is 50 %)"
     )
     assert "; too few non-members were evaluated" in str(verdict)
 
@@ -136,6 +139,8 @@ def test_no_population_is_advised_where_none_helps(standing: int) -> None:
     assert naming.larger is None
     assert "--population" not in str(naming)
     assert "for a larger population to change that" in str(naming)
+    assert ("none stands above every" in str(naming)) == (standing == 0)
+    assert "only 0" not in str(naming)
 
 
 def test_of_few_records_no_impossible_number_is_asked() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from plmia.array_names import DATA_ARRAYS, unused_arrays
 from plmia.attacks import ATTACKS
-from plmia.auditing import AuditPlan, default_engine, open_store, score_run, train_run
+from plmia.auditing import AuditPlan, open_store, score_run, train_run
 from plmia.commands.options import (
     attack_option,
     chosen_attacks,
@@ -33,7 +33,7 @@ from plmia.recipes.views import parse_views
 from plmia.report.content import Extras
 from plmia.report.extras import read_extras
 from plmia.terminal import show_metrics, stderr
-from plmia.training import weights_file
+from plmia.training import default_engine, weights_file
 from plmia.view import Mode
 
 
@@ -83,7 +83,7 @@ from plmia.view import Mode
     help="Take in models that python -m plmia.elsewhere trained on another machine.",
 )
 @click.option("--keep-models", is_flag=True, help="Save the models' weights as safetensors.")
-@click.option("--no-records", is_flag=True, help="Show no image, feature or text of any record in the report.")
+@click.option("--no-records", is_flag=True, help="Show no image, feature, text or group of any record.")
 @common_options
 def audit(
     data_path: Path,

@@ -16,7 +16,8 @@ from plmia.attacks import find_attack
 from plmia.commands.options import mode_option, scale_option, store_at
 from plmia.errors import PlmiaError
 from plmia.evaluation import Setup
-from plmia.planning import VIEW_COST, Cost, Plan, PopulationRow, make_plan, rows_of, start, steps
+from plmia.plan_sizes import PopulationRow
+from plmia.planning import VIEW_COST, Cost, Plan, make_plan, rows_of, start, steps
 from plmia.progress import Meter
 from plmia.signals import Scale, Signals, read_signals
 from plmia.terminal import stderr, stdout

@@ -29,7 +29,7 @@ from plmia.terminal import show_metrics
     type=click.Path(path_type=Path),
     help="The signals that were scored, to show those of single records; an audit has them in its folder.",
 )
-@click.option("--no-records", is_flag=True, help="Show no image, feature or text of any record.")
+@click.option("--no-records", is_flag=True, help="Show no image, feature, text or group of any record.")
 @click.option("--attack", metavar="NAME", help="Attack of the figures and the table; by default the verdict's.")
 @click.option("--target", type=int, metavar="I", help="Target of the figures and the table; by default the first.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")

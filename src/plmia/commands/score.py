@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import click
+import numpy as np
 from rich.table import Table
 
 from plmia import __version__
@@ -110,6 +112,7 @@ def score(
     signals, digest = _read(signals_path, cast("Scale", scale))
     notes = unused_arrays(signals_path, SIGNALS_ARRAYS, SignalsError)
     numbers = _target_numbers(targets, signals)
+    notes = [*notes, *_split_groups(signals, numbers)]
     total = len(numbers) * len(chosen) * signals.n_points
     with Meter("scoring", total, None if quiet else stderr()) as meter:
         about = _about(digest, signals, numbers, setup)
@@ -145,6 +148,25 @@ def _target_numbers(targets: tuple[str, ...], signals: Signals) -> list[int]:
                 f"--target {target!r} is neither a number nor 'all': give 0 to {signals.n_models - 1}"
             ) from error
     return sorted(numbers)
+
+
+def _split_groups(signals: Signals, targets: list[int]) -> Iterator[str]:
+    """Say of the first target whose members share groups with non-members how many such groups there are."""
+    if signals.groups is None:
+        return
+    groups, of = np.unique(signals.groups, return_inverse=True)
+    sizes = np.bincount(of)
+    for target in targets:
+        if not 0 <= target < signals.n_models:
+            continue
+        inside = np.bincount(of, weights=signals.design.matrix[target])
+        split = int(np.count_nonzero((inside > 0) & (inside < sizes)))
+        if split:
+            yield (
+                f"{split:,} of {len(groups):,} groups hold members and non-members of target {target}: a non-member "
+                "beside members of its own group may look like one, so keep groups together when models are trained."
+            )
+            return
 
 
 def _about(digest: str, signals: Signals, targets: list[int], setup: Setup) -> dict[str, Any]:

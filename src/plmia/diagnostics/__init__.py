@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plmia.diagnostics.likeness import UnlikeReferences, unlike_references
+from plmia.diagnostics.likeness import UnlikeAnswers, UnlikeReferences, unlike_answers, unlike_references
 from plmia.diagnostics.p_values import (
     FprCurve,
     PairwiseP,
@@ -31,6 +31,7 @@ __all__ = [
     "Pilot",
     "PopulationSize",
     "Rates",
+    "UnlikeAnswers",
     "UnlikeReferences",
     "enough_references",
     "extrapolate",
@@ -38,5 +39,6 @@ __all__ = [
     "nominal_against_realised",
     "pairwise_p_values",
     "population_size",
+    "unlike_answers",
     "unlike_references",
 ]

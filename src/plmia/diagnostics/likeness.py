@@ -12,6 +12,7 @@ from scipy.special import stdtr
 
 from plmia.errors import PopulationError, ReferencesError
 from plmia.moments import FloatArray
+from plmia.signals import Signals
 from plmia.view import AttackView
 
 # A false alarm is as rare as this.
@@ -127,4 +128,82 @@ def _unlike(z_shift: float, z_spread: float, p: float) -> str:
     return (
         f"the target is unlike its references (p = {p:.1g}): on known non-members its signals are {how} than theirs, "
         "so it was trained differently or on other data, and scores may be off; train the references as the target was"
+    )
+
+
+@dataclass(frozen=True)
+class UnlikeAnswers:
+    """Whether the target is right and sure about as often as its references, each at its own members and non-members.
+
+    Parameters
+    ----------
+    inside, outside : float
+        Share of the target's members, and of its non-members, at which it gives the true label more than one half.
+    references_inside, references_outside : float
+        Mean of the same shares over the references.
+    p : float
+        Two-sided p-value of both together (Student's t, doubled for the two shares).
+    warning : str or None
+        Set if p is below 0.001.
+    """
+
+    inside: float
+    outside: float
+    references_inside: float
+    references_outside: float
+    p: float
+    warning: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def unlike_answers(signals: Signals) -> UnlikeAnswers:
+    """Compare model 0, a target whose members are known, with all the others, its references.
+
+    A target of another kind may be as confident as its references on average; it seldom fits its members and foretells
+    other points as well as they do.
+
+    Parameters
+    ----------
+    signals : Signals
+        Signals and membership; the first view counts.
+    """
+    members = signals.design.matrix
+    sizes = np.stack([members.sum(axis=1), (~members).sum(axis=1)])
+    if len(members) < 4 or not sizes.all():
+        raise ReferencesError(
+            f"{len(members) - 1} references can be compared with the target, 3 are needed, each with members and "
+            "non-members: train more references"
+        )
+    # Model by model: a mask for all at once would be large.
+    each = ((signals.values[model, :, 0] > 0, row) for model, row in enumerate(members))
+    sure = np.array([[np.sum(right & row), np.sum(right & ~row)] for right, row in each]).T
+    p = min(1.0, 4 * float(stdtr(len(members) - 2, -max(_apart(sure[0], sizes[0]), _apart(sure[1], sizes[1])))))
+    inside, outside = sure / sizes
+    shares = float(inside[0]), float(outside[0]), float(inside[1:].mean()), float(outside[1:].mean())
+    return UnlikeAnswers(*shares, p, _otherwise(shares, p) if p < ALARM else None)
+
+
+def _apart(sure: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> float:
+    """How many deviations the first model's share is from the others', on the scale where that is less.
+
+    Shares near 1 are skewed, their logits where models differ much. No deviation is below that of counting.
+    """
+    shares = (sure + 0.5) / (sizes + 1)
+    usual = float(shares[1:].mean())
+    counting = math.sqrt(usual * (1 - usual) / float(sizes.mean()))
+    scales = (shares, counting), (np.log(shares / (1 - shares)), counting / (usual * (1 - usual)))
+    off = (abs(float(x[0] - x[1:].mean())) / max(float(x[1:].std(ddof=1)), least) for x, least in scales)
+    return min(off) / math.sqrt(1 + 1 / (len(shares) - 1))
+
+
+def _otherwise(shares: tuple[float, float, float, float], p: float) -> str:
+    inside, outside, references_inside, references_outside = (f"{100 * share:.1f} %" for share in shares)
+    return (
+        f"the target answers unlike its references (p = {p:.1g}): it is right and sure at {inside} of its members and "
+        f"{outside} of its non-members, they at {references_inside} and {references_outside}, so it was trained "
+        "differently or on other data, or its members are not those that were given, and scores may be off; train the "
+        "references as the target was"
     )

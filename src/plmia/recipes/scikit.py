@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -110,14 +111,8 @@ class Sklearn:
         return results
 
     def _fitted(self, seed: int, X: Any, y: Any) -> Any:
-        try:
+        with _named("fit", self.template):
             return self._with_seed(seed).fit(X, y)
-        except (Exception, SystemExit) as error:
-            if lacks_memory(error):
-                raise
-            kind = type(self.template)
-            file = getattr(sys.modules.get(kind.__module__), "__file__", None) if _is_own(kind) else None
-            raise RecipeError(f"fit of {kind.__name__} raised, {failure(error, file)}") from error
 
     def _with_seed(self, seed: int) -> Any:
         from sklearn.base import clone
@@ -148,10 +143,11 @@ class Sklearn:
             )
         conf, n_clipped, right, shows = [], 0, np.zeros(data.n_points, np.bool_), []
         for i, view in enumerate(views):
-            answers = fitted.predict_proba(shown(data, view))
+            with _named("predict_proba", fitted):
+                answers = np.asarray(fitted.predict_proba(shown(data, view)))
+            column, clipped = conf_from_probabilities(answers, data.y)
             if i == 0:
                 right = answers.argmax(axis=1) == data.y
-            column, clipped = conf_from_probabilities(answers, data.y)
             conf.append(column)
             shows.append(answers)
             n_clipped += clipped
@@ -159,6 +155,19 @@ class Sklearn:
         return Trained(
             np.stack(conf, axis=1).astype(np.float32), *accuracies(right, members), n_clipped, trouble=trouble
         )
+
+
+@contextlib.contextmanager
+def _named(method: str, model: Any) -> Iterator[None]:
+    """Turn what a model's method raises into a sentence, with the line of the user's file if the class is there."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if lacks_memory(error):
+            raise
+        kind = type(model)
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) if _is_own(kind) else None
+        raise RecipeError(f"{method} of {kind.__name__} raised, {failure(error, file)}") from error
 
 
 def _is_state(key: str) -> bool:

@@ -159,7 +159,7 @@ def references_figure(content: Content) -> Figure | Absent:
         domain = (k * (width + 0.14), k * (width + 0.14) + width)
         traces = [t for number, curve in enumerate(part) for t in _power_traces(curve, 3 * k + number, ref)]
         data += traces
-        layout |= _power_axes(part, traces, words, domain, ref, _model_seconds(content))
+        layout |= _power_axes(traces, words, domain, ref, _model_seconds(content))
     cost = _model_seconds(content)
     said = f" Training one model took {seconds(cost)} on average." if cost else ""
     foreseen = any(curve.get("at_2x") is not None for curve in curves)
@@ -202,7 +202,7 @@ def _power_traces(curve: Mapping[str, Any], number: int, ref: str) -> Iterator[S
     on: Spec = {"xaxis": f"x{ref}", "yaxis": f"y{ref}"}
     budgets, mean = curve["budgets"], np.array(curve["mean"])
     spread = np.array([d or 0.0 for d in curve["deviation"]])
-    hover = "%{fullData.name} with %{x} references: %{y:.4f}<extra></extra>"
+    hover = "%{fullData.name} with %{x} references: %{y:.4~%}<extra></extra>"
     errors = error_bars(mean, np.maximum(mean - spread, 0), np.minimum(mean + spread, 1), colour)
     yield line(name, budgets, mean, colour, legendgroup=name, showlegend=False, hoverinfo="skip", **on)
     yield points(name, budgets, mean, colour, symbol, error_y=errors, legendgroup=name, hovertemplate=hover, **on)
@@ -214,14 +214,7 @@ def _power_traces(curve: Mapping[str, Any], number: int, ref: str) -> Iterator[S
         yield line(name, x, y, colour, dash="dash", legendgroup=name, showlegend=False, hovertemplate=told, **on)
 
 
-def _power_axes(
-    part: Sequence[Mapping[str, Any]],
-    traces: Sequence[Spec],
-    words: str,
-    domain: tuple[float, float],
-    ref: str,
-    cost: float | None,
-) -> Spec:
+def _power_axes(traces: Sequence[Spec], words: str, domain: tuple[float, float], ref: str, cost: float | None) -> Spec:
     x = sorted({n for trace in traces for n in trace["x"]})
     y = [value for trace in traces for value in _reach(trace)]
     gap = max(0.12 * (max(y) - min(y)), 0.01)
@@ -232,13 +225,7 @@ def _power_axes(
         labels = [f"{n:g}\n{seconds(n * cost)}" for n in ticks]
         title = "References (time to train them)"
     across = Axis(title, x[0] / 1.15, x[-1] * 1.15, ticks, labels, log=True, domain=domain)
-    up = linear_axis(
-        words,
-        max(0.0, min(y) - gap),
-        min(1.0, max(y) + gap),
-        scale=1 if part[0]["metric"] == "auc" else 100,
-        unit="" if part[0]["metric"] == "auc" else " %",
-    )
+    up = linear_axis(words, max(0.0, min(y) - gap), min(1.0, max(y) + gap), scale=100, unit=" %")
     return {f"xaxis{ref}": across.to_json(f"y{ref}"), f"yaxis{ref}": up.to_json(f"x{ref}")}
 
 
@@ -253,8 +240,8 @@ def _reach(trace: Spec) -> Iterator[float]:
 
 def _expected(curve: Mapping[str, Any]) -> str:
     now, doubled = curve["mean"][-1], curve.get("at_2x")
-    more = f", about {doubled:.3f} with twice as many" if doubled is not None else ""
-    return f"{_name(curve)} is {now:.3f} with {curve['budgets'][-1]} references{more}."
+    more = f", about {percent(doubled)} with twice as many" if doubled is not None else ""
+    return f"{_name(curve)} is {percent(now)} with {curve['budgets'][-1]} references{more}."
 
 
 def losses_figure(content: Content) -> Figure | Absent:

@@ -164,8 +164,9 @@ def tpr_figure(content: Content) -> Figure:
         "tpr",
         "Members found at fixed rates of false accusations",
         f"Share of members found by each attack ({who[0]}) with 95 % intervals {who[1]}; dotted lines are what "
-        "guessing finds at the rate of the same colour. Healthy: every interval reaches its dotted line. Rates that "
-        "the non-members cannot resolve are left out; 0 is drawn at the left edge." + _at_zero(found, len(targets)),
+        "guessing finds at the rate of the same colour. Healthy: no interval lies wholly to the right of its dotted "
+        "line. Rates that the non-members cannot resolve are left out; 0 is drawn at the left edge."
+        + _at_zero(found, len(targets)),
         "Dot plot. " + " ".join(_said(content, rate) for rate in found),
         data,
         {

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -38,6 +39,7 @@ from plmia.report.summary import (
     next_step,
     status,
     tiles,
+    verdict_words,
     warnings,
     words,
 )
@@ -65,7 +67,8 @@ def write_report(
     extras : Extras, optional
         Data, names and signals that the page may show.
     show_records : bool
-        Whether images, features or texts of records may be shown; without them the page names records by number only.
+        Whether images, features, texts and groups of records may be shown; without them the page and records.csv name
+        records by number only.
     attack : str, optional
         What the figures and the table speak of; the attack of the verdict by default.
     target : int, optional
@@ -76,6 +79,9 @@ def write_report(
     try:
         _write_figures(folder / "figures", (f for group in groups.values() for f in group))
         _write(folder / "figures" / "attacks.csv", as_csv(content.saved.columns()).encode())
+        if content.saved.groups is not None:
+            found = content.saved.records(content.verdict["attack"], min(content.saved.targets))
+            (found if show_records else replace(found, group=None)).write_csv(folder / "records.csv")
         return _write(folder / "report.html", page(content, groups, show_records=show_records).encode())
     except OSError as error:
         raise OutputError(
@@ -171,7 +177,8 @@ def page(content: Content, groups: dict[str, list[Figure | Absent]], *, show_rec
         audited=audited(content),
         warnings=warnings(content),
         check_notes=check_notes(content),
-        next_step=next_step(content.verdict),
+        verdict_words=verdict_words(content.verdict),
+        next_step=next_step(content),
         words=words(content),
         gaussianity=gaussianity(content),
         rates=[nice_percent(rate) for rate in RATES],
@@ -233,7 +240,7 @@ def _records(content: Content, *, show_records: bool) -> dict[str, Any]:
     part = slice(MOST_RECORDS)
     index = table.index[part].tolist()
     label = None if table.label is None else table.label[part].tolist()
-    group = None if table.group is None else table.group[part].tolist()
+    group = None if table.group is None or not show_records else table.group[part].tolist()
     names = {} if label is None else {str(c): content.class_name(c) for c in sorted(set(label))}
     return {
         "index": index,
@@ -243,6 +250,7 @@ def _records(content: Content, *, show_records: bool) -> dict[str, Any]:
         "p": rounded(table.p[part], 4),
         "q": rounded(table.q[part], 4),
         "rank": table.rank[part].tolist(),
+        "member": None if table.member is None else table.member[part].astype(int).tolist(),
         "classes": names,
         "named": content.extras.class_names is not None,
         "previews": previews(content.extras, index) if show_records else [],

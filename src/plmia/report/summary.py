@@ -17,6 +17,8 @@ from plmia.summary import NOMINAL
 
 RATES = (0.01, 0.001, 0.0001, 0.0)
 MOST_SAID = 6
+# Accuracies on own and on other records that are no further apart than this are called level.
+LEVEL_WITHIN = 0.01
 
 
 def status(verdict: Mapping[str, Any]) -> tuple[str, str]:
@@ -26,12 +28,23 @@ def status(verdict: Mapping[str, Any]) -> tuple[str, str]:
     return ("unknown", "Too few records to tell") if verdict["fpr"] is None else ("none", "No leak was shown")
 
 
-def next_step(verdict: Mapping[str, Any]) -> str:
+def verdict_words(verdict: Mapping[str, Any]) -> str:
+    """The verdict's text below its heading: what that says already is left out, and no line breaks before a %."""
+    text = str(verdict["text"])
+    rest = text.removeprefix(f"{status(verdict)[1]}: ")
+    return (rest[:1].upper() + rest[1:]).replace(" %", "\u00a0%")
+
+
+def next_step(content: Content) -> str:
     """What to do with the verdict, in one line."""
+    verdict = content.verdict
     if verdict["leak_shown"]:
+        change = "train with less fit to single records (stop earlier, regularise, differential privacy)"
+        if _level(content):
+            change = "change the training (differential privacy bounds what a record gives away)"
         return (
-            "train with less fit to single records (stop earlier, regularise, differential privacy), audit again, and "
-            "put both audits side by side with plmia compare; plmia gate holds a release to a limit that you set."
+            f"{change}, audit again, and put both audits side by side with plmia compare; plmia gate holds a release "
+            "to a limit that you set."
         )
     if verdict["fpr"] is None:
         return "audit again with more records: these are too few to show a leak or to rule out a large one."
@@ -40,6 +53,12 @@ def next_step(verdict: Mapping[str, Any]) -> str:
         "no proof of safety. plmia gate tests whether what they may have missed stays below a limit that you set, and "
         "plmia plan says what a larger audit would show."
     )
+
+
+def _level(content: Content) -> bool:
+    """Whether the target, or all models on average, are about as accurate on other records as on their own."""
+    pair = accuracies(content.training.get(content.target, {})) or accuracies(content.about)
+    return pair is not None and pair[0] - pair[1] < LEVEL_WITHIN
 
 
 def words(content: Content) -> list[tuple[str, str]]:
@@ -55,7 +74,7 @@ def words(content: Content) -> list[tuple[str, str]]:
         ("False discovery", "A non-member among the records that are named as members."),
         (
             "Area (AUC)",
-            "How often a member scores above a non-member, over all thresholds: area under the curve. 0.5 is guessing.",
+            "How often a member scores above a non-member, over all thresholds. Guessing has 50\u00a0%.",
         ),
         (
             "ε, δ",
@@ -78,8 +97,7 @@ def tiles(content: Content) -> list[dict[str, Any]]:
             {
                 "head": f"Members found at {nice_percent(fpr)} false accusations",
                 "value": percent(verdict["tpr"]),
-                "note": f"95 % interval {percent(ends['low'])} to {percent(ends['high'])}; guessing finds "
-                f"{nice_percent(fpr)}"
+                "note": f"{_interval_words(content)} {_ends(ends)}; guessing finds {nice_percent(fpr)}"
                 + (f", so {times:.0f} times chance" if verdict["leak_shown"] and times >= 1.5 else ""),
                 "scale": _scale(verdict["tpr"], ends["low"], ends["high"], fpr),
             }
@@ -87,14 +105,14 @@ def tiles(content: Content) -> list[dict[str, Any]]:
     evaluated, unnamed = len(content.queries), verdict.get("unnamed")
     found.append(
         {
-            "head": f"Exposed records at {nice_percent(verdict['fdr'])} false discoveries",
+            "head": "Records named as members",
             "value": "cannot be named" if unnamed else _count(verdict["exposed"]),
             "note": f"single ones of {evaluated:,} evaluated records, with this split; that does not mean that nobody "
             f"is exposed, and {unnamed['remedy']}"
             if unnamed
-            else f"of {evaluated:,} evaluated records; "
-            + ("named one by one in the table of records" if verdict["exposed"] else "no record can be named")
-            + (f", mean over {verdict['targets']} targets" if verdict["targets"] > 1 else ""),
+            else f"of {evaluated:,} evaluated records, at a false discovery rate of {nice_percent(verdict['fdr'])}"
+            + (": at most so many of them are expected to be wrong" if verdict["exposed"] else "")
+            + (f"; mean over {verdict['targets']} targets" if verdict["targets"] > 1 else ""),
         }
     )
     auc, interval = entry["auc"], entry["per_target"][0].get("auc_interval")
@@ -102,9 +120,9 @@ def tiles(content: Content) -> list[dict[str, Any]]:
     found.append(
         {
             "head": f"Area under the curve of {verdict['attack']}",
-            "value": f"{auc['mean']:.3f}",
-            "note": "0.5 is guessing, 1 is certainty"
-            + (f"; 95 % interval {interval['low']:.3f} to {interval['high']:.3f}" if interval else ""),
+            "value": percent(auc["mean"]),
+            "note": f"{nice_percent(0.5)} is guessing, {nice_percent(1)} is certainty"
+            + (f"; {nice_percent(0.95)} interval, for this attack alone, {_ends(interval)}" if interval else ""),
         }
     )
     epsilon = entry.get("epsilon")
@@ -120,6 +138,16 @@ def tiles(content: Content) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _interval_words(content: Content) -> str:
+    """What the verdict's interval is called: it holds for all attacks at once, where there are several."""
+    joint = ", for all attacks at once," if len(content.saved.attacks) > 1 else ""
+    return f"{nice_percent(0.95)} interval{joint}"
+
+
+def _ends(interval: Mapping[str, float]) -> str:
+    return f"{percent(interval['low'])} to {percent(interval['high'])}"
 
 
 def _count(value: float) -> str:
@@ -148,6 +176,8 @@ def audited(content: Content) -> list[tuple[str, str]]:
     rows.append(("References", f"{references} models trained alike{views}, {about['mode']} attack"))
     targets = about["targets"]
     which = f"model {targets[0]}" if len(targets) == 1 else f"{len(targets)} models in turn"
+    if audit.get("target", "trained") != "trained":
+        which = "a model that was given, not trained by this audit"
     sizes = " to ".join(f"{n:,}" for n in sorted({about["population"][0], about["population"][-1]}))
     evaluated = f"{int(content.members.sum()):,} members and {int((~content.members).sum()):,} non-members"
     rows.append(("Target", f"{which}; {evaluated} evaluated, {sizes} known non-members as the population"))
@@ -190,7 +220,7 @@ def _accuracies(content: Content) -> Iterator[str]:
         yield f"accuracy of the target {percent(own)} on its own records, {percent(others)} on others"
     if known:
         own, others = np.mean(list(known.values()), axis=0)
-        yield f"mean of {len(known)} models: {percent(own)} and {percent(others)}"
+        yield f"mean accuracy of {len(known)} models {percent(own)} on their own records, {percent(others)} on others"
     elif content.about.get("test_accuracy") is not None:
         own, others = content.about["train_accuracy"], content.about["test_accuracy"]
         yield f"mean accuracy of all models {percent(own)} on their own records, {percent(others)} on others"
@@ -247,7 +277,7 @@ def _inside(value: Any) -> Iterator[str]:
 
 
 def attack_rows(content: Content) -> list[dict[str, Any]]:
-    """One row an attack: AUC, TPR at fixed false-positive rates, exposed records, epsilon."""
+    """One row an attack: AUC, TPR at fixed false-positive rates, named records, epsilon."""
     rows = []
     for name in content.saved.attacks:
         attack = content.metrics["attacks"][name]
@@ -256,7 +286,7 @@ def attack_rows(content: Content) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "chosen": name == content.verdict["attack"],
-                "auc": f"{attack['auc']['mean']:.3f}",
+                "auc": percent(attack["auc"]["mean"]),
                 "auc_interval": _auc_interval(attack),
                 "tpr": [_cell(attack, rate) for rate in RATES],
                 "exposed": _count(exposed["n_discoveries"])
@@ -271,7 +301,7 @@ def attack_rows(content: Content) -> list[dict[str, Any]]:
 
 def _auc_interval(attack: Mapping[str, Any]) -> str:
     ends = attack["auc"].get("interval") or attack["per_target"][0].get("auc_interval")
-    return f"{ends['low']:.3f} to {ends['high']:.3f}" if ends else ""
+    return _ends(ends) if ends else ""
 
 
 def _cell(attack: Mapping[str, Any], rate: float) -> tuple[str, str]:
@@ -280,7 +310,7 @@ def _cell(attack: Mapping[str, Any], rate: float) -> tuple[str, str]:
     if not mean["resolved"]:
         return "–", f"needs {mean['needed_non_members']:,.0f}"
     ends = mean.get("interval") or first.get("at_nominal") or first
-    return percent(mean["mean"]), f"{percent(ends['low'])} to {percent(ends['high'])}"
+    return percent(mean["mean"]), _ends(ends)
 
 
 def _check(attack: Mapping[str, Any]) -> tuple[str, str]:

@@ -82,12 +82,16 @@
   };
   const shown = new Map(); // name of a figure -> its traces as they are shown
 
+  // What a figure is drawn for: colours and width.
+  const look = () => `${dark.matches} ${window.innerWidth < NARROW}`;
+
   function draw(node) {
     const name = node.dataset.figure;
     const figure = drawn.figures[name];
     const plot = node.querySelector(".plot");
     if (!shown.has(name)) shown.set(name, figure.data.map((trace) => trace.visible !== false));
     node.classList.add("live");
+    const asked = look();
     const data = painted(figure.data).map((trace, i) => Object.assign(trace, { visible: shown.get(name)[i] }));
     return Plotly.react(plot, data, layoutOf(figure, plot.clientWidth), config).then(() => {
       plot.setAttribute("role", "group");
@@ -99,6 +103,8 @@
       }
       retick(plot, figure);
       node.dataset.drawn = "true";
+      // What changed while it was drawn for the first time went by unheard.
+      if (look() !== asked) draw(node);
     });
   }
 
@@ -230,10 +236,11 @@
     { key: "score", head: "Score", text: (i) => number(rows.score[i], 5) },
     { key: "p", head: "p", text: (i) => number(rows.p[i], 3) },
     { key: "q", head: "q", text: (i) => number(rows.q[i], 3) },
+    { key: "member", head: "Member", text: (i) => (rows.member[i] ? "yes" : "no"), below: true },
   ].filter((column) => rows[column.key]);
-  // On a small screen the numbers of a record stand in one line, its class and what it is below.
+  // On a small screen the numbers of a record stand in one line; its class, whether it is a member and what it is below.
   const slim = window.matchMedia("screen and (max-width: 760px)");
-  const visible = () => columns.filter((column) => !(column.words && slim.matches));
+  const visible = () => columns.filter((column) => !((column.words || column.below) && slim.matches));
   const state = { key: "rank", up: true, page: 0, found: [] };
 
   function head() {
@@ -248,8 +255,8 @@
       button.textContent = column.head;
       button.dataset.key = column.key;
       button.addEventListener("click", () => {
-        // Larger scores and smaller ranks, p and q come first.
-        state.up = state.key === column.key ? !state.up : column.key !== "score";
+        // Larger scores, members, and smaller ranks, p and q come first.
+        state.up = state.key === column.key ? !state.up : column.key !== "score" && column.key !== "member";
         state.key = column.key;
         refresh();
       });
@@ -305,9 +312,11 @@
 
   function below(i, line) {
     const cell = preview(i);
-    if (rows.label) {
+    const member = rows.member ? (rows.member[i] ? "member" : "non-member") : "";
+    const told = [rows.label ? rows.classes[rows.label[i]] : "", member].filter(Boolean).join(", ");
+    if (told) {
       const name = document.createElement("strong");
-      name.textContent = rows.classes[rows.label[i]];
+      name.textContent = told;
       if (rows.previews[i]?.text) cell.firstChild.prepend(name, " · ");
       else cell.append(name);
     }
@@ -355,9 +364,10 @@
     const lines = state.found.map((i) => {
       const cells = [rows.index[i], rows.label ? rows.label[i] : "", rows.score[i], rows.p[i], rows.q[i], rows.rank[i]];
       if (rows.group) cells.push(rows.group[i]);
+      if (rows.member) cells.push(rows.member[i]);
       return (rows.named && rows.label ? [...cells, quoted(rows.classes[rows.label[i]])] : cells).join(",");
     });
-    const header = `index,label,score,p,q,rank${rows.group ? ",group" : ""}${rows.named && rows.label ? ",class" : ""}`;
+    const header = `index,label,score,p,q,rank${rows.group ? ",group" : ""}${rows.member ? ",member" : ""}${rows.named && rows.label ? ",class" : ""}`;
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([[header, ...lines, ""].join("\n")], { type: "text/csv" }));
     link.download = "exposed_records.csv";

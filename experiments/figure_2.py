@@ -111,16 +111,12 @@ def _drawn(swept: dict[str, Found], metric: str) -> Figure:
         found = swept[varied]
         names = list(dict.fromkeys(name for by_name in found.values() for name in by_name))
         lines = {
-            name: (list(found), [_mean(by_name.get(name), metric) for by_name in found.values()]) for name in names
+            name: (list(found), [by[name].mean(metric) if name in by else None for by in found.values()])
+            for name in names
         }
         title = metric if varied == "references" else ""
         charts.append(Chart(steps_axis(varied, list(found)), value_axis(title, lines), lines))
     return figure("figure-2", charts, f"{metric} in percent against references, views and population points.")
-
-
-def _mean(measured: Measured | None, metric: str) -> float | None:
-    values = measured.known(metric) if measured else []
-    return float(np.mean(values)) if values else None
 
 
 def _on_references(found: Found) -> Claim:

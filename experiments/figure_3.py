@@ -37,8 +37,9 @@ def run(setting: Setting) -> Outcome:
         for group, rows in by_group.items()
         for i in range(BINS)
     }
+    # A density below 1 % is a share in percent.
     ours |= {
-        (f"{attack}, non-members", "conformal, at most 0.01"): {"density": _hundredth(v)}
+        (f"{attack}, non-members", "conformal, at most 0.01"): {"density": Value.over(v)}
         for attack, v in conformal.items()
     }
     means = {group: np.mean(rows, axis=0).tolist() for group, rows in shares["pl-mia"].items()}
@@ -50,11 +51,6 @@ def run(setting: Setting) -> Outcome:
         "Density of pairwise p-values of members and non-members; the dashed line is the uniform law.",
     )
     return Outcome("figure-3", (source,), ours, (), (drawn,), _claims(means, distances["pl-mia"]))
-
-
-def _hundredth(rates: list[float | None]) -> Value | None:
-    """Density of conformal p-values below 1 %: their share in percent."""
-    return Value.over(rates)
 
 
 def _claims(means: dict[str, list[float]], distances: list[tuple[float, float]]) -> tuple[Claim, ...]:

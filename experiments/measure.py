@@ -51,6 +51,11 @@ class Measured:
         """Mean and deviation of every metric."""
         return {name: Value.over(values) for name, values in self.values.items()}
 
+    def mean(self, metric: str) -> float | None:
+        """Mean of one metric; None where some target does not have it."""
+        values = self.known(metric)
+        return sum(values) / len(values) if values else None
+
     def known(self, metric: str) -> list[float]:
         """Values of one metric, where every target has it."""
         values = [value for value in self.values.get(metric, []) if value is not None]

@@ -42,14 +42,12 @@ def _drawn(found: Found) -> Figure:
     resolved = found[max(found)]["pl-mia"].known("TPR@0.1%")
     for metric in (AUC, "TPR@0.1%" if resolved else "TPR@0%"):
         names = list(dict.fromkeys(name for by_name in found.values() for name in by_name))
-        lines = {name: (list(found), [_mean(by.get(name), metric) for by in found.values()]) for name in names}
+        lines = {
+            name: (list(found), [by[name].mean(metric) if name in by else None for by in found.values()])
+            for name in names
+        }
         charts.append(Chart(steps_axis("references", list(found)), value_axis(f"{metric} (%)", lines), lines))
     return figure("table-5", charts, "AUC and TPR at a low FPR with pooled and plain variance, by references.")
-
-
-def _mean(measured: Measured | None, metric: str) -> float | None:
-    values = measured.known(metric) if measured else []
-    return sum(values) / len(values) if values else None
 
 
 def possible(source: Source, references: int, attacks: list[Attack]) -> list[Attack]:

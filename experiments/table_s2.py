@@ -42,14 +42,9 @@ def _drawn(data: str, found: Found) -> Figure:
     resolved = found[max(found)]["pl-mia"].known(LOW)
     charts = []
     for metric in (AUC, LOW if resolved else ZERO):
-        lines = {name: (budgets, [_mean(found[n][name], metric) for n in budgets]) for name in found[budgets[0]]}
+        lines = {name: (budgets, [found[n][name].mean(metric) for n in budgets]) for name in found[budgets[0]]}
         charts.append(Chart(steps_axis(f"references, {data}", budgets), value_axis(f"{metric} (%)", lines), lines))
     return figure("table-s2", charts, f"AUC and TPR at a low FPR against the number of references, {data}.")
-
-
-def _mean(measured: Measured, metric: str) -> float | None:
-    values = measured.known(metric)
-    return sum(values) / len(values) if values else None
 
 
 def _claims(data: str, found: Found, several_views: bool) -> tuple[Claim, ...]:

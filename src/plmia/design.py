@@ -341,6 +341,13 @@ def audit_design(
     return MembershipDesign(np.concatenate([target, references.matrix]))
 
 
+def cut_groups(members: BoolArray, groups: npt.NDArray[np.integer]) -> tuple[int, int]:
+    """How many groups hold members and non-members, and how many groups there are."""
+    _, of = np.unique(groups, return_inverse=True)
+    sizes, inside = np.bincount(of), np.bincount(of, weights=members)
+    return int(np.count_nonzero((inside > 0) & (inside < sizes))), len(sizes)
+
+
 def _require_models(n_models: int) -> None:
     if n_models < 1:
         raise ReferencesError(f"a design of {n_models} models was asked for: ask for at least 1")

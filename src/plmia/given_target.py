@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.data import LabelledData
-from plmia.design import MembershipDesign
+from plmia.design import MembershipDesign, cut_groups
 from plmia.diagnostics import unlike_answers
 from plmia.errors import DataError, RecipeError
 from plmia.recipes.views import View
@@ -65,12 +65,10 @@ class GivenTarget:
 
     def _require_whole(self, groups: npt.NDArray[np.integer]) -> None:
         """Raise if some group is a member in part: no reference is trained on a part of one."""
-        _, of = np.unique(groups, return_inverse=True)
-        sizes, inside = np.bincount(of), np.bincount(of, weights=self.members)
-        cut = int(np.sum((inside > 0) & (inside < sizes)))
+        cut, n_groups = cut_groups(self.members, groups)
         if cut:
             raise DataError(
-                f"the target's members cut {cut:,} of the {len(sizes):,} groups in two, its references train on whole "
+                f"the target's members cut {cut:,} of the {n_groups:,} groups in two, its references train on whole "
                 "groups: mark whole groups as members, or leave groups out if the target was split by rows"
             )
 

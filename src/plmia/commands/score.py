@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
-import numpy as np
 from rich.table import Table
 
 from plmia import __version__
@@ -26,6 +25,7 @@ from plmia.commands.options import (
     scale_option,
     store_at,
 )
+from plmia.design import cut_groups
 from plmia.errors import PlmiaError, SignalsError
 from plmia.evaluation import Setup
 from plmia.progress import Meter
@@ -154,16 +154,13 @@ def _split_groups(signals: Signals, targets: list[int]) -> Iterator[str]:
     """Say of the first target whose members share groups with non-members how many such groups there are."""
     if signals.groups is None:
         return
-    groups, of = np.unique(signals.groups, return_inverse=True)
-    sizes = np.bincount(of)
     for target in targets:
         if not 0 <= target < signals.n_models:
             continue
-        inside = np.bincount(of, weights=signals.design.matrix[target])
-        split = int(np.count_nonzero((inside > 0) & (inside < sizes)))
-        if split:
+        cut, n_groups = cut_groups(signals.design.matrix[target], signals.groups)
+        if cut:
             yield (
-                f"{split:,} of {len(groups):,} groups hold members and non-members of target {target}: a non-member "
+                f"{cut:,} of {n_groups:,} groups hold members and non-members of target {target}: a non-member "
                 "beside members of its own group may look like one, so keep groups together when models are trained."
             )
             return

@@ -173,11 +173,6 @@ def _truth(signals: Signals, target: int, setup: Setup) -> tuple[Truth, IntArray
         )
     rng = np.random.default_rng([setup.seed, 1, target])
     population = np.sort(rng.choice(outsiders, size, replace=False))
-    if not np.ptp(signals.values[target, population], axis=0).any():
-        raise PopulationError(
-            f"all {size} population points have the same signal in target {target}, so nothing can be told from it: "
-            "check the signals"
-        )
     return Truth(members, np.setdiff1d(alone, population)), population
 
 

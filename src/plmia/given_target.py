@@ -89,8 +89,8 @@ class GivenTarget:
                 "the target's signals (conf) lie in [0, 1], like probabilities: give logit-scaled confidences, "
                 "conf=plmia.logit_from_probabilities(p)[0] of the true label's probabilities p"
             )
-        if not np.ptp(conf[~self.members], axis=0).any():
-            raise DataError("the target's signals are the same at all non-members, so nothing can be told: check them")
+        if not np.ptp(conf, axis=0).any():
+            raise DataError("the target's signals are the same at all points, so nothing can be told: check them")
         return conf
 
     def _answers(self, data: LabelledData, views: Sequence[View]) -> npt.NDArray[np.float32]:

@@ -163,7 +163,7 @@ CASES = {
     ),
     "signals that are all equal": Case(
         lambda a: {"signals": np.full_like(a["signals"], 5.0)},
-        ["population points", "same signal in target 0", "check the signals"],
+        ["population points", "same statistic", "check the signals"],
     ),
     "signals beyond reason": Case(
         lambda a: {"signals": a["signals"] * np.float32(1e30)},

@@ -560,3 +560,14 @@ def test_metrics_json_is_plain_json(signals_file: Write, command: Run, tmp_path:
     text = (tmp_path / "metrics.json").read_text(encoding="utf-8")
     assert text.endswith("}\n")
     assert math.isfinite(json.loads(text, parse_constant=refuse)["attacks"]["lira"]["auc"]["mean"])
+
+
+def test_a_target_that_is_sure_of_everything_is_told_by_its_references(
+    simulate: Callable[..., Any], signals_file: Write, command: Run, tmp_path: Path
+) -> None:
+    arrays = simulate(0, models=16, points=400)
+    arrays["signals"][0] = 5.0
+    _ok(command("score", signals_file(replace=arrays), "-o", tmp_path / "out"))
+    contents = _metrics(tmp_path / "out")
+    assert "pl-mia" in contents["attacks"]
+    assert "attack-p" in contents["skipped"]

@@ -341,7 +341,7 @@ def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
             lambda: GivenTarget(GIVEN, np.linspace(0, 1, N)),
             r"\[0, 1\], like probabilities: give logit-scaled .*, conf=plm",
         ),
-        (lambda: GivenTarget(GIVEN, np.where(GIVEN, 3.0, 2.0)), "signals are the same at all non-members"),
+        (lambda: GivenTarget(GIVEN, np.full(len(GIVEN), 3.0)), "signals are the same at all points"),
         (lambda: GivenTarget(np.zeros(N, bool), NOISE), "trained on none of the 120 points: members and non-members"),
         (lambda: GivenTarget(np.ones(N, bool), NOISE), "trained on all of the 120 points: members and non-members are"),
         (lambda: GivenTarget(np.arange(N) > 2, NOISE), "the target has 3 non-members, 4 are needed to compare with"),

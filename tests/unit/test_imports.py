@@ -46,7 +46,6 @@ def check(root: Path, **files: str) -> list[str]:
         ("metrics", "def interval():\n    from scipy import stats\n"),
         ("interop", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pandas\n"),
         ("signals", "import numpy as np\nnp.load('x.npz', allow_pickle=False)\n"),
-        ("signals", "x = 1\n" * 400),
     ],
 )
 def test_what_is_allowed_passes(tmp_path: Path, module: str, source: str) -> None:
@@ -87,7 +86,6 @@ def test_what_is_allowed_passes(tmp_path: Path, module: str, source: str) -> Non
         ("store", "load('x', allow_pickle=trusted)\n", 1, "allow_pickle must be False"),
         ("store", "run('ls', shell=True)\n", 1, "shell must be False"),
         ("store", "x = 1\ny = = 2\n", 2, "not Python: invalid syntax"),
-        ("store", "x = 1\n" * 401, 401, "401 lines, at most 400"),
     ],
 )
 def test_each_violation_is_found(tmp_path: Path, module: str, source: str, line: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Arrays of an npz that nothing reads: said aloud, for a misspelt name would change an audit in silence."""
+"""Arrays of an npz that nothing reads: they are named, since a misspelt name would change an audit silently."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from plmia.errors import PlmiaError
+from plmia.notes import Note
 
 # What a report may show beside the points.
 TEXT_ARRAYS = ("texts", "class_names", "feature_names")
@@ -17,8 +18,8 @@ SIGNALS_ARRAYS = ("signals", "membership", "labels", "n_points", "groups")
 _ALIKE = 0.65
 
 
-def unused_arrays(path: Path, known: Collection[str], kind: type[PlmiaError]) -> list[str]:
-    """Say which arrays of an npz are not used, each in a sentence.
+def unused_arrays(path: Path, known: Collection[str], kind: type[PlmiaError]) -> list[Note]:
+    """Say which arrays of an npz are not used, one note per array.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ def unused_arrays(path: Path, known: Collection[str], kind: type[PlmiaError]) ->
                 f"{path} holds {name!r}, which is not known, but no 'groups': call it 'groups' if it says which points "
                 "belong together, else give it another name or leave it out"
             )
-    return [_sentence(path, name, known) for name in unused]
+    return [Note("unused-arrays", "info", _sentence(path, name, known)) for name in unused]
 
 
 def _means_groups(name: str) -> bool:

@@ -31,6 +31,10 @@ from plmia.records import Exposure, exposure
 LEVELS = (0.1, 0.01, 0.001, 0.0001)
 FDRS = (0.01, 0.05, 0.1)
 CONFIDENCE = 0.95
+# Of a check that says that an audit is invalid.
+NEARLY_CERTAIN = 0.999
+# Votes tie by design, a few points at a time; from this share of all points on, ties hide who is who.
+LARGE_TIE = 0.01
 RULES: tuple[Callable[[float], Rule], ...] = (Analytic, Conformal, ClassConformal, HeldOut, Tolerance, ModelledTail)
 
 
@@ -56,6 +60,10 @@ class Assessment:
         What of differential privacy the attack refutes.
     pairwise, realised : PairwiseP, FprCurve
         Pairwise p-values (`fig:p_value_distribution`) and realised against nominal FPR (`fig:fpr`).
+    below_chance : bool
+        Whether members score below non-members, with `NEARLY_CERTAIN` confidence for all attacks and targets at once.
+    tied : float
+        Share of the evaluated points that share their score with at least `LARGE_TIE` of all.
     """
 
     metrics: TargetMetrics
@@ -68,6 +76,8 @@ class Assessment:
     epsilon: EpsilonBound
     pairwise: PairwiseP
     realised: FprCurve
+    below_chance: bool
+    tied: float
 
     def decision(self, rule: str, level: float) -> Decision:
         """One rule's decision at one of `LEVELS`."""
@@ -82,6 +92,7 @@ class Assessment:
         """Return this target's entry of ``per_target`` in ``metrics.json``."""
         entry = self.metrics.to_json()
         entry["auc_interval"] = self.auc.to_json()
+        entry["tied"] = self.tied
         for fpr in self.at_nominal:
             point = entry["tpr"][fpr_key(fpr)]
             point["at_nominal"] = self.at_nominal[fpr].to_json()
@@ -154,7 +165,14 @@ def assess(result: AttackResult, n_compared: int = 1, confidence: float = CONFID
         epsilon=epsilon_bound(score, truth, confidence=confidence),
         pairwise=pairwise_p_values(result.scores.statistic, result.population, result.truth, rng, 400, 500),
         realised=nominal_against_realised(result.scores, result.truth, len(result.population)),
+        below_chance=auc_interval(roc, 1 - (1 - NEARLY_CERTAIN) / n_compared).high < 0.5,
+        tied=_tied(score),
     )
+
+
+def _tied(score: npt.NDArray[np.floating]) -> float:
+    _, counts = np.unique(score, return_counts=True)
+    return float(counts[(counts > 1) & (counts >= LARGE_TIE * len(score))].sum() / len(score))
 
 
 def _rules(labels: npt.NDArray[np.integer] | None) -> Iterator[Rule]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,11 +19,13 @@ from plmia.attacks import ATTACKS, Attack
 from plmia.audit_differences import audit_differences
 from plmia.data import LabelledData
 from plmia.design import DesignKind, MembershipDesign, audit_design
+from plmia.diagnostics import accuracy_of
 from plmia.engines import Engine
 from plmia.errors import DataError, PopulationError, RecipeError, ReferencesError, some
 from plmia.evaluation import Setup
 from plmia.frames import Overview
 from plmia.given_target import GivenTarget
+from plmia.notes import Note
 from plmia.recipes.named import as_recipe, described
 from plmia.recipes.recipe import Recipe, Trained, views_for
 from plmia.recipes.views import View, check_views
@@ -36,6 +39,10 @@ from plmia.training import Work, audit_about, default_engine, is_running, shared
 if TYPE_CHECKING:
     from plmia.report import Extras
     from plmia.report.plots import Figure
+
+
+# From this share of copies on, they weaken what an audit can exclude.
+MANY_COPIES = 0.05
 
 
 @dataclass(frozen=True)
@@ -81,16 +88,16 @@ class AuditPlan:
             self.target.check(self.data)
 
     @functools.cached_property
-    def _given(self) -> npt.NDArray[np.float32] | None:
-        """Signals of a given target [points, views]."""
-        return None if self.target is None else self.target.signals(self.data, self.views)
+    def _given(self) -> Trained | None:
+        """What a given target answers."""
+        return None if self.target is None else self.target.ask(self.data, self.views)
 
     def about(self) -> dict[str, Any]:
         """Everything that decides what is trained; a store made for other values is never reused."""
         target = "trained"
         if self.target is not None and self._given is not None:
             digest = hashlib.sha256(np.packbits(self.target.members).tobytes())
-            digest.update(self._given.tobytes())
+            digest.update(self._given.conf.tobytes())
             target = digest.hexdigest()
         design = self.layout.digest if isinstance(self.layout, MembershipDesign) else self.layout
         return audit_about(self.data, self.recipe, self.views, self.setup.seed, target, design)
@@ -155,24 +162,33 @@ class AuditPlan:
                 f"take from 2 to {outsiders - 1}, so that some are left to be evaluated"
             )
 
-    def warnings(self) -> list[str]:
-        """What an auditor must know before training, in plain words."""
-        copies = self.design.split_duplicates(self.data)
-        blurred = (
-            f"{copies:,} points are copies of others on the other side of a split, which blurs who is a member: keep "
-            "copies together with groups, or leave them out"
-        )
+    def notes(self) -> list[Note]:
+        """What an auditor must know before training."""
+        found = []
+        if copies := self.design.split_duplicates(self.data):
+            # Few copies blur little; many hide members among their copies.
+            many = copies > MANY_COPIES * self.data.n_points
+            found.append(
+                Note(
+                    "split-copies",
+                    "caution" if many else "info",
+                    f"{copies:,} of {self.data.n_points:,} records have exact copies on the other side of a split, "
+                    "which blurs who is a member. Keep copies together with groups, or leave them out.",
+                )
+            )
         fewest = int(self._fewest(self.design.matrix[1:]).min())
-        names = ", ".join(attack.name for attack in self.attacks if self._least(attack) > fewest)
-        lacking = f"{names} will be left out: some point has {fewest} IN or OUT reference, they need more"
-        found = [blurred] * bool(copies) + [f"{lacking}; ask for more references to run them"] * bool(names)
-        return found + self._doubts()
-
-    def _doubts(self) -> list[str]:
-        """What makes a reader doubt that a given target is what it is said to be."""
-        if self.target is None or self._given is None:
-            return []
-        return self.target.warnings(self._given, self.design, self.data)
+        if names := ", ".join(attack.name for attack in self.attacks if self._least(attack) > fewest):
+            found.append(
+                Note(
+                    "attacks-left-out",
+                    "info",
+                    f"Attacks that will be left out: {names}. They need more than {fewest} IN or OUT reference per record; "
+                    "ask for more references to run them.",
+                )
+            )
+        if self.target is not None and self._given is not None:
+            found += self.target.doubts(self._given.conf, self.design, self.data)
+        return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -254,7 +270,9 @@ def train_run(
         )
     store = open_store(plan, folder)
     if plan._given is not None and 0 in store.missing():
-        store.append([0], plan._given[None], [{"given": True, "versions": versions()}])
+        accuracy = {"train_accuracy": plan._given.train_accuracy, "test_accuracy": plan._given.test_accuracy}
+        known = {name: value for name, value in accuracy.items() if not math.isnan(value)}
+        store.append([0], plan._given.conf[None], [{"given": True, "versions": versions()} | known])
     skip(len(store.finished()))
     if store.missing():
         with shared_data(plan.data, folder, engine) as data:
@@ -270,7 +288,7 @@ def score_run(
     tick: Callable[[int], None] = lambda _: None,
     show_records: bool = True,
     extras: Extras | None = None,
-    notes: Sequence[str] = (),
+    notes: Sequence[Note] = (),
 ) -> dict[str, Any]:
     """Attack model 0 of the store and write metrics.json, scores.npz, records.csv and report.html.
 
@@ -286,16 +304,14 @@ def score_run(
         Whether the report shows images, features or texts of records.
     extras : Extras, optional
         Texts and names that the report may show.
-    notes : sequence of str
-        What is known beforehand and must stand beside the results.
+    notes : sequence of Note
+        What is known beforehand and must stand beside the results; those of the plan are added.
     """
     from plmia.report import Extras as Shown
     from plmia.report import write_report
 
     signals = store.signals()
-    cautions = [] if plan.target is None else [*plan._doubts(), *plan.target.cautions(signals)]
-    cautions = [f"{text[0].upper()}{text[1:]}." for text in cautions]
-    records = store.finished().values()
+    records = store.finished()
     about = {
         "audit": plan.about(),
         "recipe": described(plan.recipe),
@@ -303,11 +319,14 @@ def score_run(
         "mode": plan.setup.mode,
         "targets": [0],
         "seed": plan.setup.seed,
-        "train_accuracy": _mean([record.get("train_accuracy") for record in records]),
-        "test_accuracy": _mean([record.get("test_accuracy") for record in records]),
-    } | ({"cautions": cautions} if cautions else {})
+        "train_accuracy": _mean([record.get("train_accuracy") for record in records.values()]),
+        "test_accuracy": _mean([record.get("test_accuracy") for record in records.values()]),
+        "accuracy": accuracy_of(signals, [0], records),
+    }
     setup = replace(plan.setup, references=plan.references)
-    told = [*cautions, *notes]
+    # What is said of attacks that lack references stands in the results, which know which of them ran.
+    told = [note for note in plan.notes() if note.code != "attacks-left-out"]
+    told += [*([] if plan.target is None else plan.target.compared(signals)), *notes]
     metrics = run_attacks(signals, plan.attacks, [0], setup, folder, about, tick, may_skip=plan.may_skip, notes=told)
     shown = replace(extras or Shown(), data=plan.data, signals=signals)
     write_report(folder, shown, show_records=show_records)
@@ -388,7 +407,7 @@ def audit(
         design,
         may_skip=attacks is None,
     )
-    for warning in plan.warnings():
-        warnings.warn(warning, stacklevel=2)
+    for note in plan.notes():
+        warnings.warn(note.text, stacklevel=2)
     where = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="plmia-"))
     return run_audit(plan, where, engine or default_engine(recipe))

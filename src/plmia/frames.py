@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from plmia.errors import OutputError, PlmiaError
+from plmia.notes import Note, doubts
 
 Library = Literal["pandas", "polars"]
 """What a table is made with."""
@@ -162,19 +163,14 @@ def _row(attack: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cautions(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the notes that change how the verdict must be read: of a target unlike its references or as given.
+    """Return the notes that change how the verdict must be read, invalid ones first.
 
     Parameters
     ----------
     metrics : mapping
         The contents of metrics.json.
     """
-    checks = metrics.get("diagnostics", {}).get("targets", {}).values()
-    unlike = [warning for check in checks if (warning := (check.get("unlike_references") or {}).get("warning"))]
-    more = len(unlike) - 1
-    others = f" (and likewise for {more} other target{'s' * (more > 1)})" if more > 0 else ""
-    found = [f"{unlike[0][0].upper()}{unlike[0][1:]}{others}."] if unlike else []
-    return found + list(metrics.get("about", {}).get("cautions", []))
+    return [note.text for note in doubts(map(Note.from_json, metrics["notes"]))]
 
 
 def html_overview(metrics: Mapping[str, Any], folder: Path) -> str:

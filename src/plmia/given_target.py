@@ -14,6 +14,8 @@ from plmia.data import LabelledData
 from plmia.design import MembershipDesign, cut_groups
 from plmia.diagnostics import unlike_answers
 from plmia.errors import DataError, RecipeError
+from plmia.notes import Note
+from plmia.recipes.recipe import Trained
 from plmia.recipes.views import View
 from plmia.signals import Signals, look_like_probabilities
 
@@ -72,10 +74,17 @@ class GivenTarget:
                 "groups: mark whole groups as members, or leave groups out if the target was split by rows"
             )
 
-    def signals(self, data: LabelledData, views: Sequence[View]) -> npt.NDArray[np.float32]:
-        """Return confidences [points, views]."""
-        conf = self._answers(data, views) if self.conf is None else np.asarray(self.conf, dtype=np.float32)
-        conf = conf[:, None] if conf.ndim == 1 else conf
+    def ask(self, data: LabelledData, views: Sequence[View]) -> Trained:
+        """Return its confidences [points, views], and its accuracies where it was given as a model (else NaN)."""
+        if self.conf is None:
+            answers = self._answers(data, views)
+        else:
+            conf = np.asarray(self.conf, dtype=np.float32)
+            answers = Trained(conf[:, None] if conf.ndim == 1 else conf, math.nan, math.nan)
+        self._check_signals(answers.conf, data, views)
+        return answers
+
+    def _check_signals(self, conf: npt.NDArray[np.float32], data: LabelledData, views: Sequence[View]) -> None:
         if conf.shape != (data.n_points, len(views)):
             raise DataError(
                 f"the target's signals have shape {conf.shape}, [{data.n_points}, {len(views)}] is needed, points and "
@@ -91,9 +100,8 @@ class GivenTarget:
             )
         if not np.ptp(conf, axis=0).any():
             raise DataError("the target's signals are the same at all points, so nothing can be told: check them")
-        return conf
 
-    def _answers(self, data: LabelledData, views: Sequence[View]) -> npt.NDArray[np.float32]:
+    def _answers(self, data: LabelledData, views: Sequence[View]) -> Trained:
         from plmia.recipes.scikit import Sklearn
 
         try:
@@ -105,9 +113,9 @@ class GivenTarget:
             ) from error
         if answers.trouble:
             raise DataError(f"{answers.trouble} of the given target: every answer must be a finite number")
-        return answers.conf
+        return answers
 
-    def warnings(self, conf: npt.NDArray[np.float32], design: MembershipDesign, data: LabelledData) -> list[str]:
+    def doubts(self, conf: npt.NDArray[np.float32], design: MembershipDesign, data: LabelledData) -> list[Note]:
         """What makes a reader doubt, before any reference is trained.
 
         Parameters
@@ -122,45 +130,61 @@ class GivenTarget:
         # One point of each group: those of one group are no independent evidence.
         alone = np.arange(data.n_points) if data.groups is None else np.unique(data.groups, return_index=True)[1]
         found = _other_share(design.matrix[:, alone], data), _inverted(conf[:, 0] > 0, self.members, len(alone))
-        return [warning for warning in found if warning]
+        return [note for note in found if note]
 
-    def cautions(self, signals: Signals) -> list[str]:
+    def compared(self, signals: Signals) -> list[Note]:
         """What the references show against it, or are too few to show; model 0 of ``signals`` is the target."""
         n = signals.n_models - 1
         if n < LEAST_REFERENCES:
-            least = f"{LEAST_REFERENCES} are needed, {GOOD_REFERENCES} to see more than gross differences"
-            return [f"whether the given target was trained as its references were cannot be checked with {n}: {least}"]
-        few = (
-            f"whether the given target was trained as its references were is checked with {n} of them, which shows "
-            f"gross differences only: train {GOOD_REFERENCES} or more to see others"
-        )
+            return [
+                Note(
+                    "likeness-unchecked",
+                    "caution",
+                    f"Whether the given target was trained like its references cannot be checked with {n}: "
+                    f"{LEAST_REFERENCES} are needed, {GOOD_REFERENCES} to see more than gross differences.",
+                )
+            ]
         unlike = unlike_answers(signals).warning
-        return [unlike] if unlike else [few] * (n < GOOD_REFERENCES)
+        if unlike:
+            return [Note("answers-unlike-references", "caution", unlike)]
+        if n >= GOOD_REFERENCES:
+            return []
+        return [
+            Note(
+                "likeness-unchecked",
+                "info",
+                f"{n} references show only gross differences between the given target and them: train "
+                f"{GOOD_REFERENCES} or more to see others.",
+            )
+        ]
 
 
-def _other_share(units: npt.NDArray[np.bool_], data: LabelledData) -> str | None:
+def _other_share(units: npt.NDArray[np.bool_], data: LabelledData) -> Note | None:
     """Say so if the target (row 0 of membership [models, units]) trained on another share than its references."""
     own, theirs = float(units[0].mean()), float(units[1:].mean())
     if abs(own - theirs) <= SHARES_APART:
         return None
     what, last = ("points", "") if data.groups is None else ("groups", ", groups")
     k = min(max(round(own * len(units)), 1), len(units) - 1)
-    return (
-        f"the target trained on {100 * own:.0f} % of the {what}, its references on {100 * theirs:.0f} %: they are "
-        f"trained on {'less' if theirs < own else 'more'} data, so results may be too low or too high; train them on "
-        f"such a share with design=plmia.exact_k_per_point({data.n_points}, {len(units)}, {k}, "
-        f"numpy.random.default_rng(0){last}), and more of them if some point then lacks IN or OUT references"
+    return Note(
+        "other-share",
+        "caution",
+        f"The target trained on {100 * own:.0f} % of the {what}, its references on {100 * theirs:.0f} %, so attacks "
+        f"may find too little. Train the references on such a share: design=plmia.exact_k_per_point({data.n_points}, "
+        f"{len(units)}, {k}, numpy.random.default_rng(0){last}).",
     )
 
 
-def _inverted(sure: npt.NDArray[np.bool_], members: npt.NDArray[np.bool_], n_units: int) -> str | None:
+def _inverted(sure: npt.NDArray[np.bool_], members: npt.NDArray[np.bool_], n_units: int) -> Note | None:
     """Say so if the target gives the true label more than half (``sure``) more often at non-members, beyond chance."""
     inside, outside, share = float(sure[members].mean()), float(sure[~members].mean()), float(members.mean())
     pooled = float(sure.mean())
     error = math.sqrt(pooled * (1 - pooled) / (n_units * share * (1 - share)))
     if outside - inside <= CLEARLY * error:
         return None
-    return (
-        f"the given target is right and sure more often at points called non-members ({100 * outside:.1f} %) than at "
-        f"members ({100 * inside:.1f} %): check that `members` is not inverted (True where it trained on the point)"
+    return Note(
+        "members-swapped",
+        "invalid",
+        f"The given target is right and sure more often at records called non-members ({100 * outside:.1f} %) than at "
+        f"members ({100 * inside:.1f} %). Check that `members` is not inverted (True where it trained on the record).",
     )

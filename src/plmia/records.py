@@ -157,12 +157,12 @@ class Naming:
 
     @property
     def remedy(self) -> str:
-        """What would change it, in few words; or that nothing would."""
+        """What would change it; or that nothing would."""
         if self.larger is not None:
-            return f"--population {self.larger} may change that"
+            return f"Try --population {self.larger}"
         if self._hopeless:
-            return "there are too few records for any population to change that"
-        return "too few records stand out for a larger population to change that"
+            return "There are too few records for any population"
+        return "Too few records stand out for a larger population to help"
 
     @property
     def _hopeless(self) -> bool:
@@ -173,25 +173,9 @@ class Naming:
         return least_named(self.evaluated + self.population - population, population, self.fdr)
 
     def __str__(self) -> str:
-        evaluated = f"{self.evaluated:,} evaluated record{'s' * (self.evaluated != 1)}"
-        if self.least > self.evaluated:
-            why = f"a population of {self.population:,} can name none of {evaluated}"
-        else:
-            why = f"a population of {self.population:,} names at least {self.least:,} of {evaluated} at once, or none"
-        larger, stand = self.larger, f"{self.standing:,} {'stands' if self.standing == 1 else 'stand'}"
-        if larger is None and self._hopeless:
-            then = self.remedy
-        elif larger is None:
-            few = f"only {stand}" if self.standing else "none stands"
-            then = f"{few} above every evaluated non-member, so {self.remedy}"
-        else:
-            then = (
-                f"{self.remedy}, since it takes {self._least_with(larger):,} and about {stand} out, at the price of "
-                "fewer evaluated non-members and so wider intervals"
-            )
         return (
-            f"Single records cannot be named with this split at a false discovery rate of {100 * self.fdr:g} %, which "
-            f"does not mean that nobody is exposed: {why}; {then}."
+            f"No individual record can be identified at {100 * self.fdr:g} % FDR: the population ({self.population:,}) "
+            f"is too small. This is not evidence of safety. {self.remedy}."
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -16,14 +16,21 @@ import numpy.typing as npt
 
 from plmia.attacks import Attack
 from plmia.calibration import BinaryVote
-from plmia.diagnostics import enough_references
+from plmia.diagnostics import enough_references, require_plausible
 from plmia.errors import AttackError, OutputError, PlmiaError
 from plmia.evaluation import AttackResult, Setup, attack_targets
+from plmia.notes import Note
 from plmia.pointwise import Loss
 from plmia.saved import SavedResults
 from plmia.scoring import Tick
 from plmia.signals import Signals
 from plmia.summary import Summary, if_possible
+
+NO_REFERENCES_USED = Note(
+    "weak-attacks",
+    "caution",
+    "Only attacks that use no references were run. They can show a leak, but cannot exclude one.",
+)
 
 
 def run_attacks(
@@ -36,7 +43,7 @@ def run_attacks(
     tick: Tick = lambda _: None,
     *,
     may_skip: bool = False,
-    notes: Sequence[str] = (),
+    notes: Sequence[Note] = (),
 ) -> dict[str, Any]:
     """Attack, judge, and write what came of it; return the contents of metrics.json.
 
@@ -51,11 +58,15 @@ def run_attacks(
     may_skip : bool
         Whether an attack that lacks references, whose population has no spread, or whose score is the same at all
         evaluated points, is left out, which the results say; by default it stops the run.
-    notes : sequence of str
-        What is known beforehand and must stand beside the results.
+    notes : sequence of Note
+        What is known beforehand and must stand beside the results; the verdict depends on it.
     """
+    require_plausible(signals)
     by_name = {attack.name: attack for attack in attacks}
     summary = Summary(list(by_name), len(targets))
+    summary.add_notes(notes)
+    if all(isinstance(attack.statistic, Loss) for attack in attacks):
+        summary.add_notes([NO_REFERENCES_USED])
 
     def skip(name: str, error: PlmiaError) -> None:
         summary.leave_out(name, str(error))
@@ -77,11 +88,10 @@ def run_attacks(
             if result.target == min(targets):
                 fit = by_name[result.scores.attack].fit_summary(result.view)
                 summary.add_fit(result.scores.attack, result.target, fit)
-        best, rng = by_name[summary.verdict.attack], np.random.default_rng([setup.seed, 2])
+        best, rng = by_name[summary.best_attack], np.random.default_rng([setup.seed, 2])
         summary.add_power(if_possible(lambda: enough_references(signals, best, min(targets), setup, rng)))
         groups = None if signals.groups is None else len(np.unique(signals.groups))
         metrics = summary.to_json(about | ({} if groups is None else {"groups": groups}))
-        metrics["notes"] = [*metrics["notes"], *notes]
         results.finish(metrics)
     return metrics
 

@@ -15,6 +15,7 @@ from plmia.errors import OutputError
 from plmia.frames import Overview
 from plmia.metrics import BoolArray, Roc, roc_curve
 from plmia.moments import IntArray
+from plmia.notes import Note
 from plmia.records import RecordTable, record_table
 from plmia.scoring import Scores
 
@@ -46,6 +47,11 @@ class SavedResults(Overview):
             ) from error
         except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise OutputError(f"the results in {folder} are damaged ({error}): run the audit again") from error
+
+    @property
+    def notes(self) -> list[Note]:
+        """What a reader must know beside the numbers."""
+        return [Note.from_json(note) for note in self.metrics["notes"]]
 
     def scores(self, attack: str, target: int) -> Scores:
         """Scores of every point by one attack on one target."""

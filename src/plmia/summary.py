@@ -1,9 +1,9 @@
-"""What is said of a whole run, as metrics.json has it: all attacks on all targets, checks, verdict and notes."""
+"""Run-level summary, the contents of metrics.json: all attacks on all targets, checks, verdict and notes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,13 +22,15 @@ from plmia.evaluation import AttackResult
 from plmia.gaussianity import Gaussianity, gaussianity, metrics_by_group
 from plmia.intervals import mean_rate, over_targets
 from plmia.metrics import fpr_key, summarise
+from plmia.notes import Note, Severity
 from plmia.self_check import CHECK_FAILS_BELOW, SelfCheck, self_check
-from plmia.verdict import Verdict, reach_verdict
+from plmia.verdict import LEAST_REFERENCES, Verdict, reach_verdict
 
 T = TypeVar("T")
 
-# How the note on p-values that are nominal begins: a report shows it among the checks, since nothing needs to be done.
-NOMINAL = "The combined p-value of"
+SCHEMA = 2
+# From this share of tied scores on, an attack hardly tells records apart.
+MANY_TIED = 0.9
 # At this level the table shows how many known non-members the attacks' own p-values flag.
 CHECK_LEVEL = 0.01
 
@@ -57,6 +59,7 @@ class Summary:
         self._power: EnoughReferences | None = None
         self._fits: dict[tuple[str, int], dict[str, Any]] = {}
         self._skipped: dict[str, str] = {}
+        self._told: list[Note] = []
 
     @property
     def attacks(self) -> list[str]:
@@ -99,54 +102,102 @@ class Summary:
         """Take in how the number of references bears on the power, if that could be measured."""
         self._power = power
 
+    def add_notes(self, notes: Iterable[Note]) -> None:
+        """Take in what is known beside the results; a note that is there already is not taken twice."""
+        self._told += [note for note in notes if note not in self._told]
+
+    @property
+    def best_attack(self) -> str:
+        """Name of the attack that finds most."""
+        return reach_verdict(self._assessments).attack
+
     @property
     def verdict(self) -> Verdict:
-        """What the run found."""
-        return reach_verdict(self._assessments)
+        """What the run found, in the light of all notes."""
+        return reach_verdict(self._assessments).with_notes(self.notes())
 
-    def notes(self) -> list[str]:
-        """What a reader must know beside the numbers, in plain words."""
-        notes = [self._left_out_attacks()] if self._skipped else []
+    def notes(self) -> list[Note]:
+        """What a reader must know beside the numbers."""
+        return [
+            *reach_verdict(self._assessments).notes(),
+            *self._told,
+            *self._reference_notes(),
+            *self._attack_notes(),
+            *self._size_notes(),
+        ]
+
+    def _reference_notes(self) -> Iterator[Note]:
+        """Are the references many enough, like the target, and which models were excluded."""
+        if (fewest := min(self._references)) < LEAST_REFERENCES:
+            yield Note(
+                "few-references",
+                "caution",
+                f"{fewest} reference{'s are' if fewest != 1 else ' is'} too few to exclude a leak. Train at least "
+                f"{LEAST_REFERENCES}; 16 or more find clearly more.",
+            )
+        for _, check in sorted(self._likeness.items()):
+            if check and check.warning:
+                yield Note("unlike-references", "caution", check.warning)
+        if self._power and self._power.warning:
+            yield Note("more-references", "info", self._power.warning)
         pairs = {target: models for target, models in self._left_out.items() if models}
         if pairs:
             target, models = min(pairs.items())
             more = len(pairs) - 1
-            others = f" (and likewise for {more} other target{'s' * (more > 1)})" if more else ""
-            which = ", ".join(map(str, models))
-            notes.append(
-                f"Model {which} is no reference of target {target}: it trained on the target's set or the complement, "
-                f"so it would give the answer away{others}."
+            others = f" ({more} other target{'s' * (more > 1)} likewise)" if more else ""
+            who, their = (
+                (f"Models {', '.join(map(str, models))} are excluded as references", "their training sets are")
+                if len(models) > 1
+                else (f"Model {models[0]} is excluded as a reference", "its training set is")
             )
+            yield Note(
+                "excluded-references",
+                "info",
+                f"{who} for target {target}: {their} the target's or its complement and would reveal membership"
+                f"{others}.",
+            )
+
+    def _attack_notes(self) -> Iterator[Note]:
+        """Which attacks could not run, tell little, or have p-values that do not hold."""
+        if self._skipped:
+            first, *others = dict.fromkeys(self._skipped.values())
+            more = " The other reasons are under `skipped` in metrics.json." if others else ""
+            yield Note("attacks-left-out", "info", f"Left out: {', '.join(self._skipped)}. {_sentence(first)}{more}")
+        tied = {name: min(a.tied for a in group) for name, group in self._assessments.items()}
+        names = [name for name, share in tied.items() if share > MANY_TIED]
+        if names:
+            # Where another attack tells records apart, the tied ones cost nothing.
+            severity: Severity = "caution" if len(names) == len(tied) else "info"
+            yield Note(
+                "tied-scores",
+                severity,
+                f"The scores of {', '.join(names)} tie at {100 * min(tied[name] for name in names):.0f} % of the "
+                "records or more, so they hardly tell records apart. Give logits or unrounded probabilities.",
+            )
+        wrong = {name: found for name in self._assessments if (found := self._refuted(name)) is not None}
+        if wrong:
+            flagged = "; ".join(_flagged_share(level, wrong) for level in dict.fromkeys(f[0] for f in wrong.values()))
+            yield Note(
+                "combined-p-value",
+                "info",
+                f"The combined p-value of {', '.join(wrong)} is miscalibrated here ({flagged}). Decisions use the "
+                "conformal p-value.",
+            )
+
+    def _size_notes(self) -> Iterator[Note]:
+        """Which rates the evaluated non-members and the population cannot show."""
         everyone = [a.metrics for group in self._assessments.values() for a in group]
         fewest = min(everyone, key=lambda m: m.n_non_members)
         poor = [point for point in fewest.operating if not point.resolved]
         if poor:
             rates = ", ".join(f"{100 * point.fpr:g} % (needs {point.needed:,})" for point in reversed(poor))
-            notes.append(
-                f"With {fewest.n_non_members:,} evaluated non-members there is no TPR at an FPR of {rates}: "
-                "the table leaves it out, metrics.json marks it."
+            yield Note(
+                "rates-unresolved",
+                "info",
+                f"{fewest.n_non_members:,} evaluated non-members are too few for a TPR at an FPR of {rates}.",
             )
-        warned = [check.warning for _, check in sorted(self._likeness.items()) if check]
-        warned.append(self._sizes_of[min(self._sizes_of)].warning)
-        notes += [_sentence(warning) for warning in warned if warning]
-        if (unnamed := self.verdict.unnamed) is not None:
-            notes.append(str(unnamed))
-        if self._power and self._power.warning:
-            notes.append(_sentence(self._power.warning))
-        wrong = {name: found for name in self._assessments if (found := self._refuted(name)) is not None}
-        if wrong:
-            accused = "; ".join(_accused(level, wrong) for level in dict.fromkeys(found[0] for found in wrong.values()))
-            notes.append(
-                f"{NOMINAL} {', '.join(wrong)} is nominal only: {accused}, so its threshold is not used. "
-                "All decisions are by the conformal p-value (log10_p_conformal), which holds; nothing needs to be done."
-            )
-        return notes
-
-    def _left_out_attacks(self) -> str:
-        """Name the attacks that were left out, and why the first was."""
-        first, *others = dict.fromkeys(self._skipped.values())
-        more = " Why the others were is under `skipped` in metrics.json." if others else ""
-        return f"Left out: {', '.join(self._skipped)}. {_sentence(first)}{more}"
+        if (warning := self._sizes_of[min(self._sizes_of)].warning) is not None:
+            yield Note("population-size", "info", warning)
 
     def _flagged(self, attack: str, level: float) -> SelfCheck | None:
         """How many known non-members of all targets the attack's combined p-value flags, if it has one."""
@@ -177,26 +228,15 @@ class Summary:
             group.sort(key=lambda a: a.metrics.target)
         attacks = {name: self._attack_json(name) for name in self._assessments}
         about = about | {"references": sorted(self._references), "population": sorted(self._sizes)}
-        notes = self.notes()
-        if "groups" in about:
-            notes.append(
-                f"The points come in {about['groups']:,} groups, and points of one group are no independent evidence: "
-                "one of each group, drawn at random, was evaluated."
-            )
-        clipped = about["signals"].get("clipped", 0)
-        if clipped:
-            notes.append(
-                f"{clipped:,} signals were probabilities of exactly 0 or 1 and were clipped, so what is beyond is "
-                "unknown: store logits where you can."
-            )
+        self.add_notes(_about_notes(about))
         contents = {
-            "schema": 1,
+            "schema": SCHEMA,
             "verdict": self.verdict.to_json(),
             "about": about,
             "attacks": attacks,
             "skipped": self._skipped,
             "diagnostics": self._diagnostics(),
-            "notes": notes,
+            "notes": [note.to_json() for note in self.notes()],
         }
         # What a reader of the file would get: lists, not tuples.
         plain: dict[str, Any] = json.loads(json.dumps(contents, allow_nan=False))
@@ -243,6 +283,23 @@ class Summary:
         return {"level": level, "flagged": share, "check_failed": refuted is not None}
 
 
+def _about_notes(about: dict[str, Any]) -> Iterator[Note]:
+    """What follows from what was run."""
+    if "groups" in about:
+        yield Note(
+            "groups",
+            "info",
+            f"The records form {about['groups']:,} groups. One record of each group, drawn at random, was evaluated, "
+            "since records of one group are not independent evidence.",
+        )
+    if clipped := about["signals"].get("clipped", 0):
+        yield Note(
+            "clipped-probabilities",
+            "info",
+            f"{clipped:,} signals were probabilities of exactly 0 or 1 and were clipped. Store logits where you can.",
+        )
+
+
 def if_possible(check: Callable[[], T]) -> T | None:
     """Make a check; one that needs more data than there are is left out, and must not end the run."""
     try:
@@ -287,11 +344,11 @@ def _mean(values: list[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _accused(level: float, wrong: dict[str, tuple[float, float]]) -> str:
-    """What share of the known non-members the attacks refuted at a level accuse: from the least to the most."""
+def _flagged_share(level: float, wrong: dict[str, tuple[float, float]]) -> str:
+    """What share of the known non-members the attacks refuted at a level flag: from the least to the most."""
     shares = sorted({f"{100 * share:.1f}" for at, share in wrong.values() if at == level}, key=float)
-    many = f" to {shares[-1]} % of the known non-members, depending on the attack" if len(shares) > 1 else ""
-    return f"promising {100 * level:g} %, it would accuse {shares[0]}" + (many or " % of the known non-members")
+    most = f" to {shares[-1]}" if len(shares) > 1 else ""
+    return f"it flags {shares[0]}{most} % of the known non-members at a nominal {100 * level:g} %"
 
 
 def _sentence(text: str) -> str:

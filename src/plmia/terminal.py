@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from plmia.frames import SHOWN_FPRS
+from plmia.notes import Note, doubts
 
 
 def stdout() -> Console:
@@ -60,8 +61,13 @@ def show_metrics(metrics: dict[str, Any], folder: Path) -> None:
     console.print(_headline(about), soft_wrap=True, markup=False)
     console.print(fitting_table(metrics, console))
     console.print(metrics["verdict"]["text"], style="bold", soft_wrap=True, markup=False)
-    for note in metrics["notes"]:
-        console.print(f"- {note}", markup=False, soft_wrap=True)
+    notes = [Note.from_json(note) for note in metrics["notes"]]
+    serious = doubts(notes)
+    for note in serious:
+        console.print(f"- {note.severity} ({note.code}): {note.text}", markup=False, soft_wrap=True)
+    for note in notes:
+        if note not in serious:
+            console.print(f"- {note.text}", markup=False, soft_wrap=True)
     names = ("report.html", "metrics.json", "scores.npz", "records.csv")
     files = "  ".join(str(folder / name) for name in names if (folder / name).exists())
     console.print(files, markup=False, soft_wrap=True)
@@ -112,11 +118,18 @@ def _headline(about: dict[str, Any]) -> str:
         f"{_range(about['references'])} reference{'s' * (about['references'] != [1])}",
         f"population {_range(about['population'])}",
     ]
-    if about.get("train_accuracy") is not None:
-        words.append(
-            f"accuracy {100 * about['train_accuracy']:.1f} % train, {100 * about['test_accuracy']:.1f} % held out"
-        )
-    return ", ".join(words)
+    return "\n".join([", ".join(words), *_accuracies(about.get("accuracy"))])
+
+
+def _accuracies(found: dict[str, Any] | None) -> Iterator[str]:
+    """Accuracy of the target beside that of its references."""
+    if found and found["measure"] == "accuracy":
+        target, others = (_accuracy(found[name]) for name in ("target", "references"))
+        yield f"accuracy on members and non-members: target {target}, references {others}"
+
+
+def _accuracy(pair: dict[str, float | None]) -> str:
+    return " and ".join("–" if value is None else f"{100 * value:.1f} %" for value in pair.values())
 
 
 def _range(values: list[int]) -> str:

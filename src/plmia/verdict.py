@@ -1,16 +1,26 @@
-"""The verdict in words: what the best attack finds, how surely, and how many records it names."""
+"""The verdict: what the best attack finds, how surely, how much it means, and whether the audit can be trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 from plmia.assessment import CONFIDENCE, Assessment
 from plmia.intervals import Interval, mean_rate
+from plmia.notes import Note, doubts
 from plmia.records import Naming
 
 T = TypeVar("T")
+
+Status = Literal["leak", "no_leak_shown", "inconclusive", "invalid"]
+Grade = Literal["barely measurable", "moderate", "severe"]
+HEADLINES: dict[Status, str] = {
+    "leak": "A leak was shown",
+    "no_leak_shown": "No leak was shown",
+    "inconclusive": "Inconclusive",
+    "invalid": "Invalid audit",
+}
 
 # The false-positive rate of the verdict: the first of these at which so many non-members may lie above the cut, or the
 # last if one may.
@@ -19,6 +29,16 @@ LEAST_ABOVE = 5
 # From so many targets on, the interval is that of their mean.
 MANY_TARGETS = 5
 VERDICT_FDR = 0.05
+# A leak worth worrying about finds so many times what guessing finds; an audit that cannot exclude it says nothing.
+WORRYING = 10.0
+# With fewer references attacks have little power, so "no leak shown" says little.
+LEAST_REFERENCES = 4
+# A leak has the last grade whose least multiple of chance, number of members found beyond chance, or area it is shown
+# to reach.
+GRADES: tuple[tuple[Grade, float, float, float], ...] = (
+    ("moderate", 2.0, 100.0, 0.6),
+    ("severe", 10.0, 1000.0, 0.8),
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +68,12 @@ class Verdict:
         Why nobody could be named, where the split is the reason.
     attacks : int
         How many attacks the interval holds for.
+    members : int
+        How many members were evaluated: records, or groups where records come in groups; mean over targets.
+    swapped : bool
+        Whether non-members score above members beyond chance, by some attack.
+    doubts : tuple of Note
+        What speaks against taking the numbers as they are, invalid ones first; see `with_notes`.
     """
 
     attack: str
@@ -60,50 +86,146 @@ class Verdict:
     auc: float = 0.0
     unnamed: Naming | None = None
     attacks: int = 1
+    members: int = 0
+    swapped: bool = False
+    doubts: tuple[Note, ...] = ()
+
+    def with_notes(self, notes: Iterable[Note]) -> Verdict:
+        """Return the verdict in the light of all notes of the run."""
+        return replace(self, doubts=tuple(doubts(notes)))
 
     @property
-    def leaks(self) -> bool:
+    def beats_chance(self) -> bool:
         """Whether some attack is shown to do better than guessing: in area, or in what the best of them finds.
 
         Each of the two is wrong without a leak in at most 2.5 % of runs.
         """
-        finds_more = self.interval is not None and self.fpr is not None and self.interval.low > self.fpr
-        return finds_more or self.auc > 0.5
+        return self._finds_more or self.auc > 0.5
+
+    @property
+    def _finds_more(self) -> bool:
+        return self.interval is not None and self.fpr is not None and self.interval.low > self.fpr
+
+    @property
+    def status(self) -> Status:
+        """What may be concluded, doubts considered."""
+        return status_of(self.beats_chance, self.doubts)
+
+    @property
+    def leaks(self) -> bool:
+        """Whether a leak was shown, and nothing says that the numbers are invalid."""
+        return self.status == "leak"
+
+    @property
+    def grade(self) -> Grade | None:
+        """How much a shown leak means: by the lower ends of its intervals, the least that it is shown to be."""
+        if not self.leaks:
+            return None
+        grade: Grade = "barely measurable"
+        low, chance = (self.interval.low, self.fpr) if self.interval and self.fpr else (0.0, 1.0)
+        for name, times, people, area in GRADES:
+            if low >= times * chance or (low - chance) * self.members >= people or self.auc >= area:
+                grade = name
+        return grade
+
+    def notes(self) -> Iterator[Note]:
+        """Yield what the numbers themselves say against or about them."""
+        if self.swapped and not self.beats_chance:
+            yield Note(
+                "members-swapped",
+                "invalid",
+                "Non-members score above members, beyond chance: members and non-members may be swapped. Check the "
+                "membership (True where the model trained on the record).",
+            )
+        if self.fpr is None:
+            yield Note(
+                "few-non-members",
+                "caution",
+                f"Too few non-members were evaluated for a true-positive rate at a false-positive rate of "
+                f"{100 * VERDICT_FPRS[-1]:g} %. Audit with more records: {round(1 / VERDICT_FPRS[-1])} evaluated "
+                "non-members are the least.",
+            )
+        elif self.interval is not None and self.interval.high >= WORRYING * self.fpr and not self.beats_chance:
+            yield Note(
+                "wide-interval",
+                "caution",
+                f"The audit cannot exclude a leak of {_percent(self.interval.high)} % at a false-positive rate of "
+                f"{100 * self.fpr:g} %, {WORRYING:g} times chance or more. Audit with more records.",
+            )
+        if self.unnamed is not None:
+            yield Note("records-unnamed", "info", str(self.unnamed))
+
+    @property
+    def headline(self) -> str:
+        """The status in a few words, with the grade of a leak."""
+        return headline(self.status, self.grade)
 
     def __str__(self) -> str:
-        records = _named(self.exposed)
-        if self.unnamed is not None:
-            records = "single records cannot be named with this split, which does not mean that nobody is exposed"
-        mean = f" on average over {self.targets} targets" if self.targets > 1 else ""
-        ranked = f"members score above non-members (AUC at least {100 * self.auc:.1f} %, guessing is 50 %)"
-        if self.fpr is None or self.tpr is None or self.interval is None:
-            shown = f"A leak was shown: {ranked}" if self.leaks else "No leak was shown"
-            return (
-                f"{shown}; too few non-members were evaluated to say what share of the training records is found; "
-                f"{records}."
+        if self.status == "invalid":
+            return f"{self.headline}: {_lower(self._first_doubt())}"
+        sentences = []
+        if self.status == "inconclusive":
+            sentences.append(self._first_doubt())
+        elif self.beats_chance and not self._finds_more:
+            sentences.append(
+                f"Members score above non-members (AUC at least {100 * self.auc:.1f} %, guessing is 50 %)."
             )
+        if self.interval is not None:
+            sentences.append(self._found())
+        first, *rest = [*sentences, self._identified()]
+        return " ".join([f"{self.headline}: {_lower(first)}", *rest])
+
+    def _first_doubt(self) -> str:
+        more = len(self.doubts) - 1
+        return self.doubts[0].text + (f" ({more} more {'reason' if more == 1 else 'reasons'} below.)" if more else "")
+
+    def _found(self) -> str:
+        """What the best attack finds."""
+        assert self.interval is not None  # noqa: S101 - the caller checked; these tell the type checker
+        assert self.fpr is not None  # noqa: S101
+        assert self.tpr is not None  # noqa: S101
+        low, high = (round(self.members * end) for end in (self.interval.low, self.interval.high))
+        people = f", {low:,} to {high:,} of {self.members:,}" if self.members else ""
         joint = ", for all attacks at once" if self.attacks > 1 else ""
-        found = (
-            f"With at most 1 false accusation in {round(1 / self.fpr):,} non-members, the best attack ({self.attack}) "
-            f"identifies {_percent(self.tpr)} % ({_percent(self.interval.low)} to {_percent(self.interval.high)} %"
-            f"{joint}) of the training records{mean}; {records}."
+        mean = f", on average over {self.targets} targets" if self.targets > 1 else ""
+        guessing = "" if self._finds_more else f" Guessing finds {100 * self.fpr:g} %."
+        return (
+            f"At a false-positive rate of {100 * self.fpr:g} %, {self.attack} identifies {_percent(self.tpr)} % of the "
+            f"training records{mean} (95 % CI {_percent(self.interval.low)} to {_percent(self.interval.high)} %"
+            f"{people}{joint}).{guessing}"
         )
-        if self.interval.low > self.fpr:
-            return found
-        if self.leaks:
-            return f"A leak was shown: {ranked}. {found}"
-        return f"No leak was shown: guessing would find {100 * self.fpr:g} %. {found}"
+
+    def _identified(self) -> str:
+        """How many records are named as members, and how many of these may be wrong."""
+        rate = f"{100 * VERDICT_FDR:g} %"
+        if self.unnamed is not None:
+            return "No individual record can be identified with this population, which is not evidence of safety."
+        if self.exposed == 0:
+            return f"No individual record is identified at a false discovery rate of {rate}."
+        number = (
+            f"{self.exposed:,.0f}"
+            if self.exposed == round(self.exposed) or self.exposed >= 10
+            else (f"{self.exposed:.1f}")
+        )
+        are = "record is" if self.exposed == 1 else "records are"
+        return f"{number} individual {are} identified at a false discovery rate of {rate}."
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
         return {
+            "status": self.status,
+            "grade": self.grade,
+            "headline": self.headline,
             "text": str(self),
+            "beats_chance": self.beats_chance,
             "leak_shown": self.leaks,
+            "doubts": [note.code for note in self.doubts],
             "auc_low": self.auc,
             "attack": self.attack,
             "fpr": self.fpr,
             "tpr": self.tpr,
             "interval": self.interval.to_json() if self.interval else None,
+            "members": self.members,
             "exposed": self.exposed,
             "least_exposed": self.least,
             "unnamed": self.unnamed.to_json() if self.unnamed else None,
@@ -113,20 +235,37 @@ class Verdict:
         }
 
 
+def status_of(beats_chance: bool, notes: Iterable[Note]) -> Status:
+    """Conclude from what was measured and from all notes of a run.
+
+    A caution weakens what an audit can exclude, not what it shows: a shown leak stays shown.
+    """
+    severities = {note.severity for note in notes}
+    if "invalid" in severities:
+        return "invalid"
+    if beats_chance:
+        return "leak"
+    return "inconclusive" if "caution" in severities else "no_leak_shown"
+
+
+def headline(status: Status, grade: Grade | None) -> str:
+    """The status in a few words, with the grade of a leak."""
+    return f"{HEADLINES[status]} ({grade})" if grade else HEADLINES[status]
+
+
 def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
     """Pick the attack that finds most members and say what it finds.
 
     Parameters
     ----------
     assessments : mapping of str to sequence of Assessment
-        Of every attack, one a target, the same targets for all.
+        Of every attack, one per target, the same targets for all.
     """
     everything = [assessment for group in assessments.values() for assessment in group]
     fewest = min(a.metrics.n_non_members for a in everything)
     fpr = next((f for f in VERDICT_FPRS if f * fewest >= LEAST_ABOVE), None)
     if fpr is None and fewest >= 1 / VERDICT_FPRS[-1]:
         fpr = VERDICT_FPRS[-1]  # a wide interval says more than none
-    auc = max(a.joint_auc.low for a in everything)
 
     def found(name: str) -> tuple[float, float]:
         group = assessments[name]
@@ -137,9 +276,22 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
     group = assessments[best]
     exposures = [next(e for e in a.exposures if e.fdr == VERDICT_FDR) for a in group]
     exposed, least = sum(e.n_discoveries for e in exposures) / len(group), max(e.least for e in exposures)
-    unnamed = _unnamed(group) if exposed == 0 and least > 1 else None
+    verdict = Verdict(
+        best,
+        None,
+        None,
+        None,
+        exposed,
+        least,
+        len(group),
+        auc=max(a.joint_auc.low for a in everything),
+        unnamed=_unnamed(group) if exposed == 0 and least > 1 else None,
+        attacks=len(assessments),
+        members=round(sum(a.metrics.n_members for a in group) / len(group)),
+        swapped=any(a.below_chance for a in everything),
+    )
     if fpr is None:
-        return Verdict(best, None, None, None, exposed, least, len(group), auc, unnamed, len(assessments))
+        return verdict
     rates = [a.metrics.tpr_at(fpr).tpr for a in group]
     if len(group) < MANY_TARGETS:
         # All joint intervals hold at once, so their mean ends bound the mean over these targets.
@@ -147,8 +299,7 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
     else:
         mean = mean_rate([a.metrics.tpr_at(fpr) for a in group], 1 - (1 - CONFIDENCE) / len(assessments))
         low, high = mean.low, mean.high
-    interval, tpr = Interval(low, high, CONFIDENCE), sum(rates) / len(rates)
-    return Verdict(best, fpr, tpr, interval, exposed, least, len(group), auc, unnamed, len(assessments))
+    return replace(verdict, fpr=fpr, tpr=sum(rates) / len(rates), interval=Interval(low, high, CONFIDENCE))
 
 
 def strongest(candidates: Iterable[T], found: Callable[[T], tuple[float, ...]]) -> T:
@@ -176,19 +327,12 @@ def _unnamed(group: Sequence[Assessment]) -> Naming:
     return max(map(naming, group), key=lambda found: found.standing)
 
 
-def _named(exposed: float) -> str:
-    """How many records are named as members, and how many of these may be wrong."""
-    number, rate = (
-        f"{exposed:,.0f}" if exposed == round(exposed) or exposed >= 10 else f"{exposed:.1f}",
-        100 * VERDICT_FDR,
-    )
-    if exposed <= 1:
-        who = "no record" if exposed == 0 else f"{number} record"
-        return f"{who} is named as a member at a false discovery rate of {rate:g} %"
-    return f"{number} records are named as members, of which at most {rate:g} % are expected to be wrong"
-
-
 def _percent(rate: float) -> str:
     """Two significant digits or one decimal, whichever is finer: 9.1, 0.052, 0."""
     value = 100 * rate
     return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.2g}"
+
+
+def _lower(sentence: str) -> str:
+    """The sentence behind a colon: its first letter small, unless a name begins it."""
+    return sentence if sentence[:2].isupper() else f"{sentence[:1].lower()}{sentence[1:]}"

@@ -37,7 +37,7 @@ def test_a_model_that_leaks_fails_with_3_and_one_that_does_not_passes_with_0(
     leaking = run(points=2_000, shift=4.0)
     failed = command("gate", leaking, "--max-tpr", 0.1, "--at-fpr", 0.01)
     assert failed.exit_code == 3
-    assert failed.stdout.startswith("FAIL: with at most 1 % false accusations, ")
+    assert failed.stdout.startswith("FAIL: ")
     tight = run(points=2_000, shift=0.0)
     passed = command("gate", tight, "--max-tpr", 0.1, "--at-fpr", 0.01)
     assert passed.exit_code == 0, passed.output
@@ -61,6 +61,78 @@ def test_the_interval_s_upper_end_decides_for_all_attacks_and_targets_at_once(
     shown = json.loads(command("gate", folder, "--max-tpr", just_above, "--at-fpr", 0.01, "--json").stdout)
     assert shown["passed"] is True
     assert shown["worst"]["high"] == worst
+
+
+UNLIKE = ("--max-tpr", 0.5, "--at-fpr", 0.01)
+
+
+def unlike(path: Path, tmp_path: Path) -> Path:
+    """Signals whose target is far more confident everywhere than its references."""
+    with np.load(path) as arrays:
+        signals = arrays["signals"].copy()
+        signals[0] += 3.0
+        np.savez(tmp_path / "unlike.npz", **(dict(arrays) | {"signals": signals}))
+    return tmp_path / "unlike.npz"
+
+
+def test_an_audit_that_doubts_itself_does_not_pass(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    path = unlike(signals_file(points=2_000, shift=0.0), tmp_path)
+    assert command("score", path, "-o", tmp_path / "out", "--quiet").exit_code == 0
+    verdict = json.loads((tmp_path / "out" / "metrics.json").read_text())["verdict"]
+    assert verdict["status"] == "inconclusive"
+    assert verdict["doubts"] == ["unlike-references"]
+    stopped = command("gate", tmp_path / "out", *UNLIKE)
+    assert stopped.exit_code == 2
+    assert stopped.stdout.startswith("UNDECIDED: ")
+    assert "--accept unlike-references" in stopped.stdout
+    assert len(stopped.stdout) < 400
+    shown = json.loads(command("gate", tmp_path / "out", *UNLIKE, "--json").stdout)
+    assert (shown["passed"], shown["outcome"], shown["status"]) == (False, "undecided", "inconclusive")
+    accepted = command("gate", tmp_path / "out", *UNLIKE, "--accept", "unlike-references", "--json")
+    assert accepted.exit_code == 0
+    shown = json.loads(accepted.stdout)
+    assert (shown["status"], shown["doubts"], shown["accepted"]) == ("no_leak_shown", [], ["unlike-references"])
+    assert command("gate", tmp_path / "out", *UNLIKE, "--accept", "few-references").exit_code == 2
+
+
+def test_a_leak_shown_with_unlike_references_stays_shown(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    path = unlike(signals_file(points=2_000, shift=4.0), tmp_path)
+    assert command("score", path, "-o", tmp_path / "out", "--quiet").exit_code == 0
+    verdict = json.loads((tmp_path / "out" / "metrics.json").read_text())["verdict"]
+    assert (verdict["status"], verdict["doubts"]) == ("leak", ["unlike-references"])
+    assert command("gate", tmp_path / "out", "--max-tpr", 0.1, "--at-fpr", 0.01).exit_code == 3
+    allowed = ("--max-tpr", 0.9999, "--at-fpr", 0.01)
+    assert command("gate", tmp_path / "out", *allowed).exit_code == 2, "what stays below the limit proves nothing"
+    assert command("gate", tmp_path / "out", *allowed, "--accept", "unlike-references").exit_code == 0
+
+
+def test_an_invalid_audit_neither_passes_nor_fails(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    with np.load(signals_file(points=2_000, shift=4.0)) as arrays:
+        members = arrays["membership"].copy()
+        members[:2] = ~members[:2]
+        np.savez(tmp_path / "swapped.npz", **(dict(arrays) | {"membership": members}))
+    assert command("score", tmp_path / "swapped.npz", "-o", tmp_path / "out", "--quiet").exit_code == 0
+    for limit in (0.1, 0.99):
+        result = command("gate", tmp_path / "out", "--max-tpr", limit, "--at-fpr", 0.01)
+        assert result.exit_code == 2
+        assert "members-swapped" in result.stdout
+
+
+@pytest.mark.parametrize(("options", "code"), [({"models": 4}, "few-references"), ({"points": 600}, "wide-interval")])
+def test_an_audit_that_excludes_nothing_is_inconclusive(
+    options: Any, code: str, run: Callable[..., Path], command: Run
+) -> None:
+    folder = run(**({"points": 2_000, "shift": 0.0} | options))
+    verdict = json.loads((folder / "metrics.json").read_text())["verdict"]
+    assert verdict["status"] == "inconclusive"
+    assert code in verdict["doubts"]
+    assert command("gate", folder, *UNLIKE).exit_code == 2
+
+
+def test_an_attack_without_references_alone_excludes_nothing(run: Callable[..., Path], command: Run) -> None:
+    folder = run("--attack", "attack-p", points=2_000, shift=0.0)
+    assert command("gate", folder, *UNLIKE).exit_code == 2
+    assert command("gate", folder, *UNLIKE, "--accept", "weak-attacks").exit_code == 0
 
 
 def test_of_attacks_that_tie_gate_and_compare_name_the_one_of_the_verdict(
@@ -89,6 +161,7 @@ def test_one_attack_may_be_named_and_quiet_prints_nothing(run: Callable[..., Pat
         (("--max-tpr", 2, "--at-fpr", 0.01), "--max-tpr is 2: give a rate between 0 and 1"),
         (("--max-tpr", 0.01, "--at-fpr", 0.01), "no model would pass"),
         (("--max-tpr", 0.5, "--at-fpr", 0.01, "--attack", "lirra"), "'lirra' is not among the results"),
+        (("--max-tpr", 0.5, "--at-fpr", 0.01, "--accept", "unlike-reference"), "did you mean 'unlike-references'?"),
     ],
 )
 def test_what_cannot_be_decided_is_an_error_and_not_a_pass(

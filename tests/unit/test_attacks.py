@@ -120,7 +120,8 @@ def test_a_rate_that_any_target_cannot_resolve_is_explained():
     for result in attack_targets(data, [Attack("mine", Loss(), BinaryVote())], [0, 2], Setup()):
         summary.add(result)
     fewest = min(m["n_non_members"] for m in summary.to_json({"signals": {}})["attacks"]["mine"]["per_target"])
-    assert any(f"With {fewest:,} evaluated non-members" in note for note in summary.notes())
+    (note,) = (note for note in summary.notes() if note.code == "rates-unresolved")
+    assert note.text.startswith(f"{fewest:,} evaluated non-members")
 
 
 def test_clipped_signals_are_told():
@@ -128,4 +129,4 @@ def test_clipped_signals_are_told():
     for result in attack_targets(signals(), [Attack("mine", Loss(), BinaryVote())], [0], Setup()):
         summary.add(result)
     notes = summary.to_json({"signals": {"clipped": 1234}})["notes"]
-    assert any("1,234 signals were probabilities of exactly 0 or 1" in note for note in notes)
+    assert [note["text"][:5] for note in notes if note["code"] == "clipped-probabilities"] == ["1,234"]

@@ -367,19 +367,20 @@ def test_members_must_not_cut_groups(tmp_path: Path) -> None:
         audit(recipe, tmp_path / "run", target=GivenTarget(few, NOISE), groups=PAIRED)
 
 
+def codes(notes: Any) -> list[str]:
+    return [note.code for note in notes]
+
+
 @pytest.mark.parametrize("groups", [None, PAIRED])
 def test_inverted_members_are_suspected_before_and_after(groups: Any, tmp_path: Path) -> None:
     members = np.random.default_rng(5).permutation(N // 2)[PAIRED] < 30
     given = GivenTarget(~members, NOISE - 3 + 6 * members)
-    with pytest.warns(
-        UserWarning, match="is right and sure more often at points called non-members .* is not inverted"
-    ):
+    with pytest.warns(UserWarning, match="inverted"):
         found = audit(Leaky(), tmp_path / "run", target=given, groups=groups, attacks=[plmia.PL_MIA])
-    assert "\n- The given target is right and sure more often at points called non-members (100.0 %) than at" in repr(
-        found
-    )
-    assert "is not inverted" in found._repr_html_()
-    assert set(found.metrics["about"]["cautions"]) <= set(found.metrics["notes"])
+    assert found.metrics["verdict"]["status"] == "invalid"
+    assert "members-swapped" in found.metrics["verdict"]["doubts"]
+    assert "(100.0 %)" in repr(found)
+    assert "inverted" in found._repr_html_()
     assert repr(plmia.SavedResults(tmp_path / "run"))[len("SavedResults") :] == repr(found)[len("Audit") :]
 
 
@@ -389,36 +390,56 @@ def test_points_of_one_group_are_one_piece_of_evidence() -> None:
     members = tens % 2 == 0
     given = GivenTarget(members, np.where(members & (np.arange(N) % 10 < 5), -2.0, 2.0) + NOISE / 9)
     plans = [AuditPlan(LabelledData(X, Y, groups), Leaky(), 8, (View(),), target=given) for groups in (tens, None)]
-    assert ["is not inverted" in str(plan.warnings()) for plan in plans] == [False, True]
+    assert ["members-swapped" in codes(plan.notes()) for plan in plans] == [False, True]
 
 
 def test_another_share_of_members_is_said_and_can_be_had(tmp_path: Path) -> None:
     members = np.random.default_rng(5).permutation(N) < 90
     given = GivenTarget(members, NOISE + 6 * members)
-    says = r"trained on 75 % of the points, its references on 50 %: they are trained on less .*_point\(120, 17, 13, "
-    with pytest.warns(UserWarning, match=says):
+    with pytest.warns(UserWarning, match=r"75 % of the points, its references on 50 %.*_point\(120, 17, 13, "):
         found = audit(Leaky(), tmp_path / "run", target=given, references=16)
-    assert "The target trained on 75 % of the points" in repr(found)
+    assert "other-share" in found.metrics["verdict"]["doubts"]
     design = plmia.exact_k_per_point(120, 17, 13, np.random.default_rng(0))
     found = audit(Leaky(), tmp_path / "other", target=given, references=16, design=design)
-    assert "cautions" not in found.metrics["about"]
+    assert "other-share" not in found.metrics["verdict"]["doubts"]
 
 
-@pytest.mark.parametrize(
-    ("references", "says"), [(2, "cannot be checked with 2: 4 are needed"), (4, "checked with 4 of them"), (16, None)]
-)
-def test_too_few_references_to_know_a_given_target_are_said(references: int, says: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("references", "severity"), [(2, "caution"), (4, "info"), (16, None)])
+def test_too_few_references_to_know_a_given_target_are_said(
+    references: int, severity: str | None, tmp_path: Path
+) -> None:
     given = GivenTarget(GIVEN, NOISE + 6 * GIVEN)
     found = audit(Leaky(), tmp_path / "run", target=given, references=references, attacks=[plmia.RMIA])
-    assert (says in repr(found)) if says else "\n" not in repr(found)
+    said = [note["severity"] for note in found.metrics["notes"] if note["code"] == "likeness-unchecked"]
+    assert said == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize("given", ["model", "conf", None])
+def test_the_accuracy_of_the_target_stands_beside_that_of_its_references(given: str | None, tmp_path: Path) -> None:
+    fitted = DecisionTreeClassifier(random_state=0).fit(X[GIVEN], Y[GIVEN])
+    target = None
+    if given is not None:
+        target = GivenTarget(GIVEN, model=fitted) if given == "model" else GivenTarget(GIVEN, NOISE + 6 * GIVEN)
+    found = audit(DecisionTreeClassifier(), tmp_path / "run", target=target, references=4).metrics["about"]["accuracy"]
+    assert found["measure"] == ("true label above one half" if given == "conf" else "accuracy")
+    expected = found["target"]
+    if given == "model":
+        expected = {"members": fitted.score(X[GIVEN], Y[GIVEN]), "non_members": fitted.score(X[~GIVEN], Y[~GIVEN])}
+    elif given == "conf":
+        right = np.asarray(NOISE + 6 * GIVEN) > 0
+        expected = {"members": right[GIVEN].mean(), "non_members": right[~GIVEN].mean()}
+    assert found["target"] == pytest.approx(expected)
+    assert found["references"]["members"] > found["references"]["non_members"]
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Target's accuracy" in page or "Target&#39;s accuracy" in page
 
 
 def test_a_target_of_another_kind_is_unlike_its_references(tmp_path: Path) -> None:
     """References are right and sure at all members and half of the others, the target everywhere."""
     given = GivenTarget(GIVEN, NOISE + 6)
     found = audit(Leaky(), tmp_path / "run", target=given, references=16, attacks=[plmia.PL_MIA])
-    assert "- The target answers unlike its references" in repr(found)
-    assert "at 100.0 % of its members and 100.0 % of its non-members, they at 100.0 % and" in repr(found)
+    assert "answers-unlike-references" in found.metrics["verdict"]["doubts"]
+    assert "100.0 % of its members and 100.0 % of its non-members" in repr(found)
 
 
 # Refusals and warnings -----------------------------------------------------------------------------------------------
@@ -453,7 +474,7 @@ def test_bad_input_is_refused_before_training(change: Any, kind: Any, says: str,
 
 
 def test_attacks_that_were_not_asked_for_and_lack_references_are_left_out(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="lira, pl-mia-plus, pl-mia, pl-mia-pooled will be left out: some point has 1"):
+    with pytest.warns(UserWarning, match="left out: lira, pl-mia-plus, pl-mia, pl-mia-pooled"):
         found = audit(Leaky(), tmp_path / "run", references=2, attacks=None)
     assert list(found.metrics["attacks"]) == ["attack-p", "attack-r", "rmia", "pl-mia-eb"]
     assert set(found.metrics["skipped"]) == {"lira", "lira-fixed", "pl-mia-plus", "pl-mia", "pl-mia-pooled"}
@@ -469,8 +490,9 @@ def test_a_class_that_some_model_would_not_see_is_named(tmp_path: Path) -> None:
 def test_copies_on_both_sides_are_counted(tmp_path: Path) -> None:
     copied = X.copy()
     copied[60:65] = copied[:5]
-    with pytest.warns(UserWarning, match="^10 points are copies of others on the other side of a split"):
-        audit(Leaky(), tmp_path / "run", X=copied)
+    with pytest.warns(UserWarning, match="^10 of 120 records have exact copies on the other side"):
+        found = audit(Leaky(), tmp_path / "run", X=copied)
+    assert [note["severity"] for note in found.metrics["notes"] if note["code"] == "split-copies"] == ["caution"]
     together = np.arange(N)
     together[60:65] = together[:5]
     with warnings.catch_warnings():

@@ -37,6 +37,7 @@ from plmia.report.summary import attack_rows, audited, check_notes, next_step, s
 from plmia.report.trends import trends_figure
 from plmia.results import run_attacks
 from plmia.signals import Signals
+from plmia.verdict import Grade, Status
 
 NAMES = ("attack-r", "lira", "pl-mia", "rmia")
 
@@ -274,9 +275,9 @@ def test_the_first_screen_says_what_the_json_says(content: Content) -> None:
     assert verdict["fpr"] is not None
     assert shown["Members"] == percent(verdict["tpr"])
     if verdict["unnamed"] is None:
-        assert shown["Records"].replace(",", "") in (f"{verdict['exposed']:.0f}", f"{verdict['exposed']:.1f}")
+        assert shown["Individual"].replace(",", "") in (f"{verdict['exposed']:.0f}", f"{verdict['exposed']:.1f}")
     else:
-        assert shown["Records"] == "cannot be named"
+        assert shown["Individual"] == "none can be"
     assert shown["Area"] == percent(content.metrics["attacks"][verdict["attack"]]["auc"]["mean"])
     assert "for all attacks at once" in tiles(content)[0]["note"]
     facts = dict(audited(content))
@@ -287,10 +288,10 @@ def test_the_first_screen_says_what_the_json_says(content: Content) -> None:
     said = warnings(content)
     kinds = [kind for kind, _ in said]
     assert kinds == sorted(kinds, reverse=True), "warnings first"
-    assert any("population of 150" in text for kind, text in said if kind == "warning")
-    assert not any("threshold is not used" in text for _, text in said), "nothing needs to be done: see the checks"
-    assert ["threshold is not used" in text for text in check_notes(content)] == [True]
-    assert len({text for _, text in said}) == len(said)
+    assert [kind for kind, note in said if note.code == "population-size"] == ["note"]
+    assert not any(note.code == "combined-p-value" for _, note in said), "nothing needs to be done: see the checks"
+    assert len(check_notes(content)) == 1
+    assert len({note.text for _, note in said}) == len(said)
     assert [row["name"] for row in attack_rows(content)] == list(NAMES)
 
 
@@ -298,14 +299,26 @@ def test_copies_in_the_data_are_told(folder: Path) -> None:
     X = np.arange(6000.0).reshape(3000, 2)
     X[5] = X[6]
     data = LabelledData(X, np.arange(3000) % 2)
-    assert any("2 records are exact copies" in text for _, text in warnings(read_content(folder, Extras(data))))
+    (note,) = (note for _, note in warnings(read_content(folder, Extras(data))) if note.code == "split-copies")
+    assert note.text.startswith("2 records")
 
 
 @pytest.mark.parametrize(
-    ("leak", "fpr", "word"), [(True, 0.01, "leak"), (False, 0.01, "none"), (False, None, "unknown")]
+    ("found", "grade", "style"),
+    [
+        ("leak", "severe", "leak severe"),
+        ("leak", "moderate", "leak moderate"),
+        ("leak", "barely measurable", "leak barely"),
+        ("no_leak_shown", None, "none"),
+        ("inconclusive", None, "doubtful"),
+        ("invalid", None, "invalid"),
+    ],
 )
-def test_the_status_has_three_values(leak: bool, fpr: float | None, word: str) -> None:
-    assert status({"leak_shown": leak, "fpr": fpr})[0] == word
+def test_only_a_clean_audit_is_green(found: Status, grade: Grade | None, style: str) -> None:
+    assert status({"status": found, "grade": grade, "headline": "Head"}) == (style, "Head")
+    rules = [line for line in asset("style.css").splitlines() if line.startswith("main>section.verdict.")]
+    green = {rule.partition("{")[0].removeprefix("main>section.verdict.") for rule in rules if "green" in rule}
+    assert (style in green) == (found == "no_leak_shown")
 
 
 def test_the_page_is_the_same_every_time_and_figures_lie_beside_it(copied: Path, signals: Signals) -> None:
@@ -434,13 +447,15 @@ def test_texts_are_checked_by_the_data_beside_them(copied: Path, tmp_path: Path)
     assert read_extras(path, data).data is data
 
 
-def test_the_accuracy_on_the_first_screen_is_the_targets_own(content: Content) -> None:
-    training = {model: {"train_accuracy": 0.8, "test_accuracy": 0.6} for model in range(4)}
-    training[3] = {"train_accuracy": 1.0, "test_accuracy": 0.4}
-    facts = dict(audited(Content(content.saved, "pl-mia", 3, content.extras, training)))
-    assert "accuracy of the target 100.0\u00a0% on its own records, 40.0\u00a0% on others" in facts["Model"]
-    assert "mean accuracy of 4 models 85.0\u00a0% on their own records, 55.0\u00a0% on others" in facts["Model"]
-    assert facts["Target"].startswith("2 models in turn;")
+def test_the_accuracy_on_the_first_screen_is_the_targets_own(copied: Path) -> None:
+    accuracy = {
+        "measure": "accuracy",
+        "target": {"members": 1.0, "non_members": 0.4},
+        "references": {"members": 0.8, "non_members": 0.6},
+    }
+    facts = dict(audited(edited(copied, lambda metrics: metrics["about"].update(accuracy=accuracy))))
+    assert facts["Target's accuracy"] == "100.0\u00a0% on members, 40.0\u00a0% on non-members"
+    assert facts["References' accuracy"] == "80.0\u00a0% on members, 60.0\u00a0% on non-members"
 
 
 def test_a_target_that_was_given_is_called_so(copied: Path) -> None:
@@ -459,16 +474,9 @@ def test_less_fit_is_advised_only_where_there_is_more_fit(content: Content, othe
     assert "less fit to single records" in next_step(content), "nothing is known of these models"
 
 
-@pytest.mark.parametrize(
-    ("leak", "text", "words"),
-    [
-        (True, "A leak was shown: members score above. With 3.3 %.", "Members score above. With 3.3\u00a0%."),
-        (False, "No leak was shown: guessing would find 1 %. So.", "Guessing would find 1\u00a0%. So."),
-        (True, "With at most 1 in 100.", "With at most 1 in 100."),
-    ],
-)
-def test_the_verdict_does_not_repeat_its_heading(leak: bool, text: str, words: str) -> None:
-    assert verdict_words({"leak_shown": leak, "fpr": 0.01, "text": text}) == words
+def test_the_verdict_does_not_repeat_its_heading() -> None:
+    verdict = {"headline": "A leak was shown (severe)", "text": "A leak was shown (severe): members. With 3.3 %."}
+    assert verdict_words(verdict) == "Members. With 3.3\u00a0%."
 
 
 def test_an_attack_that_finds_less_than_guessing_is_healthy(content: Content) -> None:

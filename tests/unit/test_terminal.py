@@ -38,7 +38,10 @@ def metrics_of(std=0.0123, resolved=True, names=("lira", "pl-mia-pooled")):
         },
         "attacks": dict.fromkeys(names, attack),
         "verdict": {"text": "The verdict."},
-        "notes": ["A note."],
+        "notes": [
+            {"code": "groups", "severity": "info", "text": "A note."},
+            {"code": "unlike-references", "severity": "caution", "text": "A doubt."},
+        ],
     }
 
 
@@ -65,6 +68,24 @@ def test_one_reference_is_one_reference(stream, tmp_path):
         metrics["about"]["references"] = references
         show_metrics(metrics, tmp_path)
         assert f" {words}" in out.getvalue()
+
+
+def test_doubts_stand_before_other_notes_with_their_codes(stream, tmp_path):
+    out = stream(False)
+    show_metrics(metrics_of(), tmp_path)
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("- ")]
+    assert lines == ["- caution (unlike-references): A doubt.", "- A note."]
+
+
+def test_accuracies_of_target_and_references_are_shown(stream, tmp_path):
+    out, metrics = stream(False), metrics_of()
+    metrics["about"]["accuracy"] = {
+        "measure": "accuracy",
+        "target": {"members": 1.0, "non_members": 0.5},
+        "references": {"members": 0.9, "non_members": None},
+    }
+    show_metrics(metrics, tmp_path)
+    assert "target 100.0 % and 50.0 %, references 90.0 % and –" in out.getvalue()
 
 
 # Colours -------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from plmia.design import DesignKind, MembershipDesign
 from plmia.engines import Engine, Ray
 from plmia.errors import DataError, TrainingError, some
 from plmia.evaluation import Setup
+from plmia.notes import Note
 from plmia.progress import Meter
 from plmia.recipes.named import parse_recipe
 from plmia.recipes.recipe import Trained, views_for
@@ -179,11 +180,11 @@ def perform(
     quiet: bool,
     show_records: bool = True,
     extras: Extras | None = None,
-    notes: Sequence[str] = (),
+    notes: Sequence[Note] = (),
 ) -> None:
     """Run the audit, show progress, print the result."""
     console = None if quiet else stderr()
-    _say(console, [*notes, *plan.warnings()])
+    _say(console, [note.text for note in (*notes, *plan.notes())])
     _say(console, open_store(plan, folder).problems())
     with Meter("training", plan.references + 1, console) as meter:
         accuracies = _Accuracies(meter)

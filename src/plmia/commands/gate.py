@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import click
 
 from plmia.errors import PlmiaError
 from plmia.intervals import Interval, tpr_interval
+from plmia.notes import CODES, doubts
 from plmia.saved import SavedResults
 from plmia.terminal import stdout
-from plmia.verdict import strongest
+from plmia.verdict import status_of, strongest
 
-FAILED = 3
+UNDECIDED, FAILED = 2, 3
 
 
 @click.command()
@@ -21,7 +23,14 @@ FAILED = 3
 @click.option("--max-tpr", required=True, type=float, metavar="RATE", help="Largest share of members found: 0.02.")
 @click.option("--at-fpr", required=True, type=float, metavar="RATE", help="At this false-positive rate: 0.001.")
 @click.option("--attack", "names", multiple=True, metavar="NAME", help="Attack that must stay below; all by default.")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="That nothing bad passes.")
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="Confidence level of the upper bound.")
+@click.option(
+    "--accept",
+    "accepted",
+    multiple=True,
+    metavar="CODE",
+    help="Pass although this check failed; may be given several times.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a sentence.")
 @click.option("--quiet", is_flag=True, help="Print nothing: the exit code tells.")
 @click.pass_context
@@ -32,6 +41,7 @@ def gate(
     at_fpr: float,
     names: tuple[str, ...],
     confidence: float,
+    accepted: tuple[str, ...],
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -39,12 +49,15 @@ def gate(
 
     RUN is the output folder of plmia audit or plmia score. The gate passes (exit code 0) only if every attack on every
     target is shown to find at most --max-tpr of the members at a false-positive rate of --at-fpr: the upper end of its
-    interval counts, and all intervals hold at once. Fewer non-members than the rate needs are an error (exit code 2).
+    interval counts, and all intervals hold at once. An audit that is inconclusive or invalid, or a pass that a failed
+    check puts in doubt, cannot be decided (exit code 2), unless --accept names the checks. Fewer non-members than the
+    rate needs are an error (exit code 2).
 
     \b
     Examples:
       plmia gate run --max-tpr 0.02 --at-fpr 0.001
       plmia gate run --max-tpr 0.05 --at-fpr 0.01 --attack pl-mia --json
+      plmia gate run --max-tpr 0.05 --at-fpr 0.01 --accept unlike-references
     """  # noqa: D301 - click wants the control character itself
     for name, rate in (("--max-tpr", max_tpr), ("--at-fpr", at_fpr), ("--confidence", confidence)):
         if not 0 < rate < 1:
@@ -54,23 +67,46 @@ def gate(
             f"--max-tpr {max_tpr:g} is not above --at-fpr {at_fpr:g}, which guessing finds, so no model would pass: "
             "allow more"
         )
+    for code in accepted:
+        if code not in CODES:
+            near = difflib.get_close_matches(code, CODES, 1)
+            raise PlmiaError(f"there is no check {code!r}: {f'did you mean {near[0]!r}?' if near else 'see the notes'}")
     saved = SavedResults(run)
     found = _intervals(saved, list(dict.fromkeys(names)) or saved.attacks, at_fpr, confidence)
     attack, target = worst_of = strongest(found, lambda key: (found[key][1].high, found[key][0], found[key][2]))
     tpr, interval, _ = found[worst_of]
-    passed = interval.high <= max_tpr
+    within = interval.high <= max_tpr
+    open_doubts = [note for note in doubts(saved.notes) if note.code not in accepted]
+    status = status_of(bool(saved.metrics["verdict"]["beats_chance"]), open_doubts)
+    # A failed check costs power: what exceeds the limit fails all the same, what stays below it proves nothing.
+    undecided = status in ("invalid", "inconclusive") or (within and bool(open_doubts))
+    outcome = "UNDECIDED" if undecided else "PASS" if within else "FAIL"
     text = (
-        f"{'PASS' if passed else 'FAIL'}: with at most {100 * at_fpr:g} % false accusations, {attack} identifies "
-        f"{100 * tpr:.2f} % of the training records of target {target}, at most {100 * interval.high:.2f} % with "
-        f"{100 * confidence:g} % confidence; {100 * max_tpr:g} % are allowed."
+        f"{outcome}: at a false-positive rate of {100 * at_fpr:g} %, {attack} identifies {100 * tpr:.2f} % of the "
+        f"training records of target {target}, at most {100 * interval.high:.2f} % with {100 * confidence:g} % "
+        f"confidence; {100 * max_tpr:g} % are allowed."
     )
+    if undecided:
+        codes = " ".join(f"--accept {code}" for code in dict.fromkeys(note.code for note in open_doubts))
+        text = f"{outcome}: {open_doubts[0].text} Correct that and audit again, or decide with {codes}."
     if as_json:
         worst = {"attack": attack, "target": target, "tpr": tpr, "low": interval.low, "high": interval.high}
-        click.echo(json.dumps({"passed": passed, "max_tpr": max_tpr, "at_fpr": at_fpr, "worst": worst, "text": text}))
+        shown = {
+            "passed": outcome == "PASS",
+            "outcome": outcome.lower(),
+            "status": status,
+            "doubts": [note.code for note in open_doubts],
+            "accepted": sorted(set(accepted)),
+            "max_tpr": max_tpr,
+            "at_fpr": at_fpr,
+            "worst": worst,
+            "text": text,
+        }
+        click.echo(json.dumps(shown))
     elif not quiet:
         stdout().print(text, markup=False, soft_wrap=True)
-    if not passed:
-        ctx.exit(FAILED)
+    if outcome != "PASS":
+        ctx.exit(FAILED if outcome == "FAIL" else UNDECIDED)
 
 
 def _intervals(

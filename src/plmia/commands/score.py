@@ -26,8 +26,10 @@ from plmia.commands.options import (
     store_at,
 )
 from plmia.design import cut_groups
+from plmia.diagnostics import accuracy_of
 from plmia.errors import PlmiaError, SignalsError
 from plmia.evaluation import Setup
+from plmia.notes import Note
 from plmia.progress import Meter
 from plmia.results import run_attacks
 from plmia.signals import Scale, Signals, read_signals
@@ -150,7 +152,7 @@ def _target_numbers(targets: tuple[str, ...], signals: Signals) -> list[int]:
     return sorted(numbers)
 
 
-def _split_groups(signals: Signals, targets: list[int]) -> Iterator[str]:
+def _split_groups(signals: Signals, targets: list[int]) -> Iterator[Note]:
     """Say of the first target whose members share groups with non-members how many such groups there are."""
     if signals.groups is None:
         return
@@ -159,9 +161,11 @@ def _split_groups(signals: Signals, targets: list[int]) -> Iterator[str]:
             continue
         cut, n_groups = cut_groups(signals.design.matrix[target], signals.groups)
         if cut:
-            yield (
-                f"{cut:,} of {n_groups:,} groups hold members and non-members of target {target}: a non-member "
-                "beside members of its own group may look like one, so keep groups together when models are trained."
+            yield Note(
+                "split-groups",
+                "caution",
+                f"{cut:,} of {n_groups:,} groups hold members and non-members of target {target}, so a non-member may "
+                "look like the members of its group. Keep groups together when models are trained.",
             )
             return
 
@@ -179,4 +183,5 @@ def _about(digest: str, signals: Signals, targets: list[int], setup: Setup) -> d
         "mode": setup.mode,
         "targets": targets,
         "seed": setup.seed,
+        "accuracy": accuracy_of(signals, targets),
     }

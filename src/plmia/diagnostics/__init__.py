@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from plmia.diagnostics.likeness import UnlikeAnswers, UnlikeReferences, unlike_answers, unlike_references
+from plmia.diagnostics.likeness import (
+    UnlikeAnswers,
+    UnlikeReferences,
+    accuracy_of,
+    unlike_answers,
+    unlike_references,
+)
 from plmia.diagnostics.p_values import (
     FprCurve,
     PairwiseP,
@@ -12,6 +18,7 @@ from plmia.diagnostics.p_values import (
     pairwise_p_values,
     population_size,
 )
+from plmia.diagnostics.plausible import require_plausible
 from plmia.diagnostics.power import (
     Curve,
     EnoughReferences,
@@ -33,12 +40,14 @@ __all__ = [
     "Rates",
     "UnlikeAnswers",
     "UnlikeReferences",
+    "accuracy_of",
     "enough_references",
     "extrapolate",
     "needed_outsiders",
     "nominal_against_realised",
     "pairwise_p_values",
     "population_size",
+    "require_plausible",
     "unlike_answers",
     "unlike_references",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -122,12 +123,12 @@ def _against_peers(values: FloatArray) -> float:
 
 def _unlike(z_shift: float, z_spread: float, p: float) -> str:
     if abs(z_shift) >= abs(z_spread):
-        how = f"{'more' if z_shift > 0 else 'less'} confident ({z_shift:+.1f} deviations)"
+        how = f"{'more' if z_shift > 0 else 'less'} confident ({z_shift:+.1f} standard deviations)"
     else:
-        how = f"{'more' if z_spread > 0 else 'less'} scattered ({z_spread:+.1f} deviations)"
+        how = f"{'more' if z_spread > 0 else 'less'} scattered ({z_spread:+.1f} standard deviations)"
     return (
-        f"the target is unlike its references (p = {p:.1g}): on known non-members its signals are {how} than theirs, "
-        "so it was trained differently or on other data, and scores may be off; train the references as the target was"
+        f"The target is unlike its references (p = {p:.1g}): its signals on known non-members are {how}. Train the "
+        "references as the target was trained."
     )
 
 
@@ -157,6 +158,49 @@ class UnlikeAnswers:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
+
+
+def accuracy_of(
+    signals: Signals, targets: Sequence[int], records: Mapping[int, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Accuracy of the targets and of all other models, each at its own members and non-members.
+
+    Parameters
+    ----------
+    signals : Signals
+        Signals and membership; the first view counts.
+    targets : sequence of int
+        The targets; if these are all models, they are each other's references.
+    records : mapping of int to mapping, optional
+        Provenance of each model. Where all have ``train_accuracy`` and ``test_accuracy``, these are taken; otherwise
+        the share of records at which a model gives the true label more than one half, which is at most its accuracy.
+
+    Returns
+    -------
+    dict
+        ``measure``, and means over ``target`` and ``references`` of ``members`` and ``non_members``.
+    """
+    found = {model: _known_accuracy((records or {}).get(model, {})) for model in range(signals.n_models)}
+    measure = "accuracy"
+    if any(pair is None for pair in found.values()):
+        measure = "true label above one half"
+        for model, row in enumerate(signals.design.matrix):
+            right = signals.values[model, :, 0] > 0
+            found[model] = tuple(float(right[side].mean()) if side.any() else math.nan for side in (row, ~row))
+    attacked = [model for model in targets if model in found]
+    others = [model for model in found if model not in attacked] or attacked
+    return {"measure": measure, "target": _mean_pair(found, attacked), "references": _mean_pair(found, others)}
+
+
+def _known_accuracy(record: Mapping[str, Any]) -> tuple[float, ...] | None:
+    own, others = record.get("train_accuracy"), record.get("test_accuracy")
+    return None if own is None or others is None else (own, others)
+
+
+def _mean_pair(found: Mapping[int, Any], models: Sequence[int]) -> dict[str, float | None]:
+    pairs = np.array([found[model] for model in models], dtype=np.float64).reshape(-1, 2)
+    means = [float(column[np.isfinite(column)].mean()) if np.isfinite(column).any() else None for column in pairs.T]
+    return dict(zip(("members", "non_members"), means, strict=True))
 
 
 def unlike_answers(signals: Signals) -> UnlikeAnswers:
@@ -202,8 +246,7 @@ def _apart(sure: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> flo
 def _otherwise(shares: tuple[float, float, float, float], p: float) -> str:
     inside, outside, references_inside, references_outside = (f"{100 * share:.1f} %" for share in shares)
     return (
-        f"the target answers unlike its references (p = {p:.1g}): it is right and sure at {inside} of its members and "
-        f"{outside} of its non-members, they at {references_inside} and {references_outside}, so it was trained "
-        "differently or on other data, or its members are not those that were given, and scores may be off; train the "
-        "references as the target was"
+        f"The target answers unlike its references (p = {p:.1g}): it is right and sure at {inside} of its members and "
+        f"{outside} of its non-members, they at {references_inside} and {references_outside}. Train the references as "
+        "the target was trained, and check its members."
     )

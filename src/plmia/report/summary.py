@@ -10,35 +10,44 @@ from typing import Any
 import numpy as np
 
 from plmia.attacks import ATTACKS
-from plmia.diagnostics import population_size
 from plmia.metrics import fpr_key
+from plmia.notes import Note, doubts
 from plmia.report.content import Content, accuracies, nice_percent, percent, seconds, sentence
-from plmia.summary import NOMINAL
 
 RATES = (0.01, 0.001, 0.0001, 0.0)
-MOST_SAID = 6
+MOST_SAID = 2
 # Accuracies on own and on other records that are no further apart than this are called level.
 LEVEL_WITHIN = 0.01
 
 
+STYLES = {
+    "leak": "leak",
+    "no_leak_shown": "none",
+    "inconclusive": "doubtful",
+    "invalid": "invalid",
+    "barely measurable": "leak barely",
+    "moderate": "leak moderate",
+    "severe": "leak severe",
+}
+# Shown beside the checks, since it is of interest to those who read these and asks nothing of others.
+BESIDE_CHECKS = "combined-p-value"
+
+
 def status(verdict: Mapping[str, Any]) -> tuple[str, str]:
-    """One word for the style, and a few for the reader."""
-    if verdict["leak_shown"]:
-        return "leak", "A leak was shown"
-    return ("unknown", "Too few records to tell") if verdict["fpr"] is None else ("none", "No leak was shown")
+    """Class of the style, and the headline."""
+    return STYLES[verdict["grade"] or verdict["status"]], str(verdict["headline"])
 
 
 def verdict_words(verdict: Mapping[str, Any]) -> str:
     """The verdict's text below its heading: what that says already is left out, and no line breaks before a %."""
-    text = str(verdict["text"])
-    rest = text.removeprefix(f"{status(verdict)[1]}: ")
+    rest = str(verdict["text"]).removeprefix(f"{verdict['headline']}: ")
     return (rest[:1].upper() + rest[1:]).replace(" %", "\u00a0%")
 
 
 def next_step(content: Content) -> str:
     """What to do with the verdict, in one line."""
-    verdict = content.verdict
-    if verdict["leak_shown"]:
+    found = content.verdict["status"]
+    if found == "leak":
         change = "train with less fit to single records (stop earlier, regularise, differential privacy)"
         if _level(content):
             change = "change the training (differential privacy bounds what a record gives away)"
@@ -46,8 +55,13 @@ def next_step(content: Content) -> str:
             f"{change}, audit again, and put both audits side by side with plmia compare; plmia gate holds a release "
             "to a limit that you set."
         )
-    if verdict["fpr"] is None:
-        return "audit again with more records: these are too few to show a leak or to rule out a large one."
+    if found == "invalid":
+        return "correct what the check names and audit again; no number on this page can be relied on before that."
+    if found == "inconclusive":
+        return (
+            "correct what the checks below name and audit again; until then this audit neither shows a leak nor "
+            "excludes one."
+        )
     return (
         "ask how much may have been missed: that these attacks, with so many references and records, found nothing is "
         "no proof of safety. plmia gate tests whether what they may have missed stays below a limit that you set, and "
@@ -98,17 +112,17 @@ def tiles(content: Content) -> list[dict[str, Any]]:
                 "head": f"Members found at {nice_percent(fpr)} false accusations",
                 "value": percent(verdict["tpr"]),
                 "note": f"{_interval_words(content)} {_ends(ends)}; guessing finds {nice_percent(fpr)}"
-                + (f", so {times:.0f} times chance" if verdict["leak_shown"] and times >= 1.5 else ""),
+                + (f", so {times:.0f} times chance" if verdict["leak_shown"] and ends["low"] > fpr else ""),
                 "scale": _scale(verdict["tpr"], ends["low"], ends["high"], fpr),
             }
         )
     evaluated, unnamed = len(content.queries), verdict.get("unnamed")
     found.append(
         {
-            "head": "Records named as members",
-            "value": "cannot be named" if unnamed else _count(verdict["exposed"]),
-            "note": f"single ones of {evaluated:,} evaluated records, with this split; that does not mean that nobody "
-            f"is exposed, and {unnamed['remedy']}"
+            "head": "Individual records identified",
+            "value": "none can be" if unnamed else _count(verdict["exposed"]),
+            "note": f"of {evaluated:,} evaluated records: the population is too small, which is not evidence of "
+            f"safety. {unnamed['remedy']}"
             if unnamed
             else f"of {evaluated:,} evaluated records, at a false discovery rate of {nice_percent(verdict['fdr'])}"
             + (": at most so many of them are expected to be wrong" if verdict["exposed"] else "")
@@ -181,6 +195,7 @@ def audited(content: Content) -> list[tuple[str, str]]:
     sizes = " to ".join(f"{n:,}" for n in sorted({about["population"][0], about["population"][-1]}))
     evaluated = f"{int(content.members.sum()):,} members and {int((~content.members).sum()):,} non-members"
     rows.append(("Target", f"{which}; {evaluated} evaluated, {sizes} known non-members as the population"))
+    rows += _accuracy_rows(content)
     rows.append(("Attacks", ", ".join(content.saved.attacks)))
     written = (content.saved.folder / "scores.npz").stat().st_mtime
     rows.append(("Date", datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d")))
@@ -205,25 +220,22 @@ def _model(content: Content) -> str:
     if isinstance(recipe, dict):
         kind = str(recipe.get("class", recipe.get("recipe", ""))).rpartition(".")[2]
         parts.append(kind)
-    parts += _accuracies(content)
     times = [record["seconds"] for record in content.training.values() if record.get("seconds")]
     if times:
         parts.append(f"{len(times)} models trained in {seconds(sum(times))} of computing")
     return "; ".join(parts) or "not recorded: its signals were given"
 
 
-def _accuracies(content: Content) -> Iterator[str]:
-    """Accuracy of the target, and the mean over all models; each as far as it is known."""
-    known = {model: pair for model, record in content.training.items() if (pair := accuracies(record)) is not None}
-    if content.target in known:
-        own, others = known[content.target]
-        yield f"accuracy of the target {percent(own)} on its own records, {percent(others)} on others"
-    if known:
-        own, others = np.mean(list(known.values()), axis=0)
-        yield f"mean accuracy of {len(known)} models {percent(own)} on their own records, {percent(others)} on others"
-    elif content.about.get("test_accuracy") is not None:
-        own, others = content.about["train_accuracy"], content.about["test_accuracy"]
-        yield f"mean accuracy of all models {percent(own)} on their own records, {percent(others)} on others"
+def _accuracy_rows(content: Content) -> Iterator[tuple[str, str]]:
+    """Accuracy of the target and of its references, each at its own members and non-members."""
+    found = content.about.get("accuracy")
+    if not found:
+        return
+    what = "" if found["measure"] == "accuracy" else f" ({found['measure']})"
+    for name, who in (("target", "Target's accuracy"), ("references", "References' accuracy")):
+        members, others = found[name]["members"], found[name]["non_members"]
+        if members is not None and others is not None:
+            yield who, f"{percent(members)} on members, {percent(others)} on non-members{what}"
 
 
 def _versions(content: Content) -> str:
@@ -234,46 +246,37 @@ def _versions(content: Content) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
 
 
-def warnings(content: Content) -> list[tuple[str, str]]:
-    """What to keep in mind: ``("warning" or "note", sentence)``, the warnings first."""
-    found = [*content.metrics.get("warnings", []), *_inside(content.metrics.get("diagnostics", {}))]
-    small = population_size(min(content.about["population"])).warning
-    if small and not any("population of" in text for text in found):
-        found.append(small)
+def warnings(content: Content) -> list[tuple[str, Note]]:
+    """What to keep in mind: ``("warning" or "note", note)``, the doubts of the verdict first."""
+    notes = [note for note in _notes(content) if note.code != BESIDE_CHECKS]
+    serious = doubts(notes)
     data = content.extras.data
-    copies = data.duplicates() if data is not None else 0
-    if copies and not any("copies" in text for text in found):
-        found.append(f"{copies:,} records are exact copies of others, which blurs who is a member: keep them together")
-    notes: list[str] = []
-    for text in content.metrics.get("notes", []):
-        if not text.startswith(NOMINAL):
-            (found if text.startswith("Left out") else notes).append(text)
-    said = list(dict.fromkeys(map(sentence, found)))
-    rest = [text for text in dict.fromkeys(map(sentence, notes)) if text not in said]
-    return [*_few("warning", said), *_few("note", rest)]
+    if data is not None and (copies := data.duplicates()) and not any(note.code == "split-copies" for note in notes):
+        notes.append(
+            Note("split-copies", "info", f"{copies:,} records are exact copies of others: keep them together.")
+        )
+    return [*_few("warning", serious), *_few("note", [note for note in notes if note not in serious])]
 
 
-def _few(kind: str, texts: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the first few; of many targets each may have its own."""
-    yield from ((kind, text) for text in texts[:MOST_SAID])
-    if len(texts) > MOST_SAID:
-        yield kind, f"{len(texts) - MOST_SAID} more like these are in metrics.json."
+def _notes(content: Content) -> list[Note]:
+    return [Note.from_json(note) for note in content.metrics["notes"]]
+
+
+def _few(kind: str, notes: list[Note]) -> Iterator[tuple[str, Note]]:
+    """Yield the first few of each code; of many targets each may have its own."""
+    seen: dict[str, int] = {}
+    for note in notes:
+        seen[note.code] = seen.get(note.code, 0) + 1
+        if seen[note.code] <= MOST_SAID:
+            yield kind, note
+    for code, count in seen.items():
+        if count > MOST_SAID:
+            yield kind, Note(code, "info", f"{count - MOST_SAID} more like these are in metrics.json.")
 
 
 def check_notes(content: Content) -> list[str]:
-    """What stands beside the checks, since it is of interest to those who read these, and asks nothing of others."""
-    return [text for text in content.metrics.get("notes", []) if text.startswith(NOMINAL)]
-
-
-def _inside(value: Any) -> Iterator[str]:
-    """All warnings in a JSON value."""
-    if isinstance(value, dict):
-        if isinstance(value.get("warning"), str):
-            yield value["warning"]
-        value = list(value.values())
-    if isinstance(value, list):
-        for part in value:
-            yield from _inside(part)
+    """What stands beside the checks."""
+    return [note.text for note in _notes(content) if note.code == BESIDE_CHECKS]
 
 
 def attack_rows(content: Content) -> list[dict[str, Any]]:

@@ -43,6 +43,7 @@ _PUBLIC = {
     "intervals": "Interval RocBand auc_interval over_targets roc_band tpr_interval",
     "metrics": "AttackMetrics Operating Roc TargetMetrics clopper_pearson evaluate roc_curve summarise",
     "moments": "References",
+    "notes": "Note",
     "numerics": "log_sigmoid logit_from_logits logit_from_probabilities",
     "pointwise": "BayesLR GaussianLR Loss OneSided ReferenceRank ShiftedOut",
     "population": "FreshPopulation SharedPopulation WithinClass",

@@ -51,5 +51,5 @@ def _means_groups(name: str) -> bool:
 
 def _sentence(path: Path, name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, 1, _ALIKE)
-    hint = f"did you mean {near[0]!r}?" if near else "if it says which points belong together, call it 'groups'."
-    return f"Array {name!r} of {path.name} is not used; known are {', '.join(known)}; {hint}"
+    hint = f"perhaps {near[0]!r} was meant" if near else "if it says which records belong together, call it 'groups'"
+    return f"Array {name!r} of {path.name} is not used; known are {', '.join(known)}; {hint}."

@@ -182,8 +182,8 @@ class AuditPlan:
                 Note(
                     "attacks-left-out",
                     "info",
-                    f"Attacks that will be left out: {names}. They need more than {fewest} IN or OUT reference per record; "
-                    "ask for more references to run them.",
+                    f"Attacks that will be left out: {names}. They need more than {fewest} IN or OUT reference per "
+                    "record; ask for more references to run them.",
                 )
             )
         if self.target is not None and self._given is not None:

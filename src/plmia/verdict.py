@@ -30,7 +30,7 @@ LEAST_ABOVE = 5
 MANY_TARGETS = 5
 VERDICT_FDR = 0.05
 # A leak worth worrying about finds so many times what guessing finds; an audit that cannot exclude it says nothing.
-WORRYING = 10.0
+WORRYING = 6.0
 # With fewer references attacks have little power, so "no leak shown" says little.
 LEAST_REFERENCES = 4
 # A leak has the last grade whose least multiple of chance, number of members found beyond chance, or area it is shown

@@ -118,7 +118,7 @@ def test_an_invalid_audit_neither_passes_nor_fails(signals_file: Write, command:
         assert "members-swapped" in result.stdout
 
 
-@pytest.mark.parametrize(("options", "code"), [({"models": 4}, "few-references"), ({"points": 600}, "wide-interval")])
+@pytest.mark.parametrize(("options", "code"), [({"models": 4}, "few-references"), ({"points": 440}, "wide-interval")])
 def test_an_audit_that_excludes_nothing_is_inconclusive(
     options: Any, code: str, run: Callable[..., Path], command: Run
 ) -> None:

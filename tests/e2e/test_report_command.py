@@ -45,12 +45,14 @@ def test_it_writes_the_page_and_the_figures(command: Run, scored: tuple[Path, Pa
     folder, signals = scored
     result = command("report", folder, "--signals", signals)
     assert result.exit_code == 0, result.output
-    verdict = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["verdict"]["text"]
-    shown = verdict.removeprefix("A leak was shown: m")[:40].replace(" %", "\u00a0%")
-    assert shown in page(folder)
-    assert "A leak was shown: " not in page(folder).partition("<body>")[2].partition("<script")[0]
+    verdict = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["verdict"]
+    words = verdict["text"].removeprefix(f"{verdict['headline']}: ")[1:40].replace(" %", "\u00a0%")
+    body = page(folder).partition("<body>")[2].partition("<script")[0]
+    assert words in body
+    assert verdict["headline"] in body
+    assert f"{verdict['headline']}: " not in body
     lines = result.stdout.splitlines()
-    assert verdict in lines
+    assert verdict["text"] in lines
     assert {"rmia", "lira"} <= {line.split(" ")[0] for line in lines}
     assert lines[-1].startswith(str(folder / "report.html"))
     names = {path.stem for path in (folder / "figures").glob("*.svg")}

@@ -20,6 +20,7 @@ import pytest
 
 from plmia import ATTACKS, Setup, Signals, __version__, attack_targets, read_signals
 from plmia.cli import main
+from plmia.notes import CODES
 
 Run = Callable[..., click.testing.Result]
 Write = Callable[..., Path]
@@ -57,7 +58,11 @@ def test_metrics_json_keeps_to_its_schema(signals_file: Write, command: Run, tmp
     with np.load(out / "scores.npz") as scores:
         sizes = {target: len(scores[f"population/{target}"]) for target in (1, 4, 9)}
     assert contents["about"]["population"] == sorted(set(sizes.values()))
-    assert contents["schema"] == 1
+    assert contents["schema"] == 2
+    assert contents["verdict"]["status"] in ("leak", "no_leak_shown", "inconclusive", "invalid")
+    assert (contents["verdict"]["grade"] is None) == (contents["verdict"]["status"] != "leak")
+    assert all(set(note) == {"code", "severity", "text"} for note in contents["notes"])
+    assert {note["code"] for note in contents["notes"]} <= set(CODES)
     assert list(contents["attacks"]) == list(ATTACKS)
     for attack in contents["attacks"].values():
         assert {"auc", "tpr", "per_target"} <= set(attack)
@@ -281,10 +286,11 @@ def test_the_table_shows_percent_and_the_notes(signals_file: Write, command: Run
     assert list(rows) == list(ATTACKS)
     auc = _metrics(tmp_path)["attacks"]["pl-mia"]["auc"]
     assert rows["pl-mia"][:3] == [f"{100 * auc['mean']:.2f}", "±", f"{100 * auc['std']:.2f}"]
-    notes = _metrics(tmp_path)["notes"]
-    assert notes
-    assert [line[2:] for line in lines if line.startswith("- ")] == notes
-    assert any("Model 1 is no reference of target 0" in note for note in notes)
+    texts = {note["code"]: note["text"] for note in _metrics(tmp_path)["notes"]}
+    shown = [line for line in lines if line.startswith("- ")]
+    assert len(shown) == len(texts)
+    assert all(any(line.endswith(text) for line in shown) for text in texts.values())
+    assert texts["excluded-references"].startswith("Model 1 ")
     assert _metrics(tmp_path)["verdict"]["text"] in lines
     assert lines[-1].endswith("records.csv")
 
@@ -310,9 +316,9 @@ def test_a_p_value_that_does_not_hold_is_named(repository: Path, command: Run, t
     assert contents["attacks"]["lira"]["own_p_value_on_population"]["flagged"] is None
     row = next(line for line in out.splitlines() if line.startswith("pl-mia "))
     assert "fails (98.8)" in row
-    (note,) = (note for note in contents["notes"] if "nominal only" in note)
-    assert note.startswith("The combined p-value of pl-mia, pl-mia-pooled, pl-mia-eb is nominal only")
-    assert "log10_p_conformal" in note
+    (note,) = (note["text"] for note in contents["notes"] if note["code"] == "combined-p-value")
+    assert "pl-mia, pl-mia-pooled, pl-mia-eb" in note
+    assert "98.8 %" in note
     failed = contents["attacks"]["pl-mia"]["per_target"][0]["diagnostics"]["failed_checks"]
     assert {"rule": "analytic", "level": 0.01, "fallback": "conformal", "why_none": None} in failed
     (at_one_in_a_thousand,) = (check for check in failed if check["level"] == 0.001)
@@ -347,7 +353,7 @@ def test_of_all_attacks_those_that_lack_references_are_left_out(
     assert set(skipped) | set(contents["attacks"]) == set(ATTACKS)
     assert "point 17 has" in skipped["pl-mia"]
     assert "train more references" in skipped["pl-mia"]
-    (note,) = (note for note in contents["notes"] if note.startswith("Left out: "))
+    (note,) = (note["text"] for note in contents["notes"] if note["code"] == "attacks-left-out")
     assert all(name in note for name in skipped)
     assert note in out
     # Those that remain say what they say alone.
@@ -393,7 +399,7 @@ def test_of_all_attacks_one_with_a_constant_score_is_left_out(level: Path, comma
     contents = _metrics(tmp_path)
     assert list(contents["skipped"]) == ["rmia"]
     assert set(contents["attacks"]) == set(ATTACKS) - {"rmia"}
-    (note,) = (note for note in contents["notes"] if note.startswith("Left out: rmia. All "))
+    (note,) = (note["text"] for note in contents["notes"] if note["code"] == "attacks-left-out")
     assert "evaluated points have the same score by rmia in target 0 (no vote passes gamma = 2), so it tells" in note
     assert note in out
     assert not any(line.startswith("rmia") for line in out.splitlines())
@@ -430,7 +436,7 @@ def test_groups_that_a_target_saw_in_part_are_told(
         command("score", signals_file(replace={"groups": groups}), "-o", tmp_path / "a", "--attack", "lira")
     ).stdout
     split = np.count_nonzero(membership[0, ::2] != membership[0, 1::2])
-    assert f"- {split} of 60 groups hold members and non-members of target 0: " in out
+    assert f"(split-groups): {split} of 60 groups hold members and non-members of target 0" in out
     whole = membership[:, groups * 2]
     file = signals_file(replace={"groups": groups, "membership": whole})
     assert "groups hold members and" not in _ok(command("score", file, "-o", tmp_path / "b", "--attack", "lira")).stdout

@@ -106,10 +106,10 @@ def test_an_interval_that_excludes_nothing_worrying_makes_no_clean_verdict() -> 
     def codes(verdict: Verdict) -> list[str]:
         return [note.code for note in verdict.notes()]
 
-    assert codes(verdict_of(0.005, 0.09)) == []
-    assert codes(verdict_of(0.005, 0.11)) == ["wide-interval"]
+    assert codes(verdict_of(0.005, 0.059)) == []
+    assert codes(verdict_of(0.005, 0.061)) == ["wide-interval"]
     assert codes(verdict_of(0.02, 0.5)) == [], "a shown leak needs no excluding"
-    wide = verdict_of(0.005, 0.11)
+    wide = verdict_of(0.005, 0.061)
     assert wide.with_notes(wide.notes()).status == "inconclusive"
     none = Verdict("pl-mia", None, None, None, 0, 1, 1)
     assert codes(none) == ["few-non-members"]

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import chdtrc
 
 from plmia.data import LabelledData, checked_groups, load_npy, save_npy
 from plmia.errors import DataError, ReferencesError, SignalsError, some
@@ -22,6 +23,10 @@ IntArray = npt.NDArray[np.intp]
 DesignKind = Literal["pairs", "halves", "exact"]
 
 _POINTS_AT_ONCE = 4096
+# Counts of references are said to depend on membership below this p-value: a false alarm is as rare as that.
+_ALARM = 1e-6
+# Fewer expected points in a cell of a contingency table are joined with its neighbours.
+_LEAST_EXPECTED = 10.0
 
 
 @dataclass(frozen=True)
@@ -346,6 +351,55 @@ def cut_groups(members: BoolArray, groups: npt.NDArray[np.integer]) -> tuple[int
     _, of = np.unique(groups, return_inverse=True)
     sizes, inside = np.bincount(of), np.bincount(of, weights=members)
     return int(np.count_nonzero((inside > 0) & (inside < sizes))), len(sizes)
+
+
+def counts_depend_on(flags: BoolArray, counts: npt.NDArray[np.integer]) -> bool:
+    """Whether counts have another law at the points that are flagged than at the others, beyond chance.
+
+    They have if each of the two kinds of points has one count of its own, as in a design with exactly k of M models
+    per point. Else a trend of the counts and a chi-square test of their whole law decide, each at a p-value of 5e-7.
+
+    Parameters
+    ----------
+    flags : bool array [points]
+        Which points are compared with the others: the members of a target, say. Points must be independent.
+    counts : int array [points]
+        How many references of one side each point has.
+    """
+    if flags.all() or not flags.any() or counts.min() == counts.max():
+        return False
+    n_levels = int(counts.max()) + 1
+    table = np.stack([np.bincount(counts[flag], minlength=n_levels) for flag in (flags, ~flags)]).astype(np.float64)
+    if (np.count_nonzero(table, axis=1) == 1).all():
+        return True
+    return min(_trend_p(table), _chi_square_p(table)) < _ALARM / 2
+
+
+def _trend_p(table: npt.NDArray[np.float64]) -> float:
+    """p-value of the correlation between the row and the level (column) of a table [2, levels] of counted points."""
+    n, sizes, levels = table.sum(), table.sum(axis=1), np.arange(table.shape[1])
+    means = table @ levels / sizes
+    away = levels - table.sum(axis=0) @ levels / n
+    between = sizes.prod() / n * (means[0] - means[1]) ** 2
+    return float(chdtrc(1, (n - 1) * between / (table.sum(axis=0) @ away**2)))
+
+
+def _chi_square_p(table: npt.NDArray[np.float64]) -> float:
+    """p-value of independence of rows and levels; neighbouring levels are joined until enough points are expected."""
+    rarer = table.sum(axis=1).min() / table.sum()
+    cells: list[npt.NDArray[np.float64]] = [np.zeros(2)]
+    for level in table.T:
+        if cells[-1].sum() * rarer >= _LEAST_EXPECTED:
+            cells.append(np.zeros(2))
+        cells[-1] += level
+    if len(cells) > 1 and cells[-1].sum() * rarer < _LEAST_EXPECTED:
+        rest = cells.pop()
+        cells[-1] += rest
+    if len(cells) == 1:
+        return 1.0
+    joined = np.stack(cells, axis=1)
+    expected = np.outer(joined.sum(axis=1), joined.sum(axis=0)) / joined.sum()
+    return float(chdtrc(len(cells) - 1, ((joined - expected) ** 2 / expected).sum()))
 
 
 def _require_models(n_models: int) -> None:

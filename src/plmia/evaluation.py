@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.attacks import Attack
-from plmia.design import ReferencePlan
+from plmia.design import ReferencePlan, counts_depend_on
 from plmia.errors import PopulationError, SignalsError
 from plmia.frames import Tabular
 from plmia.metrics import TargetMetrics, evaluate
 from plmia.moments import IntArray, Powers, Probabilities, References, leave_one_out, sum_over
-from plmia.scoring import Refused, Scores, Tick, score_all
+from plmia.notes import Note
+from plmia.scoring import Refused, Scores, Tick, score_unchecked
 from plmia.signals import Signals
 from plmia.view import AttackView, KnownSums, Mode, Truth, amid, first_out
 
@@ -58,11 +59,14 @@ class AttackResult(Tabular):
     population : int array [population]
         The population Z.
     references : int array [references]
-        The models used as references.
+        The models used as references, in the order of the view's. Where some were dropped at random (see ``notes``),
+        another model may stand in for one of these at some points.
     left_out : int array
         Models that were no references because their membership is the target's or its complement.
     view : AttackView
         What the attack saw.
+    notes : tuple of Note
+        What must be known of the references of this target.
     """
 
     target: int
@@ -72,6 +76,7 @@ class AttackResult(Tabular):
     references: IntArray
     left_out: IntArray
     view: AttackView
+    notes: tuple[Note, ...] = ()
 
     def metrics(self) -> TargetMetrics:
         """Metrics on the evaluated points."""
@@ -130,22 +135,23 @@ def attack_targets(
             raise SignalsError(f"target {target} does not exist: models are numbered from 0 to {signals.n_models - 1}")
     truths = {target: _truth(signals, target, setup) for target in targets}
     plan = ReferencePlan.draw(signals.design, setup.references, np.random.default_rng([setup.seed, 0]))
-    for chosen, known, served in _shared_sums(signals, attacks, plan, targets):
-        references = _references(signals, plan, chosen)
-        for target in served:
-            truth, population = truths[target]
-            view = AttackView(
-                signals.values[target].astype(np.float64),
-                references,
-                population,
-                signals.labels,
-                setup.mode,
-                known,
+    for served in _serve(signals, attacks, plan, targets, setup):
+        truth, population = truths[served.target]
+        view = AttackView(
+            signals.values[served.target].astype(np.float64),
+            served.references,
+            population,
+            signals.labels,
+            setup.mode,
+            served.known,
+        )
+        split = plan.order[plan.split_of(served.target)]
+        left_out = split[split != served.target]
+        # The population is drawn from non-members, and `_serve` has compared their counts with the members'.
+        for scores in score_unchecked(attacks, view, setup.seed, tick, refused):
+            yield AttackResult(
+                served.target, scores, truth, population, served.models, left_out, view, served.notes
             )
-            split = plan.order[plan.split_of(target)]
-            for scores in score_all(attacks, view, setup.seed, tick, refused):
-                left_out = split[split != target]
-                yield AttackResult(target, scores, truth, population, references.rows, left_out, view)
 
 
 def _truth(signals: Signals, target: int, setup: Setup) -> tuple[Truth, IntArray]:
@@ -183,6 +189,86 @@ def _one_of_each_group(signals: Signals, seed: int) -> IntArray:
     order = np.random.default_rng([seed, 3]).permutation(signals.n_points)
     _, first = np.unique(signals.groups[order], return_index=True)
     return np.sort(order[first])
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A target, its references and the models that these are, sums over them if they are known, and notes on them."""
+
+    target: int
+    references: References
+    models: IntArray
+    known: KnownSums | None = None
+    notes: tuple[Note, ...] = ()
+
+
+def _serve(
+    signals: Signals, attacks: Sequence[Attack], plan: ReferencePlan, targets: Sequence[int], setup: Setup
+) -> Iterator[_Served]:
+    """Give each target its references, such that their numbers do not reveal membership where that can be had."""
+    units = _one_of_each_group(signals, setup.seed)
+    revealed = _revealed(signals, plan, targets, units)
+    for chosen, known, group in _shared_sums(signals, attacks, plan, [t for t in targets if t not in revealed]):
+        references = _references(signals, plan, chosen)
+        for target in group:
+            yield _Served(target, references, references.rows, known)
+    for target in targets:
+        if target in revealed:
+            yield _balance(signals, plan, target, units, setup)
+
+
+def _revealed(signals: Signals, plan: ReferencePlan, targets: Iterable[int], units: IntArray) -> set[int]:
+    """Targets whose members have other numbers of IN references, eligible or chosen ones, than their non-members."""
+    membership = signals.design.matrix
+    total = membership.sum(axis=0, dtype=np.int32)[units]
+    found = set()
+    for target in set(targets):
+        split, members = plan.order[plan.split_of(target)], membership[target, units]
+        counts = [total - membership[split][:, units].sum(axis=0)]
+        chosen = plan.references_of(target)
+        if len(chosen) < len(plan.order) - 1:
+            rows = np.concatenate([plan.order[i] for i in chosen])
+            counts.append(membership[rows][:, units].sum(axis=0))
+        if any(counts_depend_on(members, count) for count in counts):
+            found.add(target)
+    return found
+
+
+def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray, setup: Setup) -> _Served:
+    """Drop references at random, such that all points have as many; say so, or that it cannot be done.
+
+    All eligible references are made even before some are chosen: those that are not chosen stand in for dropped ones.
+    """
+    chosen = plan.references_of(target)
+    plain = _references(signals, plan, chosen)
+    spare = [plan.order[i] for i in range(len(plan.order)) if i not in {*chosen, plan.split_of(target)}]
+    rows = np.concatenate([plain.rows, *spare])
+    references, dropped = References(signals.values, rows, signals.design.matrix[rows]), 0
+    members, rng = signals.design.matrix[target], np.random.default_rng([setup.seed, 4, target])
+    for _ in ("all that are eligible", "those that are chosen"):
+        if counts_depend_on(members[units], references.n_in[units]):
+            n_in, n_out = int(references.n_in.min()), len(references) - int(references.n_in.max())
+            if n_out < 1 or (n_in < 1 and setup.mode == "online"):
+                return _Served(target, plain, plain.rows, notes=(_reveals(n_in, n_out),))
+            dropped += len(references) - n_in - n_out
+            references = references.balanced(n_in, n_out, rng, len(plain))
+        references = references.first(len(plain))
+    note = Note(
+        "counts-rebalanced",
+        "info",
+        f"{dropped} of {len(rows)} references {'was' if dropped == 1 else 'were'} dropped at random at each record, so "
+        "that the numbers of IN and OUT references do not reveal membership",
+    )
+    return _Served(target, references, rows[: len(references)], notes=(note,))
+
+
+def _reveals(n_in: int, n_out: int) -> Note:
+    return Note(
+        "counts-reveal-membership",
+        "invalid",
+        "members have other numbers of IN and OUT references than non-members, so scores may show the design instead "
+        f"of a leak. Give each record more references: made even, some would keep {n_in} IN and {n_out} OUT",
+    )
 
 
 def _references(signals: Signals, plan: ReferencePlan, chosen: Iterable[int]) -> References:

@@ -63,6 +63,52 @@ class References:
         even = len(self) % 2 == 0
         return even and all(bool(np.all(a != b)) for a, b in zip(self.in_mask[0::2], self.in_mask[1::2], strict=True))
 
+    @cached_property
+    def n_in(self) -> npt.NDArray[np.int32]:
+        """How many references trained on each point [points]."""
+        total = np.zeros(self.in_mask.shape[1], np.int32)
+        for first in range(0, len(self), ROWS_PER_FLUSH):
+            total += count(np.ascontiguousarray(self.in_mask[first : first + ROWS_PER_FLUSH]))
+        return total
+
+    def first(self, n: int) -> References:
+        """The first ``n`` references."""
+        return References(self.signals, self.rows[:n], self.in_mask[:n])
+
+    def balanced(self, n_in: int, n_out: int, rng: np.random.Generator, most: int | None = None) -> References:
+        """Keep ``n_in`` IN and ``n_out`` OUT references of every point, drawn at random: counts then reveal nothing.
+
+        What is dropped is nowhere in the result, which has n_in + n_out references. Reference i is the model
+        ``rows[i]``, but where that was dropped another model, from the end of ``rows``, stands in for it.
+
+        Parameters
+        ----------
+        n_in, n_out : int
+            How many to keep; every point must have as many.
+        rng : numpy.random.Generator
+            Draws them, for each point anew.
+        most : int, optional
+            Take only the first so many of the references that are left.
+        """
+        kept = n_in + n_out
+        wanted = kept if most is None else min(kept, most)
+        signals = np.empty((wanted, *self.signals.shape[1:]), self.signals.dtype)
+        in_mask = self.in_mask[:wanted].copy()
+        width = max(1, CELLS_IN_MEMORY // max(1, len(self)))
+        for start in range(0, self.n_points, width):
+            points = slice(start, min(start + width, self.n_points))
+            keep = _drawn(self.in_mask[:, points], self.n_in[points], n_in, n_out, rng)
+            # Of a point as many are dropped among the first ``kept`` as are kept beyond them; all of point 0 first.
+            column, hole = np.nonzero(~keep[:kept].T)
+            substitute = kept + np.nonzero(keep[kept:].T)[1]
+            seen = hole < wanted
+            column, hole, substitute = column[seen], hole[seen], substitute[seen]
+            for i, row in enumerate(self.rows[:wanted]):
+                signals[i, points] = self.signals[row, points]
+            signals[hole, start + column] = self.signals[self.rows[substitute], start + column]
+            in_mask[hole, start + column] = self.in_mask[substitute, start + column]
+        return References(signals, np.arange(wanted), in_mask)
+
     def conf(self, few: slice, points: slice) -> npt.NDArray[np.floating]:
         """Signals [n references, n points, views] of some references at some points; a copy only where rows jump."""
         rows = self.rows[few]
@@ -111,6 +157,23 @@ class References:
         for start in range(0, len(points), width):
             some = points[start : start + width]
             yield some, self.signals[self.rows[:, None], some].astype(np.float64), self.in_mask[:, some]
+
+
+def _drawn(
+    in_mask: npt.NDArray[np.bool_],
+    inside: npt.NDArray[np.integer],
+    n_in: int,
+    n_out: int,
+    rng: np.random.Generator,
+) -> npt.NDArray[np.bool_]:
+    """Mark [references, n] as many IN and OUT references of each point, of which ``inside`` [n] are IN."""
+    # In random order, those that are IN before those that are OUT.
+    order = np.argsort(rng.random(in_mask.shape) + ~in_mask, axis=0)
+    place = np.arange(len(in_mask))[:, None]
+    chosen = (place < n_in) | ((place >= inside) & (place < inside + n_out))
+    drawn = np.zeros_like(in_mask)
+    np.put_along_axis(drawn, order, chosen, axis=0)
+    return drawn
 
 
 class Feature(Protocol):

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from plmia.design import counts_depend_on
 from plmia.errors import PopulationError
 from plmia.moments import IntArray
 from plmia.view import AttackView
@@ -49,6 +50,24 @@ class Comparison:
                 "a query is left without any population point: give more points known to be non-members"
             )
         return size
+
+
+def require_like_queries(view: AttackView) -> None:
+    """Raise `PopulationError` if population points have other numbers of references than the other points.
+
+    Statistics react to these numbers (fewer references spread further), so p-values would be too small or too large.
+    """
+    known = np.zeros(view.n_points, bool)
+    known[view.population] = True
+    n_in = view.references.n_in
+    if not counts_depend_on(known, n_in):
+        return
+    side, counts = ("OUT", len(view.references) - n_in) if view.mode == "offline" else ("IN", n_in)
+    theirs, others = counts[known], counts[~known]
+    raise PopulationError(
+        f"the population has other numbers of references than the other points, {theirs.mean():.4g} {side} references "
+        f"a point against {others.mean():.4g}, so p-values would be wrong: take a population on which as many trained"
+    )
 
 
 class Policy(Protocol):

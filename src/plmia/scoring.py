@@ -18,7 +18,7 @@ from plmia.errors import AttackError, PlmiaError, PopulationError, ReferencesErr
 from plmia.moments import FloatArray, IntArray
 from plmia.numerics import count_below
 from plmia.pointwise import Statistic
-from plmia.population import Comparison, Policy
+from plmia.population import Comparison, Policy, require_like_queries
 from plmia.view import AttackView, Mode
 
 Tick = Callable[[int], None]
@@ -72,6 +72,7 @@ def score(attack: Attack, view: AttackView, rng: np.random.Generator, tick: Tick
     tick : callable
         Told how many points are done.
     """
+    require_like_queries(view)
     return _calibrate(attack, evaluate_statistic(attack, view), view, rng, tick)
 
 
@@ -87,7 +88,20 @@ def score_all(
     Each attack draws from a generator of its own, so its result does not depend on which others run. Results come one
     at a time, so that all of them need never be in memory together. An attack that lacks references, or whose
     statistic is the same all over the population, raises; given ``refused``, that is told of it and the others go on.
+    A population with other numbers of references than the other points raises `PopulationError` in any case.
     """
+    require_like_queries(view)
+    yield from score_unchecked(attacks, view, seed, tick, refused)
+
+
+def score_unchecked(
+    attacks: Sequence[Attack],
+    view: AttackView,
+    seed: int = 0,
+    tick: Tick = lambda _: None,
+    refused: Refused | None = None,
+) -> Iterator[Scores]:
+    """Do what `score_all` does for callers who have compared the numbers of references themselves."""
     attacks = [_in_mode(attack, view.mode) for attack in attacks]
     statistics: dict[Statistic, FloatArray | ReferencesError] = {}
     conformal: dict[tuple[Statistic, Views, Policy], FloatArray] = {}

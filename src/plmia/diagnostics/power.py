@@ -104,10 +104,11 @@ class Pilot:
     ) -> tuple[float, ...]:
         """AUC and TPRs on the same queries with some of the references, the first views, some of the population."""
         signals, full = self.signals, self.full
-        values = signals.values[:, :, :views]
+        seen = full.view.references  # not the models' signals: some may have been dropped at some points
+        some = np.flatnonzero(np.isin(full.references, references))
         view = AttackView(
-            values[full.target].astype(np.float64),
-            References(values, references, signals.design.matrix[references]),
+            full.view.target[:, :views],
+            References(seen.signals[:, :, :views], seen.rows[some], seen.in_mask[some]),
             full.population if population is None else population,
             signals.labels,
             self.setup.mode,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from plmia.attacks import ATTACKS, Attack
 from plmia.audit_differences import audit_differences
 from plmia.data import LabelledData
-from plmia.design import DesignKind, MembershipDesign, audit_design
+from plmia.design import DesignKind, MembershipDesign, audit_design, counts_depend_on
 from plmia.diagnostics import accuracy_of
 from plmia.engines import Engine
 from plmia.errors import DataError, PopulationError, RecipeError, ReferencesError, some
@@ -114,7 +114,7 @@ class AuditPlan:
         if self.target is not None:
             design = MembershipDesign(np.concatenate([self.target.members[None], design.matrix[1:]]))
         design.require_classes(self.data.y)
-        self._require_references(design.matrix[1:])
+        self._require_references(design.matrix)
         self._require_population(self._count(~design.matrix[0]))
         return design
 
@@ -122,10 +122,10 @@ class AuditPlan:
         rng = np.random.default_rng(self.setup.seed)
         return audit_design(self.data.n_points, self.references, rng, self.data.groups, kind)
 
-    def _require_references(self, rows: npt.NDArray[np.bool_]) -> None:
+    def _require_references(self, matrix: npt.NDArray[np.bool_]) -> None:
         """Find out before training what the attacks' estimators would refuse afterwards."""
         least = 1 if self.may_skip else max(map(self._least, self.attacks))
-        fewest = self._fewest(rows)
+        fewest = self._fewest(matrix)
         short = np.flatnonzero(fewest < least)
         if len(short):
             raise ReferencesError(
@@ -133,10 +133,15 @@ class AuditPlan:
                 f"ask for more references ({2 * least} in pairs)"
             )
 
-    def _fewest(self, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.integer]:
+    def _fewest(self, matrix: npt.NDArray[np.bool_]) -> npt.NDArray[np.integer]:
         """How many references each point has on the side where it has fewer; offline only OUT counts."""
-        inside: npt.NDArray[np.integer] = rows.sum(axis=0)
-        return len(rows) - inside if self.setup.mode == "offline" else np.minimum(inside, len(rows) - inside)
+        inside: npt.NDArray[np.integer] = matrix[1:].sum(axis=0)
+        outside = len(matrix) - 1 - inside
+        groups = self.data.groups
+        alone = slice(None) if groups is None else np.unique(groups, return_index=True)[1]
+        if counts_depend_on(matrix[0, alone], inside[alone]):  # scoring then keeps as many references of all points
+            inside, outside = (np.full_like(side, side.min()) for side in (inside, outside))
+        return outside if self.setup.mode == "offline" else np.minimum(inside, outside)
 
     def _least(self, attack: Attack) -> int:
         """How many references of each side the attack's estimator needs at every point."""
@@ -176,7 +181,7 @@ class AuditPlan:
                     "which blurs who is a member. Keep copies together with groups, or leave them out.",
                 )
             )
-        fewest = int(self._fewest(self.design.matrix[1:]).min())
+        fewest = int(self._fewest(self.design.matrix).min())
         if names := ", ".join(attack.name for attack in self.attacks if self._least(attack) > fewest):
             found.append(
                 Note(

@@ -262,6 +262,16 @@ def test_a_design_of_ones_own(tmp_path: Path) -> None:
         audit(Leaky(), tmp_path / "run", design=MembershipDesign(matrix))
 
 
+def test_a_design_of_ones_own_that_reveals_membership_is_balanced_or_refused(tmp_path: Path) -> None:
+    """Exactly half of the models per record, the target among them: what is left is checked before training."""
+    rng = np.random.default_rng(0)
+    found = audit(Leaky(), tmp_path / "run", design=plmia.exact_k_per_point(N, 9, 4, rng), references=8)
+    assert found.metrics["about"]["references"] == [7]
+    with pytest.raises(ReferencesError, match=r"would have 0 IN or OUT references, the attacks need 2"):
+        audit(Leaky(), tmp_path / "other", design=plmia.exact_k_per_point(N, 4, 1, rng), references=3)
+    assert not (tmp_path / "other").exists()
+
+
 # Targets that exist already ------------------------------------------------------------------------------------------
 
 GIVEN = np.random.default_rng(5).permutation(N) < 60

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plmia.design import MembershipDesign, ReferencePlan
+from plmia.design import (
+    MembershipDesign,
+    ReferencePlan,
+    complementary_pairs,
+    counts_depend_on,
+    exact_k_per_point,
+    independent_halves,
+)
 from plmia.errors import ReferencesError, SignalsError
 
 
@@ -180,3 +187,86 @@ def test_single_models_fill_up_what_pairs_leave():
     plan = ReferencePlan.draw(design_of([2, 2, 2, 1, 1]), 5, np.random.default_rng(0))
     sizes = [len(plan.order[i]) for i in plan.references_of(int(plan.order[0][0]))]
     assert sizes == [2, 2, 1]
+
+
+# Counts that reveal membership ---------------------------------------------------------------------------------------
+
+
+def unequal(rng, n_points, n_models):
+    """Return a design in which each model trains on a third of the points, on its own."""
+    return rng.random((n_models, n_points)) < 0.3
+
+
+def exact_block(rng, n_points, n_models):
+    """Return four models with exactly two of them per point, and others on their own."""
+    return np.concatenate([exact_k_per_point(n_points, 4, 2, rng).matrix, rng.random((n_models - 4, n_points)) < 0.5])
+
+
+def other_shares(rng, n_points, n_models):
+    """Return a design in which some points are in most models and others in few."""
+    return rng.random((n_models, n_points)) < np.where(np.arange(n_points) % 2, 0.8, 0.2)
+
+
+FAIR = {
+    "halves": lambda rng, n, m: independent_halves(n, m, rng).matrix,
+    "unequal": unequal,
+    "pairs": lambda rng, n, m: np.delete(complementary_pairs(n, m // 2, rng).matrix, 1, axis=0),
+    "target apart": lambda rng, n, m: np.concatenate(
+        [rng.random((1, n)) < 0.8, exact_k_per_point(n, m - 1, (m - 1) // 2, rng).matrix]
+    ),
+}
+REVEALING = {
+    "exact": lambda rng, n, m: exact_k_per_point(n, m, m // 2, rng).matrix,
+    "exact thirds": lambda rng, n, m: exact_k_per_point(n, m, m // 3, rng).matrix,
+    "one missing": lambda rng, n, m: exact_k_per_point(n, m + 1, (m + 1) // 2, rng).matrix[:m],
+    "exact block": exact_block,
+    "other shares": other_shares,
+}
+
+
+@pytest.mark.parametrize("n_models", [5, 8, 17, 64])
+@pytest.mark.parametrize("kind", FAIR)
+def test_counts_of_fair_designs_do_not_depend_on_membership(kind, n_models):
+    """A false alarm is as rare as one in a million: 50 designs raise none."""
+    for seed in range(50):
+        matrix = FAIR[kind](np.random.default_rng(seed), 700, n_models)
+        assert not counts_depend_on(matrix[0], matrix[1:].sum(axis=0))
+
+
+@pytest.mark.parametrize("n_models", [5, 8, 17])
+@pytest.mark.parametrize("kind", REVEALING)
+def test_counts_that_reveal_membership_are_found(kind, n_models):
+    for seed in range(20):
+        matrix = REVEALING[kind](np.random.default_rng(seed), 1500, n_models)
+        assert counts_depend_on(matrix[0], matrix[1:].sum(axis=0))
+
+
+def test_an_exact_design_is_found_however_few_points_there_are():
+    for seed in range(20):
+        matrix = exact_k_per_point(8, 6, 3, np.random.default_rng(seed)).matrix
+        assert counts_depend_on(matrix[0], matrix[1:].sum(axis=0))
+
+
+def test_counts_of_another_spread_are_found():
+    """Their means are the same: only the whole law tells."""
+    rng = np.random.default_rng(0)
+    flags = rng.random(600) < 0.5
+    counts = np.where(flags, 8, np.where(rng.random(600) < 0.5, 4, 12))
+    assert counts_depend_on(flags, counts)
+
+
+@pytest.mark.parametrize("flags", [np.ones(40, bool), np.zeros(40, bool)])
+def test_where_there_is_nothing_to_compare_nothing_depends(flags):
+    assert not counts_depend_on(flags, np.arange(40))
+
+
+def test_p_values_of_counts_are_those_of_scipy():
+    from scipy.stats import chi2_contingency, pearsonr
+
+    from plmia.design import _chi_square_p, _trend_p
+
+    rng = np.random.default_rng(0)
+    flags, counts = rng.random(900) < 0.3, rng.integers(0, 6, 900)
+    table = np.stack([np.bincount(counts[flag]) for flag in (flags, ~flags)]).astype(float)
+    assert _chi_square_p(table) == pytest.approx(chi2_contingency(table, correction=False).pvalue, rel=1e-9)
+    assert _trend_p(table) == pytest.approx(pearsonr(flags, counts).pvalue, rel=0.02)  # normal instead of t

@@ -8,7 +8,7 @@ import pytest
 from plmia import view as view_module
 from plmia.attacks import ATTACKS, LIRA, PL_MIA, RMIA, Attack
 from plmia.calibration import CauchyCombination
-from plmia.design import MembershipDesign
+from plmia.design import MembershipDesign, counts_depend_on, exact_k_per_point, independent_halves
 from plmia.errors import PopulationError, ReferencesError, SignalsError
 from plmia.evaluation import Setup, attack_targets
 from plmia.metrics import evaluate
@@ -229,3 +229,111 @@ def test_of_points_that_belong_together_one_is_evaluated() -> None:
     assert not np.array_equal(other.truth.queries, result.truth.queries)
     with pytest.raises(SignalsError, match="groups have shape"):
         Signals(signals.values, signals.design, groups=groups[1:])
+
+
+# Designs that reveal membership --------------------------------------------------------------------------------------
+
+
+def exact_signals(n_models=9, k=4, n_points=200, seed=0, groups=None):
+    rng = np.random.default_rng(seed)
+    matrix = exact_k_per_point(n_points, n_models, k, rng, groups).matrix
+    values = rng.normal(size=(*matrix.shape, 2)) + matrix[:, :, None]
+    return Signals(values.astype(np.float32), MembershipDesign(matrix), groups=groups)
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+@pytest.mark.parametrize(("n_models", "k"), [(4, 2), (7, 3), (8, 4), (9, 3), (33, 16)])
+def test_an_exact_design_is_balanced_for_every_target(n_models, k, mode):
+    signals = exact_signals(n_models, k)
+    results = run(signals, [RMIA, ATTACKS["pl-mia-eb"]], range(n_models), Setup(mode))
+    assert len(results) == 2 * n_models
+    for (target, _), result in results.items():
+        references = result.view.references
+        assert (references.in_mask.sum(axis=0) == k - 1).all()
+        assert len(references) == len(result.references) == n_models - 2
+        assert target not in result.references
+        assert [(note.code, note.severity) for note in result.notes] == [("counts-rebalanced", "info")]
+        # Nothing of what was dropped, nor of the target, is anywhere in the view.
+        assert references.signals.shape[0] == n_models - 2
+        for point in range(0, signals.n_points, 20):
+            theirs = {
+                float(signals.values[m, point, 0]): bool(signals.design.matrix[m, point])
+                for m in range(n_models)
+                if m != target
+            }
+            own = references.signals[references.rows, point, 0].tolist()
+            assert [theirs[value] for value in own] == references.in_mask[:, point].tolist()
+            assert len(set(own)) == n_models - 2
+
+
+@pytest.mark.parametrize("wanted", [2, 6, 14, 15])
+def test_some_references_of_an_exact_design_do_not_reveal_membership(wanted):
+    signals = exact_signals(16, 8, 2000)
+    for (target, _), result in run(signals, [RMIA], range(0, 16, 5), Setup(references=wanted)).items():
+        assert len(result.view.references) == min(wanted, 14)
+        assert not counts_depend_on(signals.design.matrix[target], result.view.references.n_in)
+        assert result.notes
+
+
+def test_a_smaller_budget_is_a_part_of_a_larger_one_where_references_are_dropped():
+    signals = exact_signals(16, 8)
+    (small,), (large,) = (run(signals, [RMIA], [3], Setup(references=n)).values() for n in (5, 9))
+    assert np.isin(small.references, large.references).all()
+
+
+@pytest.mark.parametrize("kind", KINDS[:3])
+@pytest.mark.parametrize("references", [None, 8])
+def test_designs_that_reveal_nothing_are_left_as_they_are(kind, references):
+    signals = signals_of(kind)
+    for result in run(signals, [RMIA], range(0, signals.n_models, 3), Setup(references=references)).values():
+        assert result.notes == ()
+        assert result.view.references.signals is signals.values
+        assert np.array_equal(result.view.references.in_mask, signals.design.matrix[result.references])
+
+
+def test_independent_halves_are_left_as_they_are():
+    rng = np.random.default_rng(0)
+    design = independent_halves(900, 40, rng)
+    signals = Signals(rng.normal(size=(40, 900, 1)), design)
+    assert all(result.notes == () for result in run(signals, [RMIA], range(40), Setup()).values())
+
+
+def test_groups_count_once():
+    """Points of a group have the same counts: as many witnesses as points would make a false alarm of it."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(40), 50)
+    design = independent_halves(2000, 13, rng, groups)
+    assert any(counts_depend_on(row, design.matrix.sum(axis=0) - row) for row in design.matrix)
+    signals = Signals(rng.normal(size=(13, 2000, 1)), design, groups=groups)
+    assert all(result.notes == () for result in run(signals, [RMIA], range(13), Setup()).values())
+    exact = run(exact_signals(8, 4, 2000, groups=groups), [RMIA], range(8), Setup())
+    assert all(result.notes for result in exact.values())
+
+
+def test_where_too_few_references_would_be_left_the_result_is_invalid():
+    signals = exact_signals(3, 1)
+    (online,) = run(signals, [RMIA], [0], Setup()).values()
+    assert [(note.code, note.severity) for note in online.notes] == [("counts-reveal-membership", "invalid")]
+    assert "0 IN and 1 OUT" in online.notes[0].text
+    (offline,) = run(signals, [RMIA], [0], Setup("offline")).values()
+    assert [note.code for note in offline.notes] == ["counts-rebalanced"]
+    assert not offline.view.references.in_mask.any()
+
+
+def test_counts_that_only_the_chosen_references_have_are_balanced():
+    """Neighbours of a cyclic design trained on nearly the same points, so a few of them tell what all do not."""
+    rng = np.random.default_rng(0)
+    matrix = (np.arange(25)[:, None] + rng.integers(0, 25, 1500)) % 25 < 12
+    signals = Signals(rng.normal(size=(25, 1500, 1)), MembershipDesign(matrix))
+    for (target, _), result in run(signals, [RMIA], range(0, 25, 2), Setup(references=10)).items():
+        assert not counts_depend_on(matrix[target], result.view.references.n_in)
+        assert [note.code for note in result.notes] == ["counts-rebalanced"]
+
+
+def test_the_seed_settles_which_references_are_dropped():
+    signals = exact_signals()
+    first, again, other = (run(signals, [RMIA], [2], Setup(seed=seed))[2, "rmia"].view.references for seed in (1, 1, 2))
+    assert np.array_equal(first.signals, again.signals)
+    assert not np.array_equal(first.signals, other.signals)
+    every = run(signals, [RMIA], range(9), Setup(seed=1))
+    assert np.array_equal(every[2, "rmia"].view.references.signals, first.signals)

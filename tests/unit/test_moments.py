@@ -224,3 +224,66 @@ def test_blocks_cover_every_point_once(make_references, cells):
     assert np.array_equal(np.concatenate([conf for _, conf, _ in found], axis=1), whole[:, wanted])
     assert np.array_equal(np.concatenate([mask for _, _, mask in found], axis=1), references.in_mask[:, wanted])
     assert list(references.at(np.array([], np.intp))) == []
+
+
+# As many references of every point ------------------------------------------------------------------------------------
+
+
+def unbalanced(n_models=9, n_points=40, n_views=2, seed=0):
+    """Return references with at least three IN and three OUT of each point; every signal is there once."""
+    rng = np.random.default_rng(seed)
+    in_mask = rng.random((n_models, n_points)) < 0.5
+    in_mask[:6] = [[True], [False]] * 3
+    in_mask[:6] = rng.permuted(in_mask[:6], axis=0)
+    signals = rng.permutation((n_models + 2) * n_points * n_views).reshape(n_models + 2, n_points, n_views)
+    return References(signals.astype(np.float32), rng.permutation(n_models + 2)[:n_models], in_mask)
+
+
+def test_counts_are_those_of_a_loop():
+    references = unbalanced(200, 31)
+    assert references.n_in.tolist() == [sum(map(bool, references.in_mask[:, point])) for point in range(31)]
+
+
+@pytest.mark.parametrize("most", [None, 4, 50])
+@pytest.mark.parametrize("cells", [1, 60, 1 << 17])
+def test_every_point_keeps_as_many_of_its_own_references(monkeypatch, cells, most):
+    """Against a loop over points: what is kept are signals of the point, with the membership they had."""
+    monkeypatch.setattr(moments, "CELLS_IN_MEMORY", cells)
+    references = unbalanced()
+    even = references.balanced(3, 2, np.random.default_rng(1), most)
+    assert len(even) == min(most or 5, 5)
+    assert even.signals.shape == (len(even), 40, 2)
+    assert even.signals.dtype == np.float32
+    changed = 0
+    for point in range(40):
+        member_of = {
+            tuple(references.signals[row, point]): bool(member)
+            for row, member in zip(references.rows, references.in_mask[:, point], strict=True)
+        }
+        kept = [tuple(even.signals[row, point]) for row in even.rows]
+        assert len(set(kept)) == len(even)
+        assert [member_of[signal] for signal in kept] == even.in_mask[:, point].tolist()
+        if most != 4:
+            assert even.in_mask[:, point].sum() == 3
+        for i, signal in enumerate(kept):  # reference i is model i, but where that was dropped
+            own = tuple(references.signals[references.rows[i], point])
+            changed += signal != own
+            assert signal == own or own not in kept
+    assert 0 < changed < 40 * len(even)
+
+
+def test_each_reference_is_dropped_as_often_as_any_other_of_its_side():
+    in_mask = np.array([True, False, True, True, False, False, True])[:, None]
+    references = References(np.arange(7.0)[:, None, None].repeat(4000, axis=1), np.arange(7), in_mask.repeat(4000, 1))
+    even = references.balanced(3, 1, np.random.default_rng(0))
+    often = np.bincount(even.signals.astype(int).ravel(), minlength=7) / 4000
+    expected = np.where(in_mask[:, 0], 3 / 4, 1 / 3)
+    assert np.abs(often - expected).max() < 5 * np.sqrt(0.25 / 4000)
+
+
+def test_balanced_references_leave_the_others_alone():
+    references = unbalanced()
+    before = references.signals.copy(), references.in_mask.copy()
+    references.balanced(2, 2, np.random.default_rng(0)).signals[:] = 0
+    assert np.array_equal(references.signals, before[0])
+    assert np.array_equal(references.in_mask, before[1])

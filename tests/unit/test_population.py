@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from plmia import ATTACKS, AttackView, References, score, score_all
 from plmia import population as module
 from plmia.errors import PopulationError
 from plmia.population import Comparison, FreshPopulation, SharedPopulation, WithinClass
@@ -98,3 +99,55 @@ def test_what_cannot_be_drawn_is_refused(bare_view, policy, pool, labels, messag
 def test_a_query_alone_with_itself_is_refused():
     with pytest.raises(PopulationError, match="left without any population point: give more"):
         Comparison(np.array([3, 4]), np.array([4])).size()
+
+
+# Numbers of references ------------------------------------------------------------------------------------------------
+
+
+def view_of(in_mask, population, mode="online"):
+    rng = np.random.default_rng(0)
+    signals = rng.normal(size=(*in_mask.shape, 1))
+    return AttackView(
+        rng.normal(size=(in_mask.shape[1], 1)), References(signals, np.arange(len(in_mask)), in_mask), population, mode=mode
+    )
+
+
+def fewer_out_in_population(n_points=300, n_models=12):
+    """Queries that no reference trained on, and a population that half of them trained on."""
+    in_mask = np.zeros((n_models, n_points), bool)
+    in_mask[: n_models // 2, :100] = True
+    return np.random.default_rng(1).permuted(in_mask, axis=0)
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_a_population_with_other_numbers_of_references_is_refused(mode):
+    """Its statistics spread further than the queries', so p-values would be too small."""
+    view = view_of(fewer_out_in_population(), np.arange(100), mode)
+    counts = "12" if mode == "offline" else "0"
+    for name in ("attack-r", "rmia"):
+        with pytest.raises(PopulationError, match=rf"\b6\b.*\b{counts}\b"):
+            list(score_all([ATTACKS[name]], view))
+        with pytest.raises(PopulationError):
+            score(ATTACKS[name], view, np.random.default_rng(0))
+
+
+def test_a_population_of_another_spread_of_counts_is_refused():
+    rng = np.random.default_rng(0)
+    shares = np.where(np.arange(800) < 300, 0.5, np.where(np.arange(800) % 2, 0.2, 0.8))
+    with pytest.raises(PopulationError):
+        list(score_all([ATTACKS["rmia"]], view_of(rng.random((16, 800)) < shares, np.arange(300))))
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+@pytest.mark.parametrize("share", [0.3, 0.5])
+def test_a_population_like_the_queries_is_taken(mode, share):
+    for seed in range(20):
+        in_mask = np.random.default_rng(seed).random((16, 400)) < share
+        in_mask[:2] = [[True], [False]]
+        (scores,) = score_all([ATTACKS["rmia"]], view_of(in_mask, np.arange(100), mode))
+        assert np.isfinite(scores.score).all()
+
+
+def test_a_population_of_all_points_is_compared_with_nobody():
+    (scores,) = score_all([ATTACKS["rmia"]], view_of(fewer_out_in_population(), np.arange(300), "offline"))
+    assert np.isfinite(scores.score).all()

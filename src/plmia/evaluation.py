@@ -149,9 +149,7 @@ def attack_targets(
         left_out = split[split != served.target]
         # The population is drawn from non-members, and `_serve` has compared their counts with the members'.
         for scores in score_unchecked(attacks, view, setup.seed, tick, refused):
-            yield AttackResult(
-                served.target, scores, truth, population, served.models, left_out, view, served.notes
-            )
+            yield AttackResult(served.target, scores, truth, population, served.models, left_out, view, served.notes)
 
 
 def _truth(signals: Signals, target: int, setup: Setup) -> tuple[Truth, IntArray]:

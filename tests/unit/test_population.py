@@ -108,7 +108,10 @@ def view_of(in_mask, population, mode="online"):
     rng = np.random.default_rng(0)
     signals = rng.normal(size=(*in_mask.shape, 1))
     return AttackView(
-        rng.normal(size=(in_mask.shape[1], 1)), References(signals, np.arange(len(in_mask)), in_mask), population, mode=mode
+        rng.normal(size=(in_mask.shape[1], 1)),
+        References(signals, np.arange(len(in_mask)), in_mask),
+        population,
+        mode=mode,
     )
 
 

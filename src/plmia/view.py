@@ -73,7 +73,7 @@ class AttackView:
         The reference models' signals and membership.
     population : int array [population]
         Points known not to be members of the target (held-out data): the population Z of the paper. P-values hold if
-        they are otherwise like the queries, in how many references trained on them, too.
+        they are otherwise like the queries. Scoring refuses a population with other numbers of references.
     labels : int array [points], optional
         Class of each point; needed only by calibration within a class.
     mode : {"online", "offline"}

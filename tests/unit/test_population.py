@@ -124,7 +124,7 @@ def fewer_out_in_population(n_points=300, n_models=12):
 
 @pytest.mark.parametrize("mode", ["online", "offline"])
 def test_a_population_with_other_numbers_of_references_is_refused(mode):
-    """Its statistics spread further than the queries', so p-values would be too small."""
+    """Its statistics have another law than the queries', so p-values would be too small or too large."""
     view = view_of(fewer_out_in_population(), np.arange(100), mode)
     counts = "12" if mode == "offline" else "0"
     for name in ("attack-r", "rmia"):

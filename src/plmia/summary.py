@@ -81,6 +81,7 @@ class Summary:
             self._left_out[result.target] = [int(model) for model in result.left_out]
             self._sizes_of[result.target] = population_size(len(result.population))
             self._likeness[result.target] = if_possible(lambda: unlike_references(result.view))
+            self.add_notes(result.notes)
         self._group(result)
         return assessment
 

@@ -442,6 +442,36 @@ def test_groups_that_a_target_saw_in_part_are_told(
     assert "groups hold members and" not in _ok(command("score", file, "-o", tmp_path / "b", "--attack", "lira")).stdout
 
 
+# Designs that reveal membership --------------------------------------------------------------------------------------
+
+
+def test_counts_that_reveal_membership_are_balanced_and_said(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    """Exactly half of the models trained on each record, as in LiRA's published layout."""
+    order = np.argsort(np.random.default_rng(0).uniform(size=(8, 600)), axis=0)
+    noise = np.random.default_rng(1).normal(size=(8, 600)).astype(np.float32)
+    file = signals_file(replace={"membership": order < 4, "signals": noise, "labels": None})
+    out = _ok(command("score", file, "-o", tmp_path / "out", "--target", "all")).stdout
+    contents = _metrics(tmp_path / "out")
+    assert [note["severity"] for note in contents["notes"] if note["code"] == "counts-rebalanced"] == ["info"]
+    assert contents["about"]["references"] == [6]
+    assert "6 references" in out
+    assert abs(contents["attacks"]["lira"]["auc"]["mean"] - 0.5) < 0.03
+
+
+def test_counts_that_cannot_be_balanced_make_the_audit_invalid(
+    signals_file: Write, command: Run, tmp_path: Path
+) -> None:
+    """Each record is in one model: whoever is in no reference is a member."""
+    owner = np.random.default_rng(0).integers(0, 6, 600)
+    noise = np.random.default_rng(1).normal(size=(6, 600)).astype(np.float32)
+    replace = {"membership": owner == np.arange(6)[:, None], "signals": noise, "labels": None}
+    attacks = ("--attack", "attack-p", "--attack", "attack-r")
+    _ok(command("score", signals_file(replace=replace), "-o", tmp_path / "out", *attacks))
+    verdict = _metrics(tmp_path / "out")["verdict"]
+    assert (verdict["status"], verdict["doubts"][0]) == ("invalid", "counts-reveal-membership")
+    assert command("gate", tmp_path / "out", "--max-tpr", 0.99, "--at-fpr", 0.01).exit_code == 2
+
+
 # Same input and seed, same bytes -------------------------------------------------------------------------------------
 
 

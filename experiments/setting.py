@@ -240,14 +240,17 @@ def _read(path: Path, beside: Path) -> tuple[Signals, dict[str, Any]]:
     if path.is_file():
         return _without(read_signals(path), left_out), about
     store = SignalStore.open(path)
-    return _without(store.signals(), left_out), about_store(store) | about
+    # Every model that counts must be finished; the others are numbered anew, as in a file.
+    kept = [model for model in range(store.shape[0]) if model not in left_out]
+    return replace(store.signals(kept), models=()), about_store(store) | about
 
 
 def _without(signals: Signals, models: list[int]) -> Signals:
     if not models:
         return signals
     kept = np.setdiff1d(np.arange(signals.n_models), models)
-    return replace(signals, values=signals.values[kept], design=MembershipDesign(signals.design.matrix[kept]))
+    design = MembershipDesign(signals.design.matrix[kept])
+    return replace(signals, values=signals.values[kept], design=design, models=())
 
 
 def about_store(store: SignalStore) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from pathlib import Path
 # The data flow, left to right: a module (or a sub-package) may import only what stands before it.
 DATA_FLOW = """
     errors notes user_code numerics cauchy_sum progress
-    archives data array_names design signals layouts importing store_files store_layout store_records stacks store
+    archives data array_names design signals layouts importing store_files store_layout
+    provenance store_records stacks store
     recipes engines audit_differences training interop
     moments view gaussian trends priors empirical_bayes pointwise population calibration attacks scoring
     frames metrics theory self_check tail decisions records intervals comparison epsilon gaussianity evaluation

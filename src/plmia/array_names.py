@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
-from plmia.errors import PlmiaError
+from plmia.errors import PlmiaError, shown
 from plmia.notes import Note
 
 # What a report may show beside the points.
@@ -52,4 +52,4 @@ def _means_groups(name: str) -> bool:
 def _sentence(path: Path, name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, 1, _ALIKE)
     hint = f"perhaps {near[0]!r} was meant" if near else "if it says which records belong together, call it 'groups'"
-    return f"Array {name!r} of {path.name} is not used; known are {', '.join(known)}; {hint}."
+    return f"Array {name!r} of {shown(path.name)} is not used; known are {', '.join(known)}; {hint}."

@@ -315,12 +315,18 @@ def score_run(
     from plmia.report import Extras as Shown
     from plmia.report import write_report
 
-    signals = store.signals()
+    # All of them: a model that went missing meanwhile must not be passed over.
+    signals = store.signals(range(store.shape[0]))
     records = store.finished()
     about = {
         "audit": plan.about(),
         "recipe": described(plan.recipe),
-        "signals": {"models": signals.n_models, "points": signals.n_points, "views": signals.n_views},
+        "signals": {
+            "sha256": store.fingerprint(signals.models),
+            "models": signals.n_models,
+            "points": signals.n_points,
+            "views": signals.n_views,
+        },
         "mode": plan.setup.mode,
         "targets": [0],
         "seed": plan.setup.seed,

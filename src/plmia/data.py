@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.archives import Part, read_archive
-from plmia.errors import DataError, OutputError, PlmiaError
+from plmia.errors import DataError, OutputError, PlmiaError, shown
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -49,6 +49,7 @@ class LabelledData:
     name: str = "data"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", shown(self.name))
         object.__setattr__(self, "X", _checked_points(self.X))
         object.__setattr__(self, "y", _checked_labels(self.y, len(self.X)))
         if self.groups is not None:

@@ -159,7 +159,7 @@ class ReferencePlan:
     Parameters
     ----------
     order : list of int arrays
-        Splits of the design in random order, larger ones first.
+        Splits of the design in random order, larger ones first; models by number.
     wanted : int or None
         How many references each target gets; None for all that are eligible.
     """
@@ -168,9 +168,19 @@ class ReferencePlan:
     wanted: int | None
 
     @classmethod
-    def draw(cls, design: MembershipDesign, wanted: int | None, rng: np.random.Generator) -> ReferencePlan:
-        """Put the splits into a random order, whole pairs before single models."""
-        splits = design.splits()
+    def draw(
+        cls, design: MembershipDesign, wanted: int | None, rng: np.random.Generator, models: IntArray | None = None
+    ) -> ReferencePlan:
+        """Put the splits into a random order, whole pairs before single models.
+
+        Parameters
+        ----------
+        design, wanted, rng
+            The models' membership, how many references each target gets, and the source of the order.
+        models : int array [models], optional
+            Number of the model in each row of the design; 0, 1, 2, ... by default.
+        """
+        splits = [split if models is None else models[split] for split in design.splits()]
         shuffled = [splits[i] for i in rng.permutation(len(splits))]
         return cls(sorted(shuffled, key=len, reverse=True), wanted)
 

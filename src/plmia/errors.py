@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -65,3 +66,9 @@ def some(indices: Sequence[int] | npt.NDArray[np.intp], most: int = 5) -> str:
     shown = ", ".join(str(int(i)) for i in indices[:most])
     rest = len(indices) - most
     return f"{shown} and {rest:,} more" if rest > 0 else shown
+
+
+def shown(name: str) -> str:
+    """Name of a file as text that can be written anywhere: bytes that are not UTF-8 become replacement characters."""
+    # Python stands lone surrogates in for such bytes.
+    return re.sub("[\ud800-\udfff]", "\ufffd", name)

@@ -51,7 +51,7 @@ class AttackResult(Tabular):
     Parameters
     ----------
     target : int
-        The attacked model.
+        Number of the attacked model (see `Signals.models`).
     scores : Scores
         Scores and p-values of every point.
     truth : Truth
@@ -59,10 +59,10 @@ class AttackResult(Tabular):
     population : int array [population]
         The population Z.
     references : int array [references]
-        The models used as references, in the order of the view's. Where some were dropped at random (see ``notes``),
-        another model may stand in for one of these at some points.
+        Numbers of the models used as references, in the order of the view's. Where some were dropped at random (see
+        ``notes``), another model may stand in for one of these at some points.
     left_out : int array
-        Models that were no references because their membership is the target's or its complement.
+        Numbers of the models that were no references because their membership is the target's or its complement.
     view : AttackView
         What the attack saw.
     notes : tuple of Note
@@ -121,7 +121,7 @@ def attack_targets(
     attacks : sequence of Attack
         What to run.
     targets : sequence of int
-        Models to attack.
+        Models to attack, by number (see `Signals.models`).
     setup : Setup
         How.
     tick : callable
@@ -130,15 +130,15 @@ def attack_targets(
         Told of each attack that lacks references, or a population with some spread, on a target: it has no result
         there. By default that raises.
     """
-    for target in targets:
-        if not 0 <= target < signals.n_models:
-            raise SignalsError(f"target {target} does not exist: models are numbered from 0 to {signals.n_models - 1}")
-    truths = {target: _truth(signals, target, setup) for target in targets}
-    plan = ReferencePlan.draw(signals.design, setup.references, np.random.default_rng([setup.seed, 0]))
+    row_of = dict(zip(targets, signals.rows(targets, "target"), strict=True))
+    truths = {target: _truth(signals, target, row, setup) for target, row in row_of.items()}
+    plan = ReferencePlan.draw(
+        signals.design, setup.references, np.random.default_rng([setup.seed, 0]), np.array(signals.models)
+    )
     for served in _serve(signals, attacks, plan, targets, setup):
         truth, population = truths[served.target]
         view = AttackView(
-            signals.values[served.target].astype(np.float64),
+            signals.values[row_of[served.target]].astype(np.float64),
             served.references,
             population,
             signals.labels,
@@ -152,9 +152,9 @@ def attack_targets(
             yield AttackResult(served.target, scores, truth, population, served.models, left_out, view, served.notes)
 
 
-def _truth(signals: Signals, target: int, setup: Setup) -> tuple[Truth, IntArray]:
+def _truth(signals: Signals, target: int, row: int, setup: Setup) -> tuple[Truth, IntArray]:
     """Split the target's points into population and queries; of points that belong together one is taken."""
-    members = signals.design.matrix[target]
+    members = signals.design.matrix[row]
     alone = _one_of_each_group(signals, setup.seed)
     outsiders = alone[~members[alone]]
     if len(outsiders) in (0, len(alone)):
@@ -191,7 +191,7 @@ def _one_of_each_group(signals: Signals, seed: int) -> IntArray:
 
 @dataclass(frozen=True)
 class _Served:
-    """A target, its references and the models that these are, sums over them if they are known, and notes on them."""
+    """A target, its references, the numbers of these models, sums over them if they are known, and notes on them."""
 
     target: int
     references: References
@@ -209,7 +209,7 @@ def _serve(
     for chosen, known, group in _shared_sums(signals, attacks, plan, [t for t in targets if t not in revealed]):
         references = _references(signals, plan, chosen)
         for target in group:
-            yield _Served(target, references, references.rows, known)
+            yield _Served(target, references, _numbers(signals, references.rows), known)
     for target in targets:
         if target in revealed:
             yield _balance(signals, plan, target, units, setup)
@@ -221,11 +221,12 @@ def _revealed(signals: Signals, plan: ReferencePlan, targets: Iterable[int], uni
     total = membership.sum(axis=0, dtype=np.int32)[units]
     found = set()
     for target in set(targets):
-        split, members = plan.order[plan.split_of(target)], membership[target, units]
+        split = signals.rows(plan.order[plan.split_of(target)])
+        members = membership[signals.rows([target])[0], units]
         counts = [total - membership[split][:, units].sum(axis=0)]
         chosen = plan.references_of(target)
         if len(chosen) < len(plan.order) - 1:
-            rows = np.concatenate([plan.order[i] for i in chosen])
+            rows = signals.rows(np.concatenate([plan.order[i] for i in chosen]))
             counts.append(membership[rows][:, units].sum(axis=0))
         if any(counts_depend_on(members, count) for count in counts):
             found.add(target)
@@ -240,14 +241,15 @@ def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray
     chosen = plan.references_of(target)
     plain = _references(signals, plan, chosen)
     spare = [plan.order[i] for i in range(len(plan.order)) if i not in {*chosen, plan.split_of(target)}]
-    rows = np.concatenate([plain.rows, *spare])
+    rows = np.concatenate([plain.rows, *map(signals.rows, spare)])
     references, dropped = References(signals.values, rows, signals.design.matrix[rows]), 0
-    members, rng = signals.design.matrix[target], np.random.default_rng([setup.seed, 4, target])
+    members = signals.design.matrix[signals.rows([target])[0]]
+    rng = np.random.default_rng([setup.seed, 4, target])
     for _ in ("all that are eligible", "those that are chosen"):
         if counts_depend_on(members[units], references.n_in[units]):
             n_in, n_out = int(references.n_in.min()), len(references) - int(references.n_in.max())
             if n_out < 1 or (n_in < 1 and setup.mode == "online"):
-                return _Served(target, plain, plain.rows, notes=(_reveals(n_in, n_out),))
+                return _Served(target, plain, _numbers(signals, plain.rows), notes=(_reveals(n_in, n_out),))
             dropped += len(references) - n_in - n_out
             references = references.balanced(n_in, n_out, rng, len(plain))
         references = references.first(len(plain))
@@ -257,7 +259,12 @@ def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray
         f"{dropped} of {len(rows)} references {'was' if dropped == 1 else 'were'} dropped at random at each record, so "
         "that the numbers of IN and OUT references do not reveal membership",
     )
-    return _Served(target, references, rows[: len(references)], notes=(note,))
+    return _Served(target, references, _numbers(signals, rows[: len(references)]), notes=(note,))
+
+
+def _numbers(signals: Signals, rows: IntArray) -> IntArray:
+    """Numbers of the models in some rows."""
+    return np.array(signals.models)[rows]
 
 
 def _reveals(n_in: int, n_out: int) -> Note:
@@ -272,7 +279,7 @@ def _reveals(n_in: int, n_out: int) -> Note:
 def _references(signals: Signals, plan: ReferencePlan, chosen: Iterable[int]) -> References:
     """References in the order of their splits, so that complementary pairs stay together."""
     splits = sorted((plan.order[i] for i in chosen), key=lambda models: int(models[0]))
-    rows = np.concatenate(splits)
+    rows = signals.rows(np.concatenate(splits))
     return References(signals.values, rows, signals.design.matrix[rows])
 
 
@@ -295,7 +302,7 @@ def _shared_sums(
     models = _references(signals, plan, union)
     centre = amid(models)
     features = _features(wanted, centre)
-    parts = [np.flatnonzero(np.isin(models.rows, plan.order[i])) for i in union]
+    parts = [np.flatnonzero(np.isin(models.rows, signals.rows(plan.order[i]))) for i in union]
     for leaf, sums in leave_one_out(models, parts, sorted(by_leaf), features):
         known = KnownSums(centre, **dict(zip(wanted, sums, strict=True)))
         yield by_leaf[leaf], known, served[by_leaf[leaf]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from plmia.data import load_npz
 from plmia.design import MembershipDesign
-from plmia.errors import SignalsError
+from plmia.errors import SignalsError, some
 from plmia.numerics import logit_from_probabilities
 
 # From this share of the signals in [0, 1] on, they are taken for probabilities, some of them stray.
@@ -37,6 +38,9 @@ class Signals:
     groups : int array [points], optional
         Which points belong together (rows of one patient): they are no independent evidence, so one of each group is
         evaluated.
+    models : tuple of int
+        Number of the model in each row; 0, 1, 2, ... by default. Targets and references are named by these numbers, so
+        that a model keeps its number where others are missing.
     """
 
     values: npt.NDArray[np.floating]
@@ -44,6 +48,7 @@ class Signals:
     labels: npt.NDArray[np.integer] | None = None
     n_clipped: int = 0
     groups: npt.NDArray[np.integer] | None = None
+    models: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.values.ndim != 3 or 0 in self.values.shape or not np.issubdtype(self.values.dtype, np.floating):
@@ -62,7 +67,14 @@ class Signals:
                     f"{name} have shape {array.shape} and type {array.dtype}, "
                     f"integers [{self.values.shape[1]}] are needed: one a point"
                 )
-        _require_finite(self.values)
+        if not self.models:
+            object.__setattr__(self, "models", tuple(range(self.n_models)))
+        if len(set(self.models)) != self.n_models or len(self.models) != self.n_models or min(self.models) < 0:
+            raise SignalsError(
+                f"{len(self.models)} model numbers ({some(self.models)}) are given for {self.n_models} models: give "
+                "one per model, all different, from 0"
+            )
+        _require_finite(self.values, self.models)
 
     @property
     def n_models(self) -> int:
@@ -79,10 +91,33 @@ class Signals:
         """How many views."""
         return int(self.values.shape[2])
 
+    def rows(self, models: Iterable[int], what: str = "model") -> npt.NDArray[np.intp]:
+        """Row of each of some models [n], given by number.
 
-def _require_finite(values: npt.NDArray[np.floating]) -> None:
+        Parameters
+        ----------
+        models : iterable of int
+            Numbers of models; `SignalsError` is raised for one that is missing.
+        what : str
+            What the error calls them.
+        """
+        row_of = {model: row for row, model in enumerate(self.models)}
+        wanted = [int(model) for model in models]
+        for model in wanted:
+            if model in row_of:
+                continue
+            if self.models == tuple(range(self.n_models)):
+                raise SignalsError(f"{what} {model} does not exist: models are numbered from 0 to {self.n_models - 1}")
+            raise SignalsError(
+                f"{what} {model} is not among the {self.n_models} finished models ({some(self.models)}): run the audit "
+                "again if it is still to be trained, or choose one of those"
+            )
+        return np.array([row_of[model] for model in wanted], dtype=np.intp)
+
+
+def _require_finite(values: npt.NDArray[np.floating], models: Iterable[int]) -> None:
     # Model by model: a mask for all at once would be as large as the signals.
-    for model, row in enumerate(values):
+    for model, row in zip(models, values, strict=True):
         if not np.isfinite(row).all():
             point, view = np.argwhere(~np.isfinite(row))[0]
             raise SignalsError(

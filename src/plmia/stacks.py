@@ -7,7 +7,6 @@ last: a stack without it is unfinished and does not count. `SignalStore.import_n
 from __future__ import annotations
 
 import hashlib
-import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.errors import StoreError, some
+from plmia.provenance import problem_of
 from plmia.store_files import NPY_HEADER_BYTES, as_bytes, check_npy, npy_header, reading, write_atomically, writing
-from plmia.store_layout import DTYPE, SCHEMA, FloatArray32, parse, plain
+from plmia.store_layout import DTYPE, FloatArray32, plain, sealed, unsealed
 from plmia.store_records import record_name
 
 Numbers = Sequence[int] | npt.NDArray[np.integer]
+# No JSON of a stack is larger, whatever a file from another machine holds.
+MOST_JSON_BYTES = 1 << 28
+_COPY = "copy it again, or train its models again where it comes from"
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,10 @@ class Stack:
         for model, row in zip(numbers, signals, strict=True):
             _require_finite(model, row)
         made = [plain(entry, f"provenance of model {model}") for model, entry in zip(numbers, provenance, strict=True)]
+        for model, entry in zip(numbers, made, strict=True):
+            problem = problem_of(entry, signals[0].size)
+            if problem is not None:
+                raise StoreError(f"model {model} cannot be stored ({problem}): correct its provenance")
         order = np.argsort(numbers)
         ordered = signals if (np.diff(order) > 0).all() else signals[order]
         return cls(tuple(sorted(numbers)), np.ascontiguousarray(ordered, DTYPE), tuple(made[i] for i in order))
@@ -111,7 +118,6 @@ def write_stack(
     content = hashlib.sha256(header)
     content.update(as_bytes(stack.signals))
     about = {
-        "schema": SCHEMA,
         "key": key,
         "models": stack.models,
         "shape": stack.signals.shape,
@@ -121,12 +127,14 @@ def write_stack(
     with writing(f"{path.with_suffix('.npy')}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path.with_suffix(".npy"), header, stack.signals)
-        write_atomically(path, json.dumps(about, allow_nan=False).encode())
+        write_atomically(path, sealed(about))
     return path.with_suffix(".npy")
 
 
 def read_stacks(folder: str | Path, *, key: str) -> Iterator[Stack]:
     """Read and verify the finished stacks of a folder, one at a time; their signals are memory-mapped.
+
+    The JSON of all of them is checked before the first is returned.
 
     Parameters
     ----------
@@ -138,13 +146,18 @@ def read_stacks(folder: str | Path, *, key: str) -> Iterator[Stack]:
     paths = sorted(Path(folder).glob("stack-*.json"))
     if not paths:
         raise StoreError(f"{folder} holds no finished stack (stack-*.json beside stack-*.npy): give another folder")
-    for path in paths:
-        yield _read_stack(path, key)
+    abouts = [_read_about(path, key) for path in paths]
+    for path, about in zip(paths, abouts, strict=True):
+        yield _read_stack(path, about)
 
 
-def _read_stack(path: Path, key: str) -> Stack:
+def _read_about(path: Path, key: str) -> dict[str, Any]:
+    """Read and check the JSON of a stack, which may come from anywhere."""
     with reading(str(path)):
-        about = parse(str(path), path.read_bytes())
+        size = path.stat().st_size
+        if size > MOST_JSON_BYTES:
+            raise StoreError(f"{path} has {size:,} bytes, {MOST_JSON_BYTES:,} are the most: {_COPY}")
+        about = unsealed(str(path), path.read_bytes(), _COPY)
     if about.get("key") != key:
         raise StoreError(
             f"{path} belongs to another audit (key {str(about.get('key'))[:12]}, the store has {key[:12]}): "
@@ -152,17 +165,28 @@ def _read_stack(path: Path, key: str) -> Stack:
         )
     models, shape, provenance = (about.get(name) for name in ("models", "shape", "provenance"))
     if not (_whole_numbers(models) and _whole_numbers(shape) and len(shape) == 3 and isinstance(provenance, list)):
-        raise StoreError(f"{path} is damaged (models, shape or provenance are not what they must be): copy it again")
-    data = path.with_suffix(".npy")
+        raise StoreError(f"{path} is damaged (models, shape or provenance are not what they must be): {_COPY}")
+    if not shape[0] == len(models) == len(provenance):
+        raise StoreError(
+            f"{path} is damaged ({len(models)} models, {shape[0]} rows of signals, {len(provenance)} provenances): "
+            + _COPY
+        )
+    for model, entry in zip(models, provenance, strict=True):
+        problem = problem_of(entry, shape[1] * shape[2])
+        if problem is not None:
+            raise StoreError(f"{path} cannot be right (model {model}: {problem}): {_COPY}")
+    return about
+
+
+def _read_stack(path: Path, about: dict[str, Any]) -> Stack:
+    shape, data = about["shape"], path.with_suffix(".npy")
     with reading(str(data)), data.open("rb") as file:
         check_npy(str(data), file.read(NPY_HEADER_BYTES), data.stat().st_size, DTYPE, tuple(shape))
         file.seek(0)
         if hashlib.file_digest(file, "sha256").hexdigest() != about.get("sha256"):
-            raise StoreError(f"{data} is damaged (its SHA-256 is not the one in {path.name}): copy it again")
+            raise StoreError(f"{data} is damaged (its SHA-256 is not the one in {path.name}): {_COPY}")
     signals = np.memmap(data, DTYPE, "r", NPY_HEADER_BYTES, tuple(shape))
-    if not all(isinstance(entry, dict) for entry in provenance):
-        raise StoreError(f"{path} is damaged (a provenance is not a dict): copy it again")
-    return Stack.checked(models, signals, provenance)
+    return Stack.checked(about["models"], signals, about["provenance"])
 
 
 def _whole_numbers(value: Any) -> TypeGuard[list[int]]:

@@ -6,7 +6,8 @@ A store is one folder:
     membership.npy       the design, bit-packed [models, ceil(points / 8)]
     labels.npy           labels [points], if there are any; groups.npy likewise
     signals.npy          float32 [models, points, views]; each model has its region, a hole until it is written
-    records/000012.json  makes a model (or those trained together) count: checksums and provenance, written last
+    records/000012.json  makes a model (or those trained together) count: checksums and provenance, with a digest of
+                         itself, written last
 
 A model without a record is not there, whatever its region holds. So a writer may be killed at any moment, several may
 write at once, and a stack of models is there as a whole or not at all. Any tool that knows npy can read the signals.
@@ -45,6 +46,7 @@ from plmia.store_layout import (
     Labels,
     Layout,
     allocate,
+    canonical,
     differences,
     digest,
     header_problems,
@@ -274,16 +276,47 @@ class SignalStore:
         models : sequence of int, optional
             Which models, in this order; default: the finished ones. Then it is an error if the record of another is
             damaged or foreign, so that no model goes missing unnoticed.
+
+        Returns
+        -------
+        Signals
+            Each model keeps its number (`Signals.models`), whichever others are missing.
         """
         from plmia.signals import Signals
 
         records = self._records(models)
         chosen = [record.model for record in records]
         values = self._mapped(records) if isinstance(self.folder, LocalFolder) else self.read(chosen)
-        clipped = [record.provenance.get("n_clipped") for record in records]
-        design = MembershipDesign(self.design.matrix[chosen])
-        n_clipped = sum(n for n in clipped if type(n) is int)
-        return Signals(values, design, self.labels, n_clipped, read_groups(self.folder, self.layout))
+        n_clipped = sum(record.provenance.get("n_clipped", 0) for record in records)
+        design, groups = MembershipDesign(self.design.matrix[chosen]), read_groups(self.folder, self.layout)
+        return Signals(values, design, self.labels, n_clipped, groups, tuple(chosen))
+
+    def fingerprint(self, models: Numbers | None = None) -> str:
+        """Digest that tells signals of some models from all others: which models, their signals, their membership.
+
+        Parameters
+        ----------
+        models : sequence of int, optional
+            Which models, in this order; default: the finished ones.
+
+        Returns
+        -------
+        str
+            SHA-256 of the models' numbers, the checksums of their signals, their membership, and the store's key, which
+            covers labels, groups and what the signals were made of.
+        """
+        records = self._records(models)
+        chosen = [record.model for record in records]
+        contents = {
+            "key": self.key,
+            "membership": digest(np.packbits(self.design.matrix[chosen], axis=1)),
+            "models": [[record.model, *record.chunks] for record in records],
+        }
+        return digest(canonical(contents))
+
+    def unverified(self) -> list[int]:
+        """Finished models whose provenance has no digest, since an earlier version of plmia wrote it."""
+        return [model for model, record in self._scan()[0].items() if not record.verified]
 
     def problems(self) -> list[str]:
         """Records that do not count, and why; their models are missing unless they were trained anew."""

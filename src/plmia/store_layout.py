@@ -36,6 +36,8 @@ from plmia.store_files import (
 )
 
 SCHEMA = 1
+# Of the JSON of records and stacks, which hold a digest of themselves. Earlier versions wrote 1, without it.
+SEALED_SCHEMA = 2
 CHUNK_POINTS = 8192
 DTYPE = "<f4"
 _COPY = "copy it again, or start anew in another folder"
@@ -364,6 +366,32 @@ def parse(what: str, data: bytes, remedy: str = _COPY) -> dict[str, Any]:
         raise StoreError(f"{what} is damaged (not JSON: {error}): {remedy}") from error
     if not isinstance(found, dict):
         raise StoreError(f"{what} is damaged (not a JSON object): {remedy}")
+    return found
+
+
+def sealed(fields: Mapping[str, Any]) -> bytes:
+    """JSON of a record or a stack with a digest of all its contents."""
+    contents = {"schema": SEALED_SCHEMA, **fields}
+    return json.dumps(contents | {"digest": digest(canonical(contents))}, allow_nan=False).encode()
+
+
+def unsealed(what: str, data: bytes, remedy: str) -> dict[str, Any]:
+    """Read and verify what `sealed` wrote; JSON of schema 1 has no digest and is returned as it is."""
+    found = parse(what, data, remedy)
+    schema = found.get("schema")
+    if schema == SEALED_SCHEMA or "digest" in found:
+        contents = {name: value for name, value in found.items() if name != "digest"}
+        try:
+            same = digest(canonical(contents)) == found.get("digest")
+        except (ValueError, RecursionError):  # numbers that are not finite, nesting: `sealed` writes neither
+            same = False
+        if not same:
+            raise StoreError(f"{what} was changed after it was written (its digest does not fit): {remedy}")
+    elif schema != 1:
+        raise StoreError(
+            f"{what} has schema {str(schema)[:12]}, this version reads 1 and {SEALED_SCHEMA}: read it with the version "
+            "of plmia that wrote it"
+        )
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from plmia.errors import StoreError, some
+from plmia.provenance import problem_of
 from plmia.store_files import Folder, LocalFolder, locked, reading, temporary_beside
-from plmia.store_layout import SCHEMA, Layout, digest, parse, typed
+from plmia.store_layout import SEALED_SCHEMA, Layout, digest, sealed, typed, unsealed
 
 _RECORD_NAME = re.compile(r"([0-9]{6,18})(?:-([0-9]{6,18}))?\.json")
 Tell = Callable[[dict[str, Any], dict[str, Any]], Iterable[str]]
@@ -37,6 +37,8 @@ class ModelRecord:
         File of the record, relative to the store.
     together : tuple of int
         The models that this file covers: they were finished at once.
+    verified : bool
+        Whether the file has a digest that covers the provenance; those of earlier versions have none.
     """
 
     model: int
@@ -44,6 +46,7 @@ class ModelRecord:
     provenance: dict[str, Any]
     file: str
     together: tuple[int, ...]
+    verified: bool = True
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def record_name(models: Sequence[int]) -> str:
 def record_json(layout: Layout, records: Sequence[ModelRecord]) -> bytes:
     """Contents of one file that commits these models at once."""
     models = [{"model": r.model, "chunks": r.chunks, "provenance": r.provenance} for r in records]
-    return json.dumps({"schema": SCHEMA, "key": layout.key, "models": models}, allow_nan=False).encode()
+    return sealed({"key": layout.key, "models": models})
 
 
 def scan(
@@ -205,7 +208,7 @@ def _claim(name: str) -> tuple[int, int] | None:
 
 def _parse_record(what: str, layout: Layout, name: str, data: bytes) -> list[ModelRecord]:
     remedy = "it does not count, and the audit, when it is run in this folder, trains its models anew"
-    found = parse(what, data, remedy)
+    found = unsealed(what, data, remedy)
     if found.get("key") != layout.key:
         raise StoreError(
             f"{what} belongs to another audit (key {str(found.get('key'))[:12]}, this store has {layout.key[:12]}): "
@@ -229,7 +232,15 @@ def _parse_record(what: str, layout: Layout, name: str, data: bytes) -> list[Mod
     n_chunks = -(-layout.n_points // layout.chunk)
     if any(len(c) != n_chunks or not all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in c) for c in chunks):
         raise StoreError(f"{what} is damaged (not {n_chunks} checksums for each model): {remedy}")
-    return [ModelRecord(m, c, p, f"records/{name}", models) for m, c, p in zip(models, chunks, provenance, strict=True)]
+    for model, entry in zip(models, provenance, strict=True):
+        problem = problem_of(entry, layout.n_points * len(layout.views))
+        if problem is not None:
+            raise StoreError(f"{what} cannot be right (model {model}: {problem}): {remedy}")
+    verified = found["schema"] == SEALED_SCHEMA
+    return [
+        ModelRecord(m, c, p, f"records/{name}", models, verified)
+        for m, c, p in zip(models, chunks, provenance, strict=True)
+    ]
 
 
 def _require_agreement(folder: Folder, good: Mapping[int, ModelRecord], records: Sequence[ModelRecord]) -> None:

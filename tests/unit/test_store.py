@@ -19,7 +19,7 @@ import pytest
 from plmia.design import MembershipDesign
 from plmia.errors import StoreError
 from plmia.store import SignalStore, store_key, write_stack
-from plmia.store_layout import CHUNK_POINTS
+from plmia.store_layout import CHUNK_POINTS, sealed
 
 N_MODELS, N_POINTS, VIEWS = 6, 2 * CHUNK_POINTS + 1000, ("identity", "mirror")
 ABOUT: dict[str, Any] = {"data": "abc", "seed": 0, "recipe": {"name": "mlp", "lr": 0.1, "widths": (64, 32)}}
@@ -85,6 +85,16 @@ def flip(path: Path, offset: int) -> None:
         byte = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([byte ^ 1]))
+
+
+def resealed(contents: dict[str, Any]) -> bytes:
+    """JSON with the digest that its writer would have given it."""
+    return sealed({name: value for name, value in contents.items() if name not in ("schema", "digest")})
+
+
+def unsealed(contents: dict[str, Any]) -> bytes:
+    """JSON as earlier versions wrote it, without a digest."""
+    return json.dumps({name: value for name, value in contents.items() if name != "digest"} | {"schema": 1}).encode()
 
 
 def offset_of(model: int, point: int) -> int:
@@ -169,6 +179,33 @@ def test_signals_of_some_models_have_their_design(store: SignalStore, models: li
     np.testing.assert_array_equal(signals.values, values_of(models or [0, 2, 3]))
     np.testing.assert_array_equal(signals.design.matrix, design_of(N_MODELS).matrix[models or [0, 2, 3]])
     assert signals.n_clipped == sum(models or [0, 2, 3])
+    assert signals.models == tuple(models or [0, 2, 3])
+
+
+def test_a_fingerprint_tells_which_models_their_signals_and_their_membership(
+    store: SignalStore, tmp_path: Path
+) -> None:
+    append(store, [0, 2, 3])
+    seen = {store.fingerprint(), store.fingerprint([0, 2]), store.fingerprint([2, 3]), store.fingerprint([0])}
+    assert len(seen) == 4
+    assert store.fingerprint() == store.fingerprint(store.signals().models) == store.fingerprint([0, 2, 3])
+    before = store.fingerprint([0])
+    append(store, [1])
+    assert store.fingerprint([0]) == before, "other models make no difference"
+    assert store.fingerprint() not in seen
+    matrix = design_of(N_MODELS).matrix.copy()
+    matrix[0, 7] = ~matrix[0, 7]
+    others = {
+        "signals": (ABOUT, design_of(N_MODELS), LABELS, values_of([5])),
+        "membership": (ABOUT, MembershipDesign(matrix), LABELS, values_of([0])),
+        "labels": (ABOUT, design_of(N_MODELS), LABELS[::-1].copy(), values_of([0])),
+        "groups": (ABOUT | {"groups": "0" * 64}, design_of(N_MODELS), LABELS, values_of([0])),
+        "nothing": (ABOUT, design_of(N_MODELS), LABELS, values_of([0])),
+    }
+    for what, (about, design, labels, values) in others.items():
+        other = SignalStore.create(tmp_path / "other" / what, about, design, VIEWS, labels)
+        other.append([0], values, provenance_of([0]))
+        assert (other.fingerprint() == before) == (what == "nothing"), what
 
 
 def test_provenance_becomes_plain_json(store: SignalStore) -> None:
@@ -493,11 +530,49 @@ BAD_RECORDS: dict[str, Callable[[bytes, dict[str, Any]], bytes | dict[str, Any] 
 }
 
 
-@pytest.mark.parametrize("kind", BAD_RECORDS)
-def test_a_damaged_record_is_named_and_its_models_are_missing(filled: SignalStore, kind: str) -> None:
+JUNK: dict[str, Any] = {
+    "seed as text": {"seed": "12"},
+    "negative seed": {"seed": -1},
+    "true as a number": {"attempt": True},
+    "negative seconds": {"seconds": -1.0},
+    "endless seconds": {"seconds": 1e300},
+    "seconds as a list": {"seconds": [1.0]},
+    "accuracy in per cent": {"train_accuracy": 98.5},
+    "accuracy as text": {"test_accuracy": "0.5"},
+    "more clipped than there are": {"n_clipped": 2 * N_POINTS + 1},
+    "fractional count": {"n_clipped": 1.5},
+    "losses as text": {"losses": ["low", "lower"]},
+    "nested losses": {"losses": [[1.0], [2.0, 3.0]]},
+    "loss beyond floats": {"losses": [10**400]},
+    "versions as a list": {"versions": ["3.11"]},
+    "versions of numbers": {"versions": {"python": 3}},
+    "versions with a control character": {"versions": {"python": "3\x1b[2J"}},
+    "long version": {"versions": {"python": "3" * 1000}},
+    "recipe as text": {"recipe": "mlp"},
+    "given as text": {"given": "yes"},
+    "lone surrogate": {"note": "\ud800"},
+    "surrogate in a name": {"\udcff": 1},
+    "too large": {"note": "x" * (1 << 20)},
+    "too deep": {"note": json.loads("[" * 200 + "]" * 200)},
+    "no object": ["seed", 1],
+}
+
+
+@pytest.mark.parametrize("write", [resealed, unsealed, lambda record: json.dumps(record).encode()])
+@pytest.mark.parametrize("kind", [*BAD_RECORDS, *JUNK])
+def test_a_damaged_record_is_named_and_its_models_are_missing(
+    filled: SignalStore, kind: str, write: Callable[[dict[str, Any]], bytes]
+) -> None:
     path = path_of(filled) / "records" / "000001-000003.json"
-    bad = BAD_RECORDS[kind](path.read_bytes(), json.loads(path.read_text()))
-    path.write_bytes(bad if isinstance(bad, bytes) else json.dumps(bad).encode())
+    record = json.loads(path.read_text())
+    if kind in JUNK:
+        record["models"][1]["provenance"] = JUNK[kind]
+        bad = record
+    else:
+        bad = BAD_RECORDS[kind](path.read_bytes(), record)
+    path.write_bytes(
+        bad if isinstance(bad, bytes) else write(bad) if isinstance(bad, dict) else json.dumps(bad).encode()
+    )
     assert filled.missing() == [1, 2, 3]
     assert ["records/000001-000003.json" in problem for problem in filled.problems()] == [True]
     for read in (filled.read, filled.signals, lambda: filled.read([2])):
@@ -532,9 +607,70 @@ def test_records_that_contradict_each_other_are_named(filled: SignalStore) -> No
     records = path_of(filled) / "records"
     record = json.loads((records / "000001-000003.json").read_text())
     entry = record["models"][1] | {"chunks": ["0" * 64] * 3}
-    (records / "000002.json").write_text(json.dumps(record | {"models": [entry]}))
+    (records / "000002.json").write_bytes(resealed(record | {"models": [entry]}))
     assert ["different checksums for model 2" in problem for problem in filled.problems()] == [True]
     np.testing.assert_array_equal(filled.read([2]), values_of([2]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'"seconds": 12.5', b'"seconds": 12.4'),
+        (b'"test_accuracy": 0.75', b'"test_accuracy": 0.85'),
+        (b'"n_clipped": 2', b'"n_clipped": 3'),
+        (b'"seed": 2', b'"seed": 3'),
+        (b'"mood": "good"', b'"mood": "goof"'),
+        (b'"schema": 2', b'"schema": 3'),
+        (b'"digest": "', b'"digesu": "'),
+    ],
+)
+def test_an_edited_record_does_not_count_and_its_model_is_trained_anew(
+    store: SignalStore, before: bytes, after: bytes
+) -> None:
+    made = {"seed": 2, "seconds": 12.5, "test_accuracy": 0.75, "n_clipped": 2, "mood": "good"}
+    store.append([2], values_of([2]), [made])
+    append(store, [0])
+    path = path_of(store) / "records" / "000002.json"
+    data = path.read_bytes()
+    assert data.count(before) == 1
+    path.write_bytes(data.replace(before, after))
+    assert 2 in store.missing()
+    with pytest.raises(StoreError, match=r"records/000002\.json"):
+        store.signals()
+    store.append([2], values_of([2]), [made])
+    assert path.read_bytes() == data
+    assert store.problems() == store.unverified() == []
+
+
+def test_no_flipped_bit_of_a_record_goes_unnoticed(store: SignalStore) -> None:
+    store.append(
+        [2], values_of([2]), [{"seed": 2, "seconds": 12.5, "losses": [0.5, 0.25], "versions": {"numpy": "2.4"}}]
+    )
+    made, path = store.record(2), path_of(store) / "records" / "000002.json"
+    data = path.read_bytes()
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        # JSON has several ways to write the same; other contents must not pass.
+        assert store.finished() in ({}, {2: made}), bit
+
+
+def test_records_of_earlier_versions_are_read_and_said_to_be_unverified(filled: SignalStore) -> None:
+    path = path_of(filled) / "records" / "000001-000003.json"
+    assert filled.unverified() == []
+    path.write_bytes(unsealed(json.loads(path.read_bytes())))
+    assert filled.unverified() == [1, 2, 3]
+    assert filled.problems() == filled.verify() == filled.missing() == []
+    np.testing.assert_array_equal(filled.signals().values, values_of(range(N_MODELS)))
+
+
+@pytest.mark.parametrize("kind", JUNK)
+def test_junk_is_not_appended(store: SignalStore, kind: str) -> None:
+    before = contents(path_of(store))
+    with pytest.raises(StoreError, match="model 1"):
+        store.append([0, 1], values_of([0, 1]), [{}, JUNK[kind]])
+    assert contents(path_of(store)) == before
 
 
 @pytest.mark.parametrize(
@@ -724,13 +860,6 @@ def test_stacks_of_another_machine_are_merged(store: SignalStore, tmp_path: Path
         ("npy", lambda data: data[:-1], "is damaged: an npy file"),
         ("npy", lambda data: data[:500] + b"\x00" + data[501:], "SHA-256"),
         ("npy", lambda data: data.replace(b"<f4", b"|O4"), "another header"),
-        ("json", lambda data: data[:-1], "not JSON"),
-        ("json", lambda data: data.replace(b'"key": "', b'"key": "0'), "belongs to another audit"),
-        ("json", lambda data: data.replace(b'"models": [1, 2]', b'"models": [1, 99]'), "is made for"),
-        ("json", lambda data: data.replace(b'"models": [1, 2]', b'"models": [1, 2, 3]'), "signals of 3 models"),
-        ("json", lambda data: data.replace(b'"models": [1, 2]', b'"models": "12"'), "is damaged"),
-        ("json", lambda data: data.replace(b'"shape": [2', b'"shape": [2000000000000'), "is damaged: an npy file"),
-        ("json", lambda data: data.replace(b'"provenance": [{', b'"provenance": [3, {'), "a provenance is not a dict"),
     ],
 )
 def test_a_damaged_or_foreign_stack_is_named_and_not_merged(
@@ -747,6 +876,53 @@ def test_a_damaged_or_foreign_stack_is_named_and_not_merged(
     assert list(store.finished()) == [0]
     path.write_bytes(data)
     assert store.import_npy(folder) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("write", [resealed, unsealed])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"key": "0" * 64}, "belongs to another audit"),
+        ({"models": [1, 99]}, "is made for"),
+        ({"models": [1, 2, 3]}, "3 models, 2 rows"),
+        ({"models": "12"}, "is damaged"),
+        ({"models": [1, True]}, "is damaged"),
+        ({"shape": [2, N_POINTS]}, "is damaged"),
+        ({"shape": [2, N_POINTS + 1, 2]}, "an npy file"),
+        ({"shape": [2_000_000_000_000, N_POINTS, 2]}, "2000000000000 rows"),
+        ({"provenance": [{}]}, "1 provenances"),
+        ({"provenance": [3, {}]}, "model 1"),
+        *(({"provenance": [{}, junk]}, "model 2") for junk in JUNK.values()),
+    ],
+)
+def test_a_stack_whose_json_is_wrong_is_not_merged(
+    store: SignalStore, tmp_path: Path, write: Callable[..., bytes], changed: dict[str, Any], message: str
+) -> None:
+    folder = tmp_path / "stacks"
+    path = write_stack(folder, [1, 2], values_of([1, 2]), [{}, {}], key=store.key).with_suffix(".json")
+    write_stack(folder, [4], values_of([4]), [{}], key=store.key)
+    about = json.loads(path.read_bytes())
+    path.write_bytes(write(about | changed))
+    before = contents(path_of(store))
+    with pytest.raises(StoreError, match=rf"(?s){message}"):
+        store.import_npy(folder)
+    assert contents(path_of(store)) == before
+    path.write_bytes(write(about))
+    assert store.import_npy(folder) == [1, 2, 4]
+
+
+@pytest.mark.parametrize("change", [lambda d: d[:-1], lambda d: d.replace(b'"seconds": 1.5', b'"seconds": 1.4')])
+def test_an_edited_or_cut_stack_is_refused_before_any_other_is_merged(
+    store: SignalStore, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    write_stack(tmp_path / "stacks", [0], values_of([0]), [{}], key=store.key)
+    path = write_stack(tmp_path / "stacks", [1], values_of([1]), [{"seconds": 1.5}], key=store.key).with_suffix(".json")
+    data = path.read_bytes()
+    assert change(data) != data
+    path.write_bytes(change(data))
+    with pytest.raises(StoreError, match=r"stack-000001\.json"):
+        store.import_npy(tmp_path / "stacks")
+    assert not store.finished()
 
 
 def test_a_folder_without_stacks_is_refused(store: SignalStore, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from plmia.attacks import ATTACKS, Attack, find_attack
-from plmia.errors import AttackError, OutputError
-from plmia.signals import Scale
+from plmia.errors import AttackError, OutputError, some
+from plmia.notes import Note
+from plmia.signals import Scale, Signals
 
 if TYPE_CHECKING:
     from plmia.store import SignalStore
@@ -58,6 +59,30 @@ def store_at(path: Path) -> SignalStore | None:
     from plmia.store import SignalStore
 
     return SignalStore.open(path) if is_store(path) else None
+
+
+# With fewer references an audit that shows no leak says little.
+_FEW_REFERENCES = 4
+
+
+def store_notes(store: SignalStore, signals: Signals) -> list[Note]:
+    """Notes on a store whose signals are used: models that are missing, records that cannot be verified."""
+    planned, found = store.shape[0], []
+    missing = [model for model in range(planned) if model not in signals.models]
+    if missing:
+        text = (
+            f"{signals.n_models} of {planned} models finished (model {some(missing)} missing): only those were used. "
+            "Run the audit again to train the others"
+        )
+        found.append(Note("unfinished-models", "info" if signals.n_models > _FEW_REFERENCES else "caution", text))
+    unverified = store.unverified()
+    if unverified:
+        text = (
+            f"An earlier version of plmia wrote the records of {len(unverified)} models: their signals are verified, "
+            "their accuracies and times cannot be"
+        )
+        found.append(Note("unverified-records", "info", text))
+    return found
 
 
 def require_folder(path: Path) -> None:

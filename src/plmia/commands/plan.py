@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -13,9 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from plmia.attacks import find_attack
-from plmia.commands.options import mode_option, scale_option, store_at
+from plmia.commands.options import mode_option, scale_option, store_at, store_notes
 from plmia.errors import PlmiaError
 from plmia.evaluation import Setup
+from plmia.notes import Note
 from plmia.plan_sizes import PopulationRow
 from plmia.planning import VIEW_COST, Cost, Plan, make_plan, rows_of, start, steps
 from plmia.progress import Meter
@@ -79,11 +81,12 @@ def plan(
       plmia plan signals.npz --attack rmia --json
     """  # noqa: D301 - click wants the control character itself
     attack = find_attack(name)
-    signals, seconds = _pilot_signals(path, cast("Scale", scale))
+    signals, seconds, notes = _pilot_signals(path, cast("Scale", scale))
     amount, cost = _budget(budget, seconds, view_cost, signals.n_views)
     pilot = start(signals, attack, target, Setup(cast("Mode", mode), seed=seed), fpr)
     with Meter("planning", steps(pilot), None if quiet else stderr()) as meter:
         made = make_plan(pilot, fpr, cost, amount, seed, meter.tick)
+    made = replace(made, words=(*made.words, *(note.text for note in notes)))
     if as_json:
         click.echo(json.dumps(made.to_json(), indent=1))
         return
@@ -94,14 +97,14 @@ def plan(
         console.print(f"- {sentence}", markup=False, soft_wrap=True)
 
 
-def _pilot_signals(path: Path, scale: Scale) -> tuple[Signals, float | None]:
-    """Signals of an audit, a store or a file, and the seconds a model took where a store tells."""
+def _pilot_signals(path: Path, scale: Scale) -> tuple[Signals, float | None, list[Note]]:
+    """Signals of an audit, a store or a file, the seconds a model took where a store tells, and notes on the store."""
     for folder in (path, path / "signals"):
         if (store := store_at(folder)) is not None:
-            took = [record.get("seconds") for record in store.finished().values()]
-            known = [float(s) for s in took if isinstance(s, int | float) and s > 0]
-            return store.signals(), statistics.median(known) if known else None
-    return read_signals(path, scale), None
+            known = [took for record in store.finished().values() if (took := float(record.get("seconds") or 0)) > 0]
+            signals = store.signals()
+            return signals, statistics.median(known) if known else None, store_notes(store, signals)
+    return read_signals(path, scale), None, []
 
 
 def _budget(text: str | None, seconds: float | None, view: float, n_views: int) -> tuple[float | None, Cost]:

@@ -24,6 +24,7 @@ from plmia.commands.options import (
     require_folder,
     scale_option,
     store_at,
+    store_notes,
 )
 from plmia.design import cut_groups
 from plmia.diagnostics import accuracy_of
@@ -111,8 +112,9 @@ def score(
     require_folder(folder)
     setup = Setup(cast("Mode", mode), references, population, seed)
     chosen = chosen_attacks(names)
-    signals, digest = _read(signals_path, cast("Scale", scale))
+    signals, digest, store = _read(signals_path, cast("Scale", scale))
     notes = unused_arrays(signals_path, SIGNALS_ARRAYS, SignalsError)
+    notes += [note.text for note in store]
     numbers = _target_numbers(targets, signals)
     notes = [*notes, *_split_groups(signals, numbers)]
     total = len(numbers) * len(chosen) * signals.n_points
@@ -127,28 +129,31 @@ def score(
         show_metrics(metrics, folder)
 
 
-def _read(path: Path, scale: Scale) -> tuple[Signals, str]:
-    """Signals of a store or a file, and what tells them from others."""
+def _read(path: Path, scale: Scale) -> tuple[Signals, str, list[Note]]:
+    """Signals of a store or a file, a digest that tells them from others, and notes on the store."""
     if (store := store_at(path)) is not None:
-        return store.signals(), store.key
+        signals = store.signals()
+        return signals, store.fingerprint(signals.models), store_notes(store, signals)
     if is_store(path / "signals"):
         raise SignalsError(f"{path} is an audit: its signals are in {path / 'signals'}, give that folder")
     signals = read_signals(path, scale)
     with path.open("rb") as stream:
-        return signals, hashlib.file_digest(stream, "sha256").hexdigest()
+        return signals, hashlib.file_digest(stream, "sha256").hexdigest(), []
 
 
 def _target_numbers(targets: tuple[str, ...], signals: Signals) -> list[int]:
     if "all" in targets:
-        return list(range(signals.n_models))
+        return sorted(signals.models)
     numbers = set()
     for target in targets:
         try:
             numbers.add(int(target))
         except ValueError as error:
+            least, most = min(signals.models), max(signals.models)
             raise PlmiaError(
-                f"--target {target!r} is neither a number nor 'all': give 0 to {signals.n_models - 1}"
+                f"--target {target!r} is neither a number nor 'all': give a number from {least} to {most}"
             ) from error
+    signals.rows(sorted(numbers), "target")
     return sorted(numbers)
 
 
@@ -156,10 +161,8 @@ def _split_groups(signals: Signals, targets: list[int]) -> Iterator[Note]:
     """Say of the first target whose members share groups with non-members how many such groups there are."""
     if signals.groups is None:
         return
-    for target in targets:
-        if not 0 <= target < signals.n_models:
-            continue
-        cut, n_groups = cut_groups(signals.design.matrix[target], signals.groups)
+    for target, row in zip(targets, signals.rows(targets), strict=True):
+        cut, n_groups = cut_groups(signals.design.matrix[row], signals.groups)
         if cut:
             yield Note(
                 "split-groups",

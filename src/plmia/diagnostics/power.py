@@ -84,9 +84,9 @@ class Pilot:
 
     @cached_property
     def _models(self) -> tuple[IntArray, MembershipDesign]:
-        """The target and its references, and their membership."""
+        """Numbers of the target and its references, and their membership."""
         models = np.concatenate([[self.full.target], self.full.references])
-        return models, MembershipDesign(self.signals.design.matrix[models])
+        return models, MembershipDesign(self.signals.design.matrix[self.signals.rows(models)])
 
     def draw(self, n: int, rng: np.random.Generator) -> IntArray:
         """Draw ``n`` of the references [n], in whole complementary pairs."""

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from plmia.errors import RecipeError
+from plmia.errors import RecipeError, shown
 from plmia.recipes.recipe import Recipe
 
 # Imported when named: torch and LightGBM are heavy.
@@ -73,7 +73,7 @@ def described(recipe: Recipe) -> str:
         text = " ".join(repr(template).split())
         return f"{recipe.name}:{type(template).__name__ if ' at 0x' in text else text}"
     if isinstance(file, str):
-        return f"{recipe.name}:{Path(file).name}"
+        return f"{recipe.name}:{shown(Path(file).name)}"
     own = fields(cast("Any", recipe)) if recipe.name in _CLASSES else ()
     given = {field.name: getattr(recipe, field.name) for field in own if getattr(recipe, field.name) != field.default}
     options = (f"{key}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for key, v in given.items())

@@ -244,12 +244,18 @@ def _expected(curve: Mapping[str, Any]) -> str:
     return f"{_name(curve)} is {percent(now)} with {curve['budgets'][-1]} references{more}."
 
 
+# Beyond these a logarithmic axis with some margin leaves the range of floats.
+_LOSSES_DRAWN = 1e-300, 1e300
+
+
 def losses_figure(content: Content) -> Figure | Absent:
     """Training curves of the target and of its references."""
     title = "Training curves"
     if not content.training:
         return Absent("losses", title, "There are no training records: the signals were made elsewhere.")
-    losses = {model: record.get("losses") or [] for model, record in content.training.items()}
+    curves = {model: record.get("losses") or [] for model, record in content.training.items()}
+    # A loss that was not finite is None, and such a curve cannot be drawn.
+    losses = {model: [] if None in curve else curve for model, curve in curves.items()}
     longest = max(map(len, losses.values()))
     if longest < 2:
         return Absent("losses", title, "The recipe keeps no loss by epoch, so there are no curves to draw.")
@@ -265,6 +271,8 @@ def losses_figure(content: Content) -> Figure | Absent:
         data.append(line(f"target {content.target}", x, own[x - 1], "@vermilion", dash="dash", width=2.5))
     drawn = np.array([value for trace in data for value in trace["y"]])
     positive = drawn[drawn > 0]
+    if not len(positive) or positive.min() < _LOSSES_DRAWN[0] or drawn.max() > _LOSSES_DRAWN[1]:
+        return Absent("losses", title, "The losses are 0, negative or too large for a logarithmic axis.")
     bottom, top = float(positive.min()), float(drawn.max())
     steps = (1, 2, 5) if top < 1000 * bottom else (1,)
     ticks = [s * 10.0**k for k in range(math.floor(math.log10(bottom)), math.ceil(math.log10(top)) + 1) for s in steps]

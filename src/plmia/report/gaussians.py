@@ -24,9 +24,13 @@ def record_figures(content: Content) -> list[Figure | Absent]:
     if signals is None:
         why = "The signals are not in this folder: give them with `plmia report --signals FILE`."
         return [Absent("record-1", TITLE, why)]
-    references = _references(signals, content.target)
+    if content.target not in signals.models:
+        why = f"The signals of target {content.target} are not finished: run the audit again, then write the report."
+        return [Absent("record-1", TITLE, why)]
+    own = int(signals.rows([content.target])[0])
+    references = _references(signals, own)
     return [
-        _figure(content, signals, references, number, place)
+        _figure(content, signals, own, references, number, place)
         for number, place in enumerate(chosen_places(len(content.table)), start=1)
     ]
 
@@ -37,18 +41,18 @@ def chosen_places(n: int) -> list[int]:
     return list(dict.fromkeys(places))
 
 
-def _references(signals: Signals, target: int) -> IntArray:
-    """All models but the target and those that trained on its set or the complement."""
+def _references(signals: Signals, own: int) -> IntArray:
+    """Rows of all models but the target (row ``own``) and those that trained on its set or the complement."""
     matrix = signals.design.matrix
-    differ = (matrix != matrix[target]).sum(axis=1)
+    differ = (matrix != matrix[own]).sum(axis=1)
     return np.flatnonzero((differ > 0) & (differ < matrix.shape[1]))
 
 
-def _figure(content: Content, signals: Signals, references: IntArray, number: int, place: int) -> Figure:
+def _figure(content: Content, signals: Signals, own: int, references: IntArray, number: int, place: int) -> Figure:
     point, rank = int(content.table.index[place]), int(content.table.rank[place])
     values = signals.values[references, point, 0].astype(np.float64)
     inside = signals.design.matrix[references, point]
-    target = float(signals.values[content.target, point, 0])
+    target = float(signals.values[own, point, 0])
     label = content.table.label
     name = "" if label is None else f", {shortened(content.class_name(int(label[place])))}"
     edges, reach = _edges(np.append(values, target))

@@ -1,0 +1,119 @@
+"""Provenance of a model: what its record says about how it was made, checked when it is written and when it is read.
+
+A provenance may come from another machine, and the report prints and draws it. So each known entry has a type and a
+range, and whatever else it holds is plain, small and shallow.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+# Training losses that a record may hold, and bytes of JSON that all other entries may take.
+MOST_LOSSES, MOST_BYTES = 1 << 20, 1 << 20
+DEEPEST = 32
+LONGEST_NAME = 200
+# About 300 years.
+MOST_SECONDS = 1e10
+
+Check = Callable[[Any], bool]
+
+
+def problem_of(provenance: Any, n_signals: int) -> str | None:
+    """Say what is wrong with a provenance, or return None.
+
+    Parameters
+    ----------
+    provenance : object
+        What JSON held.
+    n_signals : int
+        How many signals a model has, points times views: no more can be clipped.
+    """
+    if not isinstance(provenance, dict):
+        return f"the provenance is a {type(provenance).__name__}, a JSON object is needed"
+    found = _impossible(provenance)
+    if found is not None:
+        return f"the provenance holds {found}"
+    size = len(json.dumps({name: value for name, value in provenance.items() if name != "losses"}))
+    if size > MOST_BYTES:
+        return f"the provenance takes {size:,} bytes beside its losses, {MOST_BYTES:,} are the most"
+    for name, (check, needed) in _known(n_signals).items():
+        if name in provenance and not check(provenance[name]):
+            return f"{name} is {_short(provenance[name])}, {needed} is needed"
+    return None
+
+
+def _known(n_signals: int) -> dict[str, tuple[Check, str]]:
+    """Entries that plmia writes and reads, and what each must be."""
+    share = _number(1.0), "a number from 0 to 1"
+    return {
+        "given": (lambda value: isinstance(value, bool), "true or false"),
+        "recipe": (lambda value: isinstance(value, dict), "a JSON object"),
+        "seed": (_whole(1 << 64), "a whole number from 0"),
+        "attempt": (_whole(1 << 32), "a whole number from 0"),
+        "seconds": (_number(MOST_SECONDS), f"a number from 0 to {MOST_SECONDS:g}"),
+        # None where there was nothing to measure it on.
+        "train_accuracy": (lambda value: value is None or share[0](value), share[1]),
+        "test_accuracy": (lambda value: value is None or share[0](value), share[1]),
+        "n_clipped": (_whole(n_signals), f"a whole number from 0 to {n_signals} (the model's signals)"),
+        "losses": (_are_losses, f"a list of at most {MOST_LOSSES:,} finite numbers"),
+        "versions": (_are_versions, "a JSON object of short texts"),
+    }
+
+
+def _whole(most: int) -> Check:
+    return lambda value: type(value) is int and 0 <= value <= most
+
+
+def _number(most: float) -> Check:
+    return lambda value: type(value) in (int, float) and 0 <= value <= most
+
+
+def _are_losses(value: Any) -> bool:
+    """Whether these are losses by epoch; None stands for one that was not finite."""
+    if not isinstance(value, list) or len(value) > MOST_LOSSES:
+        return False
+    return all(v is None or (type(v) in (int, float) and abs(v) <= sys.float_info.max) for v in value)
+
+
+def _are_versions(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(text, str) and text.isprintable() and len(text) <= LONGEST_NAME
+        for pair in value.items()
+        for text in pair
+    )
+
+
+def _impossible(value: Any) -> str | None:
+    """What no provenance may hold, at any depth; without recursion, since the nesting is what is checked."""
+    left = [(value, 1)]
+    while left:
+        entry, depth = left.pop()
+        if depth > DEEPEST:
+            return f"more than {DEEPEST} levels"
+        if isinstance(entry, dict):
+            left += [(part, depth + 1) for pair in entry.items() for part in pair]
+        elif isinstance(entry, list):
+            left += [(part, depth + 1) for part in entry]
+        elif isinstance(entry, float) and not math.isfinite(entry):
+            return f"the number {entry}"
+        elif isinstance(entry, str) and not _is_text(entry):
+            return "text that is not Unicode"
+    return None
+
+
+def _is_text(text: str) -> bool:
+    """Whether text can be written as UTF-8, which lone surrogates cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _short(value: Any, most: int = 40) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= most else text[: most - 3] + "..."

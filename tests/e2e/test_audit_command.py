@@ -623,3 +623,25 @@ def test_copies_on_both_sides_are_counted_on_standard_error(audit: Run, tmp_path
     assert f"plmia: {split} of 120 records have exact copies" in result.stderr
     assert f"(split-copies): {split} of 120" in result.stdout
     assert audit("--quiet", data=data).stderr == ""
+
+
+# File names that are not Unicode -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_names_that_are_not_unicode_do_not_end_an_audit_that_has_trained(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"odd\xff")
+    np.savez(tmp_path / f"{odd}.npz", **arrays_of(), unknown=np.arange(3))
+    (tmp_path / f"{odd}.py").write_text(OWN)
+    words = ["audit", "--data", tmp_path / f"{odd}.npz", "--recipe", f"function:{tmp_path / odd}.py", "--references", 4]
+    words += ["--attack", "rmia", "--workers", 1, "-o", tmp_path / odd]
+    command = [os.fsencode(str(word)) for word in (*COMMAND, *words)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert sorted(path.name for path in (tmp_path / odd).iterdir()) == WHOLE
+    text = (tmp_path / odd / "metrics.json").read_text(encoding="utf-8")
+    assert "odd\ufffd" in (tmp_path / odd / "report.html").read_text(encoding="utf-8")
+    metrics = json.loads(text)
+    assert metrics["about"]["recipe"] == "function:odd\ufffd.py"
+    json.dumps(metrics, ensure_ascii=False).encode()  # no lone surrogate is left for another reader of the file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from plmia import SignalStore
 from plmia.recipes.named import parse_recipe, recipe_from_json
+from plmia.store_layout import sealed
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("torch", reason="the recipe is torch's")
@@ -29,12 +31,44 @@ main()
 OPTIONS = ["--recipe", "mlp?widths=16&epochs=3&batch=32", "--references", "4", "--seed", "5"]
 
 
-@pytest.fixture
-def data(tmp_path):
+def write_data(folder):
     rng = np.random.default_rng(0)
     y = np.arange(301) % 3
-    np.savez(tmp_path / "data.npz", X=rng.normal(size=(301, 6)) + y[:, None], y=y)
-    return tmp_path / "data.npz"
+    np.savez(folder / "data.npz", X=rng.normal(size=(301, 6)) + y[:, None], y=y)
+    return folder / "data.npz"
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write_data(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Stacks of all models, trained once."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_data(folder)
+    run(
+        [
+            sys.executable,
+            "-c",
+            BARE,
+            "--data",
+            str(folder / "data.npz"),
+            *OPTIONS,
+            "--last",
+            "1",
+            "-o",
+            str(folder / "s"),
+        ]
+    )
+    run([sys.executable, "-c", BARE, "--data", str(folder / "data.npz"), *OPTIONS, "-o", str(folder / "s")])
+    return folder / "s"
+
+
+@pytest.fixture
+def stacks(trained, tmp_path):
+    return Path(shutil.copytree(trained, tmp_path / "stacks"))
 
 
 def run(words, **more):
@@ -73,3 +107,47 @@ def test_a_recipe_survives_json(tmp_path: Path, text: str):
     path = tmp_path / "recipe.json"
     path.write_text(json.dumps(recipe.to_json()), encoding="utf-8")
     assert parse_recipe(str(path)) == recipe == recipe_from_json(recipe.to_json())
+
+
+@pytest.mark.parametrize(
+    ("junk", "edited"),
+    [
+        ({"train_accuracy": 7}, False),
+        ({"seconds": "long"}, False),
+        ({"losses": ["low"]}, False),
+        ({"versions": {"numpy": "\ud800"}}, False),
+        ({"note": "x" * (1 << 20)}, False),
+        ({"train_accuracy": 0.75}, True),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else str(value),
+)
+def test_junk_provenance_is_not_merged(tmp_path: Path, data: Path, stacks: Path, junk: dict, edited: bool):
+    """Neither of a stack that its writer made so, nor of one that was edited; once it is right, it is taken in."""
+    path = max(stacks.glob("stack-*.json"))
+    good = path.read_bytes()
+    about = json.loads(good)
+    about["provenance"][-1] |= junk
+    bare = {name: value for name, value in about.items() if name not in ("schema", "digest")}
+    path.write_bytes(json.dumps(about).encode() if edited else sealed(bare))
+    audit = [*COMMAND, "audit", "--data", str(data), *OPTIONS, "--attack", "attack-r", "--quiet"]
+    audit += ["--merge", str(stacks), "-o", str(tmp_path / "run")]
+    result = subprocess.run(audit, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert path.name in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    store = SignalStore.open(tmp_path / "run" / "signals")
+    assert store.finished() == {}
+    path.write_bytes(good)
+    assert store.import_npy(stacks) == list(range(5))
+
+
+def test_a_merge_from_a_folder_whose_name_is_not_unicode(tmp_path: Path, data: Path, stacks: Path):
+    odd = tmp_path / os.fsdecode(b"stacks\xff")
+    try:
+        stacks.rename(odd)
+    except OSError:
+        pytest.skip("the file system refuses such names")
+    audit = [*COMMAND, "audit", "--data", str(data), *OPTIONS, "--attack", "attack-r", "--merge", str(odd)]
+    done = subprocess.run([*audit, "-o", str(tmp_path / "run")], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "report.html").exists()

@@ -22,6 +22,11 @@ from plmia import ATTACKS, Setup, Signals, __version__, attack_targets, read_sig
 from plmia.cli import main
 from plmia.notes import CODES
 
+
+from plmia.commands.options import store_notes
+from plmia.design import MembershipDesign
+from plmia.store import SignalStore
+
 Run = Callable[..., click.testing.Result]
 Write = Callable[..., Path]
 
@@ -607,3 +612,97 @@ def test_a_target_that_is_sure_of_everything_is_told_by_its_references(
     contents = _metrics(tmp_path / "out")
     assert "pl-mia" in contents["attacks"]
     assert "attack-p" in contents["skipped"]
+
+
+# A store with unfinished models --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path, simulate: Callable[..., Any]) -> Path:
+    """Return a store of 17 models, of which 0 and 4 are not finished."""
+    arrays = simulate(3, models=17, points=200)
+    design = MembershipDesign(arrays["membership"])
+    store = SignalStore.create(tmp_path / "run" / "signals", {"data": "abc"}, design, ["identity"], arrays["labels"])
+    store.append(range(17), arrays["signals"], [{"seconds": 1.0} for _ in range(17)])
+    (tmp_path / "run" / "signals" / "records" / "000000-000016.json").unlink()
+    finished = [model for model in range(17) if model not in (0, 4)]
+    for model in finished:
+        store.append([model], arrays["signals"][[model]], [{"seconds": 1.0}])
+    return tmp_path / "run" / "signals"
+
+
+def test_a_target_that_is_not_finished_is_refused(unfinished: Path, command: Run, tmp_path: Path) -> None:
+    for options in ((), ("--target", 4), ("--target", 4, "--target", 3)):
+        result = command("score", unfinished, "-o", tmp_path / "out", "--attack", "rmia", *options)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert re.match(r"plmia: target [04] is not among the 15 finished models", result.stderr)
+        assert len(result.stderr.splitlines()) == 1
+        assert not (tmp_path / "out").exists()
+    planned = command("plan", unfinished)
+    assert planned.exit_code == 2
+    assert "target 0 is not among the 15 finished models" in planned.stderr
+
+
+def test_models_of_a_store_keep_their_numbers(unfinished: Path, command: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    printed = _ok(command("score", unfinished, "-o", out, "--attack", "rmia", "--target", 5)).stdout
+    about, design = _metrics(out)["about"], SignalStore.open(unfinished).design
+    assert (about["targets"], about["signals"]["models"], about["references"]) == ([5], 15, [14])
+    with np.load(out / "scores.npz") as scores:
+        np.testing.assert_array_equal(scores["members/5"], design.matrix[5])
+    assert any("15 of 17 models finished (model 0, 4 missing)" in str(note) for note in _metrics(out)["notes"])
+    assert "15 of 17 models finished" in printed
+    _ok(command("score", unfinished, "-o", out, "--attack", "rmia", "--target", "all", "--quiet"))
+    assert _metrics(out)["about"]["targets"] == [1, 2, 3, *range(5, 17)]
+    words = _ok(command("plan", unfinished, "--target", 5, "--quiet", "--attack", "rmia")).stdout
+    assert "15 of 17 models finished" in words
+
+
+def test_the_digest_covers_the_models_that_were_used(unfinished: Path, command: Run, tmp_path: Path) -> None:
+    def digest() -> str:
+        _ok(command("score", unfinished, "-o", tmp_path / "out", "--attack", "rmia", "--target", 5, "--quiet"))
+        found: str = _metrics(tmp_path / "out")["about"]["signals"]["sha256"]
+        return found
+
+    first = digest()
+    assert digest() == first
+    (unfinished / "records" / "000016.json").unlink()
+    assert digest() != first
+
+
+def test_few_finished_models_are_a_caution(unfinished: Path) -> None:
+    store = SignalStore.open(unfinished)
+    for n, severity in ((4, "caution"), (5, "info")):
+        (note,) = store_notes(store, store.signals(list(store.finished())[:n]))
+        assert (note.code, note.severity) == ("unfinished-models", severity)
+
+
+@pytest.mark.parametrize("junk", [{"seconds": "long"}, {"losses": ["a", "b"]}, {"versions": {"numpy": "\ud800"}}])
+def test_a_store_that_has_junk_already_is_refused_in_one_sentence(
+    unfinished: Path, command: Run, tmp_path: Path, junk: dict[str, Any]
+) -> None:
+    _ok(command("score", unfinished, "-o", unfinished.parent, "--attack", "rmia", "--target", 5, "--quiet"))
+    path = unfinished / "records" / "000003.json"
+    record = json.loads(path.read_text())
+    del record["digest"]  # as an earlier version wrote it
+    record["models"][0]["provenance"] = junk
+    path.write_text(json.dumps(record | {"schema": 1}))
+    for words in (("score", unfinished, "-o", tmp_path / "out", "--target", 5), ("plan", unfinished, "--target", 5)):
+        result = command(*words)
+        assert result.exit_code == 2
+        assert "records/000003.json" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    result = command("report", unfinished.parent)
+    assert result.exit_code in (0, 2)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+def test_a_report_on_a_target_whose_signals_went_missing(unfinished: Path, command: Run) -> None:
+    run = unfinished.parent
+    _ok(command("score", unfinished, "-o", run, "--attack", "rmia", "--target", 5, "--quiet"))
+    _ok(command("report", run, "--quiet"))
+    assert "record-1.svg" in {path.name for path in (run / "figures").iterdir()}
+    (unfinished / "records" / "000005.json").unlink()
+    result = command("report", run, "--quiet")
+    assert result.exit_code in (0, 2), result.output
+    assert result.exit_code == 2 or "record-1.svg" not in {path.name for path in (run / "figures").iterdir()}

@@ -365,6 +365,19 @@ def test_a_pilot_with_everything_is_the_attack_itself(simulate_signals):
         assert pilot.measure(pilot.full.references) == (metrics.auc, metrics.tpr_at(0.01).tpr)
 
 
+def test_a_pilot_knows_models_by_number(simulate_signals):
+    whole = simulate_signals(0, models=18, points=1500)
+    part = Signals(
+        whole.values[2:], MembershipDesign(whole.design.matrix[2:]), whole.labels, models=tuple(range(2, 18))
+    )
+    (pilot, alike) = (Pilot.run(signals, PL_MIA, 4, Setup(references=8), (0.01,)) for signals in (part, whole))
+    assert set(pilot.full.references.tolist()) <= set(range(2, 18)) - {4, 5}
+    chosen = pilot.draw(4, np.random.default_rng(0))
+    assert set(chosen.tolist()) <= set(pilot.full.references.tolist())
+    for references in (chosen, pilot.full.references):
+        assert pilot.measure(references) == alike.measure(references)
+
+
 def test_a_pilot_with_less_is_the_attack_on_less(simulate_signals):
     """Fewer references and views: as if the other models and views had never been there."""
     signals = simulate_signals(0, models=18, points=1500, views=3)

@@ -337,3 +337,40 @@ def test_the_seed_settles_which_references_are_dropped():
     assert not np.array_equal(first.signals, other.signals)
     every = run(signals, [RMIA], range(9), Setup(seed=1))
     assert np.array_equal(every[2, "rmia"].view.references.signals, first.signals)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("all_at_once", [False, True])
+def test_models_keep_their_numbers_where_others_are_missing(kind, all_at_once):
+    """Target, references, left-out models and the population are those of the numbers, not of the rows."""
+    whole = signals_of(kind, np.float64)
+    kept = [m for m in range(whole.n_models) if m not in (0, 5)]
+    design = MembershipDesign(whole.design.matrix[kept])
+    signals = Signals(whole.values[kept], design, whole.labels, models=tuple(kept))
+    setup = Setup(population=15, seed=2)
+    results = (
+        [run(signals, [PL_MIA], kept, setup)] if all_at_once else [run(signals, [PL_MIA], [t], setup) for t in kept]
+    )
+    found = {target: result for part in results for (target, _), result in part.items()}
+    assert sorted(found) == kept
+    for target, result in found.items():
+        row = whole.design.matrix[target]
+        twins = [m for m in kept if (whole.design.matrix[m] == row).all() or (whole.design.matrix[m] != row).all()]
+        assert np.array_equal(result.truth.members, row)
+        assert sorted([*result.left_out, target]) == twins
+        assert sorted(result.references) == [m for m in kept if m not in twins]
+        assert np.array_equal(result.population, run(whole, [PL_MIA], [target], setup)[target, "pl-mia"].population)
+        rows = np.sort(result.references)
+        references = References(whole.values, rows, whole.design.matrix[rows])
+        view = AttackView(whole.values[target], references, result.population, whole.labels)
+        by_hand = next(score_all([PL_MIA], view))
+        assert result.scores.score == pytest.approx(by_hand.score, rel=1e-9, abs=1e-9)
+    with pytest.raises(SignalsError, match="target 0 is not among"):
+        run(signals, [PL_MIA], [1, 0], setup)
+
+
+def test_messages_name_models_by_number():
+    whole = signals_of("pairs")
+    signals = Signals(whole.values[4:], MembershipDesign(whole.design.matrix[4:]), models=tuple(range(4, 16)))
+    with pytest.raises(ReferencesError, match=r"target 7 .*models 6, 7 share"):
+        run(signals, [RMIA], [7], Setup(references=12))

@@ -18,7 +18,7 @@ import pytest
 
 from plmia.calibration import BinaryVote
 from plmia.commands.reproduce import PACKAGE, load_experiments
-from plmia.errors import DataError, RecipeError, ReferencesError, SignalsError
+from plmia.errors import DataError, RecipeError, ReferencesError, SignalsError, StoreError
 from plmia.report.static import svg
 from plmia.store import SignalStore
 from plmia.theory import Hypothesis, blr_law, gaussian_tpr, glr_law
@@ -317,6 +317,20 @@ def test_a_file_and_the_folder_of_an_audit_are_read_alike(signals_file: Write, t
             assert "leave_out" not in source.to_json()
             assert np.allclose(source.signals.values, signals.values[:16], atol=0.01)
         assert len(setting.Setting(signals=full / name).sources("a", "b")) == 1
+
+
+def test_a_store_with_unfinished_models_is_no_source_unless_they_do_not_count(
+    signals_file: Write, tmp_path: Path
+) -> None:
+    signals = setting.read_named(signals_file(models=17), "any")[0]
+    store = SignalStore.create(tmp_path / "full" / "a", {}, signals.design, ["plain"])
+    store.append(range(1, 17), signals.values[1:].astype(np.float32), [{} for _ in range(16)])
+    with pytest.raises(StoreError, match=r"model 0 .* is not finished"):
+        setting.Setting(signals=tmp_path / "full").source("a")
+    (tmp_path / "full" / "a.json").write_text(json.dumps({"leave_out": [0]}), encoding="utf-8")
+    source = setting.Setting(signals=tmp_path / "full").source("a")
+    assert source.signals.models == tuple(range(16)), "numbered anew, as in a file that was cut"
+    np.testing.assert_array_equal(source.signals.design.matrix, signals.design.matrix[1:])
 
 
 def test_sources_are_those_that_the_folder_has(signals_file: Write, tmp_path: Path) -> None:

@@ -385,3 +385,37 @@ def test_another_compression_than_the_data_have_is_refused(contents, tmp_path, m
     spoiled = bytearray(contents[0][False])
     spoiled[spoiled.index(b"PK\x01\x02") + 10] = method
     assert read_or_refuse(tmp_path / "spoiled.npz", spoiled) is None
+
+
+# Numbers of models
+
+
+def test_models_of_a_file_are_numbered_from_0(write):
+    signals = read_signals(write())
+    assert signals.models == tuple(range(MODELS))
+    assert signals.rows([4, 0]).tolist() == [4, 0]
+
+
+def test_models_keep_their_numbers():
+    arrays = arrays_of()
+    numbers = (1, 7, 2, 30, 8, 5)
+    signals = Signals(arrays["signals"], MembershipDesign(arrays["membership"]), models=numbers)
+    assert signals.rows(numbers).tolist() == list(range(MODELS))
+    assert signals.rows([30, 1]).tolist() == [3, 0]
+    for missing in (0, -1, 31):
+        with pytest.raises(SignalsError, match=rf"target {missing} .* 6 finished models .*1, 7, 2"):
+            signals.rows([7, missing], "target")
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (0, 1, 2, 3, 4, 4), (-1, 0, 1, 2, 3, 4), tuple(range(7))])
+def test_numbers_that_cannot_be_those_of_the_models_are_refused(numbers):
+    arrays = arrays_of()
+    with pytest.raises(SignalsError, match=rf"{len(numbers)} model numbers .* 6 models"):
+        Signals(arrays["signals"], MembershipDesign(arrays["membership"]), models=numbers)
+
+
+def test_a_signal_that_is_not_finite_is_found_by_the_number_of_its_model():
+    arrays = arrays_of()
+    arrays["signals"][2, 3, 1] = np.nan
+    with pytest.raises(SignalsError, match="model 12, point 3, view 1"):
+        Signals(arrays["signals"], MembershipDesign(arrays["membership"]), models=(10, 11, 12, 13, 14, 15))

@@ -22,7 +22,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import plmia
 from plmia import progress
-from plmia.auditing import AuditPlan, open_store, run_audit
+from plmia.auditing import AuditPlan, open_store, run_audit, score_run, train_run
 from plmia.commands.audit import _Accuracies
 from plmia.data import LabelledData
 from plmia.design import MembershipDesign
@@ -115,7 +115,8 @@ def test_the_result_is_what_the_folder_says(tmp_path: Path) -> None:
         assert found.tpr(fpr) == found.metrics["attacks"]["pl-mia"]["tpr"][key]["mean"]
     about = found.metrics["about"]
     assert about["audit"]["data"] == LabelledData(X, Y).digest
-    assert about["signals"] == {"models": 9, "points": N, "views": 1}
+    digest = SignalStore.open(tmp_path / "run/signals").fingerprint()
+    assert about["signals"] == {"sha256": digest, "models": 9, "points": N, "views": 1}
     assert about["train_accuracy"] == 1.0
     assert 0.3 < about["test_accuracy"] < 1
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
@@ -602,3 +603,13 @@ def test_an_audit_that_still_trains_is_not_replaced(tmp_path: Path) -> None:
     with shared_data(data, tmp_path, LocalProcesses(1)), pytest.raises(StoreError, match="belongs to another audit"):
         open_store(plans[1], tmp_path)
     assert open_store(plans[1], tmp_path).about["recipe"]["leak"] == 2.0
+
+
+@pytest.mark.parametrize("model", [0, 5])
+def test_a_model_that_goes_missing_before_scoring_is_not_passed_over(tmp_path: Path, model: int) -> None:
+    plan = AuditPlan(LabelledData(X, Y), Leaky(), 8, (View(),))
+    store = train_run(plan, tmp_path / "run", Inline())
+    (tmp_path / f"run/signals/records/{model:06d}.json").unlink()
+    with pytest.raises(StoreError, match=rf"model {model} .* is not finished: run the audit again"):
+        score_run(plan, store, tmp_path / "run")
+    assert not (tmp_path / "run/metrics.json").exists()

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from plmia.attacks import ATTACKS, Attack
 from plmia.audit_differences import audit_differences
 from plmia.data import LabelledData
-from plmia.design import DesignKind, MembershipDesign, audit_design, counts_depend_on
+from plmia.design import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
 from plmia.diagnostics import accuracy_of
 from plmia.engines import Engine
 from plmia.errors import DataError, PopulationError, RecipeError, ReferencesError, some
@@ -138,9 +138,9 @@ class AuditPlan:
         inside: npt.NDArray[np.integer] = matrix[1:].sum(axis=0)
         outside = len(matrix) - 1 - inside
         groups = self.data.groups
-        alone = slice(None) if groups is None else np.unique(groups, return_index=True)[1]
-        if counts_depend_on(matrix[0, alone], inside[alone]):  # scoring then keeps as many references of all points
-            inside, outside = (np.full_like(side, side.min()) for side in (inside, outside))
+        alone = np.arange(len(inside)) if groups is None else np.unique(groups, return_index=True)[1]
+        if counts_depend_on(matrix[0, alone], inside[alone]):  # scoring then drops some
+            inside, outside = even_counts(matrix[0], inside, len(matrix) - 1, alone)
         return outside if self.setup.mode == "offline" else np.minimum(inside, outside)
 
     def _least(self, attack: Attack) -> int:

@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import chdtrc
 
 from plmia.data import LabelledData, checked_groups, load_npy, save_npy
 from plmia.errors import DataError, ReferencesError, SignalsError, some
@@ -25,6 +24,8 @@ DesignKind = Literal["pairs", "halves", "exact"]
 _POINTS_AT_ONCE = 4096
 # Counts of references are said to depend on membership below this p-value: a false alarm is as rare as that.
 _ALARM = 1e-6
+# So small a share of the points may have other numbers of references than all the rest.
+_FEW_ODD = 0.01
 # Fewer expected points in a cell of a contingency table are joined with its neighbours.
 _LEAST_EXPECTED = 10.0
 
@@ -391,7 +392,7 @@ def _trend_p(table: npt.NDArray[np.float64]) -> float:
     means = table @ levels / sizes
     away = levels - table.sum(axis=0) @ levels / n
     between = sizes.prod() / n * (means[0] - means[1]) ** 2
-    return float(chdtrc(1, (n - 1) * between / (table.sum(axis=0) @ away**2)))
+    return _chi_square_tail(1, (n - 1) * between / (table.sum(axis=0) @ away**2))
 
 
 def _chi_square_p(table: npt.NDArray[np.float64]) -> float:
@@ -409,7 +410,45 @@ def _chi_square_p(table: npt.NDArray[np.float64]) -> float:
         return 1.0
     joined = np.stack(cells, axis=1)
     expected = np.outer(joined.sum(axis=1), joined.sum(axis=0)) / joined.sum()
-    return float(chdtrc(len(cells) - 1, ((joined - expected) ** 2 / expected).sum()))
+    return _chi_square_tail(len(cells) - 1, ((joined - expected) ** 2 / expected).sum())
+
+
+def _chi_square_tail(dof: int, value: float) -> float:
+    # A machine that only trains has NumPy alone.
+    from scipy.special import chdtrc
+
+    return float(chdtrc(dof, value))
+
+
+def even_counts(
+    flags: BoolArray, n_in: npt.NDArray[np.integer], n_references: int, units: IntArray
+) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
+    """IN and OUT references [points] to keep at each point, such that their numbers do not depend on the flags.
+
+    All points keep as many of each side. Few points (`_FEW_ODD`) may have less than the others of one side and keep
+    that, and more of the other side, as long as this reveals nothing: they must not cost all others their references.
+
+    Parameters
+    ----------
+    flags : bool array [points]
+        Members of the target.
+    n_in : int array [points]
+        IN references of each point.
+    n_references : int
+        All references.
+    units : int array
+        Points that are independent of each other, one of each group.
+    """
+    n_out = n_references - n_in
+
+    def kept(few: float) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
+        usual_in, usual_out = (int(np.quantile(side, few, method="lower")) for side in (n_in, n_out))
+        total = usual_in + usual_out
+        inside = np.clip(usual_in, total - n_out, n_in)
+        return inside, total - inside
+
+    found = kept(_FEW_ODD)
+    return kept(0.0) if counts_depend_on(flags[units], found[0][units]) else found
 
 
 def _require_models(n_models: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.attacks import Attack
-from plmia.design import ReferencePlan, counts_depend_on
+from plmia.design import ReferencePlan, counts_depend_on, even_counts
 from plmia.errors import PopulationError, SignalsError
 from plmia.frames import Tabular
 from plmia.metrics import TargetMetrics, evaluate
@@ -247,11 +247,12 @@ def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray
     rng = np.random.default_rng([setup.seed, 4, target])
     for _ in ("all that are eligible", "those that are chosen"):
         if counts_depend_on(members[units], references.n_in[units]):
-            n_in, n_out = int(references.n_in.min()), len(references) - int(references.n_in.max())
+            keep_in, keep_out = even_counts(members, references.n_in, len(references), units)
+            n_in, n_out = int(keep_in.min()), int(keep_out.min())
             if n_out < 1 or (n_in < 1 and setup.mode == "online"):
                 return _Served(target, plain, _numbers(signals, plain.rows), notes=(_reveals(n_in, n_out),))
-            dropped += len(references) - n_in - n_out
-            references = references.balanced(n_in, n_out, rng, len(plain))
+            dropped += len(references) - int(keep_in[0] + keep_out[0])
+            references = references.balanced(keep_in, keep_out, rng, len(plain))
         references = references.first(len(plain))
     note = Note(
         "counts-rebalanced",

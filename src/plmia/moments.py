@@ -75,7 +75,13 @@ class References:
         """The first ``n`` references."""
         return References(self.signals, self.rows[:n], self.in_mask[:n])
 
-    def balanced(self, n_in: int, n_out: int, rng: np.random.Generator, most: int | None = None) -> References:
+    def balanced(
+        self,
+        n_in: int | npt.NDArray[np.integer],
+        n_out: int | npt.NDArray[np.integer],
+        rng: np.random.Generator,
+        most: int | None = None,
+    ) -> References:
         """Keep ``n_in`` IN and ``n_out`` OUT references of every point, drawn at random: counts then reveal nothing.
 
         What is dropped is nowhere in the result, which has n_in + n_out references. Reference i is the model
@@ -83,21 +89,22 @@ class References:
 
         Parameters
         ----------
-        n_in, n_out : int
-            How many to keep; every point must have as many.
+        n_in, n_out : int or int array [points]
+            How many to keep, the same sum at all points; every point must have as many.
         rng : numpy.random.Generator
             Draws them, for each point anew.
         most : int, optional
             Take only the first so many of the references that are left.
         """
-        kept = n_in + n_out
+        n_in, n_out = (np.broadcast_to(n, self.n_points) for n in (n_in, n_out))
+        kept = int(n_in[0] + n_out[0])
         wanted = kept if most is None else min(kept, most)
         signals = np.empty((wanted, *self.signals.shape[1:]), self.signals.dtype)
         in_mask = self.in_mask[:wanted].copy()
         width = max(1, CELLS_IN_MEMORY // max(1, len(self)))
         for start in range(0, self.n_points, width):
             points = slice(start, min(start + width, self.n_points))
-            keep = _drawn(self.in_mask[:, points], self.n_in[points], n_in, n_out, rng)
+            keep = _drawn(self.in_mask[:, points], self.n_in[points], n_in[points], n_out[points], rng)
             # Of a point as many are dropped among the first ``kept`` as are kept beyond them; all of point 0 first.
             column, hole = np.nonzero(~keep[:kept].T)
             substitute = kept + np.nonzero(keep[kept:].T)[1]
@@ -162,11 +169,11 @@ class References:
 def _drawn(
     in_mask: npt.NDArray[np.bool_],
     inside: npt.NDArray[np.integer],
-    n_in: int,
-    n_out: int,
+    n_in: npt.NDArray[np.integer],
+    n_out: npt.NDArray[np.integer],
     rng: np.random.Generator,
 ) -> npt.NDArray[np.bool_]:
-    """Mark [references, n] as many IN and OUT references of each point, of which ``inside`` [n] are IN."""
+    """Mark [references, n] so many IN and OUT references of each point, of which ``inside`` [n] are IN."""
     # In random order, those that are IN before those that are OUT.
     order = np.argsort(rng.random(in_mask.shape) + ~in_mask, axis=0)
     place = np.arange(len(in_mask))[:, None]

@@ -20,11 +20,9 @@ import pytest
 
 from plmia import ATTACKS, Setup, Signals, __version__, attack_targets, read_signals
 from plmia.cli import main
-from plmia.notes import CODES
-
-
 from plmia.commands.options import store_notes
 from plmia.design import MembershipDesign
+from plmia.notes import CODES
 from plmia.store import SignalStore
 
 Run = Callable[..., click.testing.Result]

@@ -10,6 +10,7 @@ from plmia.design import (
     ReferencePlan,
     complementary_pairs,
     counts_depend_on,
+    even_counts,
     exact_k_per_point,
     independent_halves,
 )
@@ -270,3 +271,25 @@ def test_p_values_of_counts_are_those_of_scipy():
     table = np.stack([np.bincount(counts[flag]) for flag in (flags, ~flags)]).astype(float)
     assert _chi_square_p(table) == pytest.approx(chi2_contingency(table, correction=False).pvalue, rel=1e-9)
     assert _trend_p(table) == pytest.approx(pearsonr(flags, counts).pvalue, rel=0.02)  # normal instead of t
+
+
+def test_one_odd_point_does_not_cost_the_others_their_references():
+    matrix = exact_k_per_point(500, 9, 4, np.random.default_rng(0)).matrix.copy()
+    matrix[1:, 7] = np.arange(1, 9) == 3
+    n_in = matrix[1:].sum(axis=0)
+    keep_in, keep_out = even_counts(matrix[0], n_in, 8, np.arange(500))
+    assert (keep_in[7], keep_out[7]) == (1, 6)
+    others = np.arange(500) != 7
+    assert set(keep_in[others]) == {3}
+    assert set(keep_out[others]) == {4}
+    assert (keep_in <= n_in).all()
+    assert (keep_out <= 8 - n_in).all()
+
+
+def test_odd_points_that_are_all_members_are_no_exception():
+    """Their counts would give them away, so all points keep as few as they."""
+    matrix = exact_k_per_point(10_000, 9, 4, np.random.default_rng(0)).matrix.copy()
+    odd = np.flatnonzero(matrix[0])[:60]
+    matrix[1:, odd] = (np.arange(1, 9) == 3)[:, None]
+    keep_in, keep_out = even_counts(matrix[0], matrix[1:].sum(axis=0), 8, np.arange(10_000))
+    assert (set(keep_in), set(keep_out)) == ({1}, {4})

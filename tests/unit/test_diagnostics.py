@@ -370,7 +370,7 @@ def test_a_pilot_knows_models_by_number(simulate_signals):
     part = Signals(
         whole.values[2:], MembershipDesign(whole.design.matrix[2:]), whole.labels, models=tuple(range(2, 18))
     )
-    (pilot, alike) = (Pilot.run(signals, PL_MIA, 4, Setup(references=8), (0.01,)) for signals in (part, whole))
+    (pilot, alike) = (Pilot.run(signals, PL_MIA, 4, Setup(), (0.01,)) for signals in (part, whole))
     assert set(pilot.full.references.tolist()) <= set(range(2, 18)) - {4, 5}
     chosen = pilot.draw(4, np.random.default_rng(0))
     assert set(chosen.tolist()) <= set(pilot.full.references.tolist())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -112,14 +112,12 @@ def score(
     require_folder(folder)
     setup = Setup(cast("Mode", mode), references, population, seed)
     chosen = chosen_attacks(names)
-    signals, digest, store = _read(signals_path, cast("Scale", scale))
-    notes = unused_arrays(signals_path, SIGNALS_ARRAYS, SignalsError)
-    notes += [note.text for note in store]
+    signals, digest, records, notes = _read(signals_path, cast("Scale", scale))
     numbers = _target_numbers(targets, signals)
-    notes = [*notes, *_split_groups(signals, numbers)]
+    notes += _split_groups(signals, numbers)
     total = len(numbers) * len(chosen) * signals.n_points
     with Meter("scoring", total, None if quiet else stderr()) as meter:
-        about = _about(digest, signals, numbers, setup)
+        about = _about(digest, signals, numbers, setup) | {"accuracy": accuracy_of(signals, numbers, records)}
         metrics = run_attacks(
             signals, chosen, numbers, setup, folder, about, meter.tick, may_skip=not names, notes=notes
         )
@@ -129,16 +127,17 @@ def score(
         show_metrics(metrics, folder)
 
 
-def _read(path: Path, scale: Scale) -> tuple[Signals, str, list[Note]]:
-    """Signals of a store or a file, a digest that tells them from others, and notes on the store."""
+def _read(path: Path, scale: Scale) -> tuple[Signals, str, Mapping[int, Mapping[str, Any]], list[Note]]:
+    """Signals of a store or a file, a digest that tells them from others, provenance of the models, and notes."""
     if (store := store_at(path)) is not None:
         signals = store.signals()
-        return signals, store.fingerprint(signals.models), store_notes(store, signals)
+        return signals, store.fingerprint(signals.models), store.finished(), store_notes(store, signals)
     if is_store(path / "signals"):
         raise SignalsError(f"{path} is an audit: its signals are in {path / 'signals'}, give that folder")
     signals = read_signals(path, scale)
     with path.open("rb") as stream:
-        return signals, hashlib.file_digest(stream, "sha256").hexdigest(), []
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return signals, digest, {}, unused_arrays(path, SIGNALS_ARRAYS, SignalsError)
 
 
 def _target_numbers(targets: tuple[str, ...], signals: Signals) -> list[int]:
@@ -186,5 +185,4 @@ def _about(digest: str, signals: Signals, targets: list[int], setup: Setup) -> d
         "mode": setup.mode,
         "targets": targets,
         "seed": setup.seed,
-        "accuracy": accuracy_of(signals, targets),
     }

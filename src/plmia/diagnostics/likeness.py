@@ -170,22 +170,23 @@ def accuracy_of(
     signals : Signals
         Signals and membership; the first view counts.
     targets : sequence of int
-        The targets; if these are all models, they are each other's references.
+        Numbers of the targets; if these are all models, they are each other's references.
     records : mapping of int to mapping, optional
-        Provenance of each model. Where all have ``train_accuracy`` and ``test_accuracy``, these are taken; otherwise
-        the share of records at which a model gives the true label more than one half, which is at most its accuracy.
+        Provenance of each model, by number. Where all have ``train_accuracy`` and ``test_accuracy``, these are taken;
+        otherwise the share of records at which a model gives the true label more than one half, which is at most its
+        accuracy.
 
     Returns
     -------
     dict
         ``measure``, and means over ``target`` and ``references`` of ``members`` and ``non_members``.
     """
-    found = {model: _known_accuracy((records or {}).get(model, {})) for model in range(signals.n_models)}
+    found = {model: _known_accuracy((records or {}).get(model, {})) for model in signals.models}
     measure = "accuracy"
     if any(pair is None for pair in found.values()):
         measure = "true label above one half"
-        for model, row in enumerate(signals.design.matrix):
-            right = signals.values[model, :, 0] > 0
+        for model, values, row in zip(signals.models, signals.values, signals.design.matrix, strict=True):
+            right = values[:, 0] > 0
             found[model] = tuple(float(right[side].mean()) if side.any() else math.nan for side in (row, ~row))
     attacked = [model for model in targets if model in found]
     others = [model for model in found if model not in attacked] or attacked

@@ -26,6 +26,9 @@ from plmia.user_code import load_user_file
 from plmia.view import AttackView
 
 
+LONGEST_NAME = 80
+
+
 @dataclass(frozen=True)
 class Attack:
     """A membership inference attack.
@@ -33,7 +36,8 @@ class Attack:
     Parameters
     ----------
     name : str
-        What results call it.
+        What results call it: printable, at most 80 characters, no slash or colon, and no ``=``, ``+``, ``-``, ``@`` or
+        ``.`` at its start.
     statistic : Statistic
         Pointwise statistic.
     calibration : Calibration
@@ -54,10 +58,7 @@ class Attack:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if not self.name or any(c in self.name for c in "/\\:\n"):
-            raise AttackError(
-                f"an attack's name must not be empty or hold slashes, colons or line breaks: {self.name!r}"
-            )
+        self._require_name()
         self._require_parts()
         gamma = self.calibration.gamma if isinstance(self.calibration, BinaryVote) else 0.0
         if isinstance(self.views, VotesOfViews) and gamma >= 0.5:
@@ -79,6 +80,23 @@ class Attack:
         """What the statistic estimates over all points of ``view`` (priors, trends), as plain values, if it does."""
         fit = getattr(self.statistic, "fit", None)
         return None if fit is None else dict(fit(view).to_json())
+
+    def _require_name(self) -> None:
+        """Raise unless the name can stand in every file: key of scores.npz, cell of a table, text of the report."""
+        name = self.name
+        if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME:
+            size = f"{len(name)} characters" if isinstance(name, str) else f"type {type(name).__name__}"
+            raise AttackError(f"the name of an attack has {size}: a text of 1 to {LONGEST_NAME} characters is needed")
+        if not name.isprintable() or any(c in name for c in "/\\:"):
+            raise AttackError(
+                f"the attack name {name!a} holds a slash, a colon, or a character that is not printable: take letters, "
+                "digits and hyphens"
+            )
+        # A spreadsheet would take such a cell for a formula, and an archive such a key for a folder above.
+        if name[0] in "=+-@. " or name[-1] == " ":
+            raise AttackError(
+                f"the attack name {name!a} starts with one of = + - @ . or has a space at an end: start with a letter"
+            )
 
     def _require_parts(self) -> None:
         """Raise if a part is a class, or lacks a method: easy slips in a file of one's own."""

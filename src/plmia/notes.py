@@ -39,6 +39,7 @@ CODES: dict[str, str] = {
     "records-unnamed": "no single record can be identified with this population",
     "split-copies": "copies of a record are on both sides of a split",
     "split-groups": "groups hold members and non-members of the target",
+    "texts-replaced": "characters of texts or names that cannot be written are shown as U+FFFD",
     "tied-scores": "most scores of an attack are tied",
     "unfinished-models": "some models of the store are not trained yet, so that fewer references were used",
     "unlike-references": "the target is unlike its references",

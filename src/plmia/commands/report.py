@@ -11,7 +11,7 @@ from plmia.commands.options import store_at
 from plmia.report import Extras, read_extras, write_report
 from plmia.saved import SavedResults
 from plmia.signals import Signals, read_signals
-from plmia.terminal import show_metrics
+from plmia.terminal import show_metrics, stderr
 
 
 @click.command()
@@ -58,6 +58,8 @@ def report(
         extras = replace(extras, signals=_signals(signals_path))
     write_report(folder, extras, show_records=not no_records, attack=attack, target=target)
     if not quiet:
+        for note in extras.notes:
+            stderr().print(f"plmia: {note.text}", markup=False, soft_wrap=True)
         show_metrics(SavedResults(folder).metrics, folder)
 
 

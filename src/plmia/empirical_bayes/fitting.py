@@ -186,7 +186,8 @@ class Told:
         """
         told = self.shift**2 / self.variance + self.ratio**2 / 2
         if self.n_points < LEAST_TRANSFER or told[0] + TOLD_BY_CHANCE >= told[1:].sum():
-            return self.vectors[:, told >= LEAST_TOLD * told[0]]
+            # Signals whose squares are not finite keep every vector: the statistic is then refused by name.
+            return self.vectors[:, ~(told < LEAST_TOLD * told[0])]
         kept = told >= LEAST_TOLD * told.max()
         fisher: FloatArray = self.vectors[:, kept] @ (self.shift / self.variance)[kept]
         return fisher[:, None] / np.linalg.norm(fisher)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from plmia.report.content import Content, nice_percent, percent, seconds, sentence
+from plmia.moments import FloatArray
+from plmia.report.content import Content, accuracies, nice_percent, percent, seconds, sentence
 from plmia.report.plots import (
     Absent,
     Axis,
@@ -231,11 +232,12 @@ def _power_axes(traces: Sequence[Spec], words: str, domain: tuple[float, float],
 
 def _reach(trace: Spec) -> Iterator[float]:
     """All heights that a trace needs: of its points, and of the ends of its error bars."""
-    yield from trace["y"]
     bars = trace.get("error_y")
-    if bars:
-        for value, more, less in zip(trace["y"], bars["array"], bars["arrayminus"], strict=True):
-            yield from (value + more, value - less)
+    for k, value in enumerate(trace["y"]):
+        if value is not None:
+            yield value
+            if bars:
+                yield from (value + bars["array"][k], value - bars["arrayminus"][k])
 
 
 def _expected(curve: Mapping[str, Any]) -> str:
@@ -245,7 +247,6 @@ def _expected(curve: Mapping[str, Any]) -> str:
 
 
 # Beyond these a logarithmic axis with some margin leaves the range of floats.
-_LOSSES_DRAWN = 1e-300, 1e300
 
 
 def losses_figure(content: Content) -> Figure | Absent:
@@ -259,45 +260,55 @@ def losses_figure(content: Content) -> Figure | Absent:
     longest = max(map(len, losses.values()))
     if longest < 2:
         return Absent("losses", title, "The recipe keeps no loss by epoch, so there are no curves to draw.")
-    others = np.array([curve for model, curve in losses.items() if model != content.target and len(curve) == longest])
+    # A loss that was not a finite number is None in the records, and a gap in the curve.
+    whole = {model: np.array(curve, np.float64) for model, curve in losses.items() if len(curve) == longest}
+    others = np.array([curve for model, curve in whole.items() if model != content.target])
     x = np.unique(np.round(np.geomspace(1, longest, min(longest, 200))).astype(int))
     data: list[Spec] = []
     if len(others):
-        low, middle, high = np.quantile(others[:, x - 1], [0.0, 0.5, 1.0], axis=0)
+        low, middle, high = _range_and_median(others[:, x - 1])
         data.append(band("references, all", x, low, high, "@blue", legendgroup="r"))
         data.append(line("references (median, and range of all)", x, middle, "@blue", legendgroup="r"))
-    own = np.array(losses.get(content.target, []))
-    if len(own) == longest:
-        data.append(line(f"target {content.target}", x, own[x - 1], "@vermilion", dash="dash", width=2.5))
-    drawn = np.array([value for trace in data for value in trace["y"]])
+    if content.target in whole:
+        own = whole[content.target][x - 1]
+        data.append(line(f"target {content.target}", x, own, "@vermilion", dash="dash", width=2.5))
+    drawn = np.array([value for trace in data for value in trace["y"]], np.float64)
     positive = drawn[drawn > 0]
-    if not len(positive) or positive.min() < _LOSSES_DRAWN[0] or drawn.max() > _LOSSES_DRAWN[1]:
-        return Absent("losses", title, "The losses are 0, negative or too large for a logarithmic axis.")
-    bottom, top = float(positive.min()), float(drawn.max())
-    steps = (1, 2, 5) if top < 1000 * bottom else (1,)
-    ticks = [s * 10.0**k for k in range(math.floor(math.log10(bottom)), math.ceil(math.log10(top)) + 1) for s in steps]
+    if not len(positive):
+        return Absent("losses", title, "Every recorded loss is 0 or not finite, which a logarithmic axis cannot show.")
+    bottom, top = float(positive.min()), float(positive.max())
+    ticks = _log_ticks(bottom, top)
     up = Axis("Training loss", bottom / 1.3, top * 1.3, ticks, [f"{tick:g}" for tick in ticks], log=True)
     return Figure(
         "losses",
         title,
         "Mean training loss of each epoch. Healthy: the target's curve lies within the range of its references, which "
         "says that it was trained as they were.",
-        f"Training loss over {longest} epochs of {len(content.training)} models, from {drawn[0]:.3g} to "
-        f"{drawn.min():.3g}.",
+        f"Training loss over {longest} epochs of {len(content.training)} models, from {top:.3g} to {bottom:.3g}.",
         data,
         {"xaxis": linear_axis("Epoch", 1, longest).to_json(), "yaxis": up.to_json(), "hovermode": "closest"},
         380,
     )
 
 
+def _range_and_median(curves: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Least, middle and largest finite value of curves [curves, epochs] at each epoch; NaN where there is none."""
+    known = np.ma.masked_invalid(curves)
+    low, middle, high = (part(known, axis=0).filled(np.nan) for part in (np.ma.min, np.ma.median, np.ma.max))
+    return low, middle, high
+
+
+def _log_ticks(bottom: float, top: float) -> list[float]:
+    """Ticks of a logarithmic axis: several per decade where there are few decades, one per several where many."""
+    first, last = math.floor(math.log10(bottom)), math.ceil(math.log10(top))
+    steps = (1, 2, 5) if top < 1000 * bottom else (1,)
+    return [step * 10.0**k for k in range(first, last + 1, max(1, (last - first) // 8)) for step in steps]
+
+
 def accuracies_figure(content: Content) -> Figure | Absent:
     """Accuracy of every model on its own points and on the others."""
     title = "Accuracy of the models"
-    known = {
-        model: (record["train_accuracy"], record["test_accuracy"])
-        for model, record in content.training.items()
-        if record.get("train_accuracy") is not None and record.get("test_accuracy") is not None
-    }
+    known = {model: pair for model, record in content.training.items() if (pair := accuracies(record)) is not None}
     if not known:
         return Absent("accuracies", title, "There are no training records with accuracies.")
     data = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,11 +17,16 @@ from plmia.data import LabelledData
 from plmia.errors import DataError, OutputError, SignalsError
 from plmia.metrics import BoolArray
 from plmia.moments import IntArray
+from plmia.notes import Note
 from plmia.records import RecordTable
 from plmia.saved import SavedResults
 from plmia.scoring import Scores
 from plmia.signals import Signals
 from plmia.store import SignalStore
+
+# All but control characters, lone surrogates and what is no character at all: no SVG may hold these, and no UTF-8 file
+# can hold a surrogate.
+_UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +45,8 @@ class Extras:
         Name of each feature of a table [features].
     signals : Signals, optional
         Signals of target and references; those of an audit are found in its folder.
+    notes : tuple of Note
+        What a reader must know about these texts and names.
     """
 
     data: LabelledData | None = None
@@ -46,6 +54,7 @@ class Extras:
     class_names: Sequence[str] | None = None
     feature_names: Sequence[str] | None = None
     signals: Signals | None = None
+    notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
         if self.data is None:
@@ -210,7 +219,9 @@ def _require_same_points(content: Content) -> None:
 def accuracies(record: Mapping[str, Any]) -> tuple[float, float] | None:
     """Accuracy of a model on its own points and on the others, of the record of its training; None if not known."""
     own, others = record.get("train_accuracy"), record.get("test_accuracy")
-    return None if own is None or others is None else (float(own), float(others))
+    if own is None or others is None or not math.isfinite(own + others):
+        return None
+    return float(own), float(others)
 
 
 def percent(rate: float | None) -> str:
@@ -238,6 +249,11 @@ def sentence(text: str) -> str:
     """The text with a capital letter at its start and a full stop at its end."""
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def writable(text: str) -> str:
+    """The text with U+FFFD for every character that cannot be written, such as a lone surrogate."""
+    return _UNWRITABLE.sub("\ufffd", text)
 
 
 def rounded(values: npt.ArrayLike, digits: int = 5) -> list[Any]:

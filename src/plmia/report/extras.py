@@ -8,7 +8,8 @@ from pathlib import Path
 from plmia.array_names import TEXT_ARRAYS
 from plmia.data import Array, LabelledData, load_npz, read_data
 from plmia.errors import DataError
-from plmia.report.content import Extras
+from plmia.notes import Note
+from plmia.report.content import Extras, writable
 
 # What the points of an npz may be called (see `read_data`).
 _POINTS = ("X", "features")
@@ -21,7 +22,7 @@ def read_extras(path: Path, data: LabelledData | None = None) -> Extras:
     ----------
     path : Path
         Whatever `read_data` reads; an npz may hold `texts` [points], `class_names` [classes] and `feature_names`
-        [features] too, or `texts` alone.
+        [features] too, or `texts` alone. Characters that cannot be written become U+FFFD, which a note says.
     data : LabelledData, optional
         What `read_data` read from the same path, to spare reading it again.
     """
@@ -30,9 +31,10 @@ def read_extras(path: Path, data: LabelledData | None = None) -> Extras:
         _require_texts(path, name, array)
     if data is None and ("texts" not in arrays or _has_points(path)):
         data = read_data(path)
-    texts, classes, features = (arrays[name].tolist() if name in arrays else None for name in TEXT_ARRAYS)
+    shown = {name: [writable(text) for text in array.tolist()] for name, array in arrays.items()}
+    notes = tuple(_replaced(name, arrays[name].tolist(), texts) for name, texts in shown.items())
     try:
-        return Extras(data, texts, classes, features)
+        return Extras(data, **shown, notes=tuple(note for note in notes if note is not None))
     except DataError as error:
         raise DataError(f"in {path} {error}") from error
 
@@ -43,6 +45,19 @@ def _require_texts(path: Path, name: str, array: Array) -> None:
             f"{path} has {name} of shape {array.shape} and type {array.dtype}: "
             "a list of texts is needed, as numpy.array(names) makes it"
         )
+
+
+def _replaced(name: str, given: list[str], shown: list[str]) -> Note | None:
+    """Say how many texts hold characters that were replaced, if any do."""
+    changed = sum(a != b for a, b in zip(given, shown, strict=True))
+    if not changed:
+        return None
+    return Note(
+        "texts-replaced",
+        "info",
+        f"{changed:,} of {len(given):,} {name} hold lone surrogates or control characters, which cannot be written: "
+        "the report shows U+FFFD in their place; correct the file to see the texts as they are",
+    )
 
 
 def _has_points(path: Path) -> bool:

@@ -10,11 +10,13 @@ import numpy as np
 from plmia.gaussianity import LEAST, MOST, shapiro_wilk
 from plmia.moments import FloatArray, IntArray
 from plmia.report.content import Content
-from plmia.report.plots import Absent, Figure, Spec, bars, line, linear_axis, note, rule, shortened
+from plmia.report.plots import Absent, Figure, Spec, apart, bars, line, linear_axis, note, rule, shortened
 from plmia.signals import Signals
 
 TITLE = "Signals of single records"
 TOP, BINS, CURVE_POINTS = 3, 16, 60
+# A curve that is narrower than this share of the figure's width is less than a pixel wide and would only stretch it.
+THINNEST = 1e-3
 QUARTILES = (0.25, 0.5, 0.75)
 
 
@@ -87,9 +89,7 @@ def _note(text: str, line_at: float) -> Spec:
 
 
 def _edges(values: FloatArray) -> tuple[FloatArray, tuple[float, float]]:
-    low, high = float(values.min()), float(values.max())
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
+    low, high = apart(values.min(), values.max())
     gap = 0.06 * (high - low)
     return np.linspace(low, high, BINS + 1), (low - gap, high + gap)
 
@@ -101,7 +101,7 @@ def _side(kind: str, values: FloatArray, edges: FloatArray, reach: tuple[float, 
     hover = "density %{y:.2f}, %{fullData.name}<extra></extra>"
     yield bars(f"{kind} ({len(values)})", centres, density, width, colour, legendgroup=kind, hovertemplate=hover)
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    if spread > 0:
+    if spread > THINNEST * (reach[1] - reach[0]):
         x = np.linspace(*reach, CURVE_POINTS)
         y = np.exp(-(((x - values.mean()) / spread) ** 2) / 2) / (spread * math.sqrt(2 * math.pi))
         yield line(f"{kind}, Gaussian", x, y, colour, legendgroup=kind, showlegend=False, hoverinfo="skip")

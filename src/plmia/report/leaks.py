@@ -17,6 +17,7 @@ from plmia.report.plots import (
     Axis,
     Figure,
     Spec,
+    apart,
     band,
     bars,
     error_bars,
@@ -39,13 +40,18 @@ TOP = 1.2
 # Likewise below the least value of a logarithmic axis, and of a linear one as a share of its length.
 EDGE, SHORE = 1.15, 0.012
 RATES = (0.01, 0.001, 0.0001, 0.0)
+# An axis of shares that are all large reaches down to this all the same.
+LEAST_SHARE = 0.1
 
 Row = tuple[int, float, float, float]
 """Number of an attack, its TPR, and the ends of the interval."""
 
 
-def roc_figure(content: Content) -> Figure:
+def roc_figure(content: Content) -> Figure | Absent:
     """Log-log ROC curves of all attacks on one target, each with its band."""
+    title = "How many members each attack finds, at every rate of false accusations"
+    if np.count_nonzero(~content.members) < 2:
+        return Absent("roc", title, "One non-member was evaluated, a curve needs 2: choose a smaller population.")
     data: list[Spec] = []
     attacks = content.saved.attacks
     least = 1.0
@@ -62,7 +68,7 @@ def roc_figure(content: Content) -> Figure:
     bar = "" if content.verdict["fpr"] is None else ", such as the verdict's, which is the upright bar"
     return Figure(
         "roc",
-        "How many members each attack finds, at every rate of false accusations",
+        title,
         f"ROC curves on target {content.target}, both axes logarithmic: the left end is where an accusation means "
         f"something. The shaded band covers the whole true curve of {content.attack} with 95 % confidence, so it is "
         f"wider than an interval at one rate{bar}; the bands of other attacks appear with the button. A model that "
@@ -151,7 +157,8 @@ def tpr_figure(content: Content) -> Figure:
     attacks, targets = content.saved.attacks, content.saved.targets
     found = {rate: rows for rate in RATES if (rows := _rates_of(content, rate))}
     values = [value for rows in found.values() for row in rows for value in row[1:]] + list(found)
-    low = 10.0 ** (math.floor(math.log10(min((v for v in values if v > 0), default=0.01)) * 2) / 2)
+    least = min((v for v in values if v > 0), default=0.01)
+    low = 10.0 ** (math.floor(math.log10(min(least, LEAST_SHARE)) * 2) / 2)
     data = [_rate_trace(attacks, rate, rows, k, len(found), low) for k, (rate, rows) in enumerate(found.items())]
     who = f"target {content.target}", "that include the uncertainty of the threshold"
     if len(targets) > 1:
@@ -278,10 +285,7 @@ def scores_figure(content: Content) -> Figure:
 
 def _edges(score: FloatArray) -> FloatArray:
     # The left tail is often long and tells little; the right one is what exposes records.
-    low, high = (float(q) for q in np.quantile(score, [0.02, 0.999]))
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
-    return np.linspace(low, high, SCORE_BINS + 1)
+    return np.linspace(*apart(*np.quantile(score, [0.02, 0.999])), SCORE_BINS + 1)
 
 
 def classes_figure(content: Content) -> Figure | Absent:

@@ -23,7 +23,7 @@ from plmia.report.checks import (
     p_values_figure,
     references_figure,
 )
-from plmia.report.content import Content, Extras, nice_percent, read_content, rounded
+from plmia.report.content import Content, Extras, nice_percent, read_content, rounded, writable
 from plmia.report.gaussians import record_figures
 from plmia.report.leaks import classes_figure, roc_figure, scores_figure, tpr_figure
 from plmia.report.plots import Absent, Figure
@@ -78,11 +78,12 @@ def write_report(
     groups = _figures(content)
     try:
         _write_figures(folder / "figures", (f for group in groups.values() for f in group))
-        _write(folder / "figures" / "attacks.csv", as_csv(content.saved.columns()).encode())
+        _write(folder / "figures" / "attacks.csv", writable(as_csv(content.saved.columns())).encode())
         if content.saved.groups is not None:
             found = content.saved.records(content.verdict["attack"], min(content.saved.targets))
             (found if show_records else replace(found, group=None)).write_csv(folder / "records.csv")
-        return _write(folder / "report.html", page(content, groups, show_records=show_records).encode())
+        html = writable(page(content, groups, show_records=show_records))
+        return _write(folder / "report.html", html.encode())
     except OSError as error:
         raise OutputError(
             f"cannot write the report to {folder} ({error.strerror}): make room or choose another folder"

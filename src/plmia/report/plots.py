@@ -19,6 +19,12 @@ from plmia.report.theme import LIGHT, in_theme, painted
 
 Spec = dict[str, Any]
 NOTEBOOK_WIDTH = 760
+# Ends of an axis that are closer than this, as a share of their size (or of 1, if they are smaller), are called equal.
+CLOSEST = 1e-9
+# No axis reaches further, so that the distance between its ends is a finite number.
+FURTHEST = 1e300
+# From here on a label is written as a power of ten.
+LARGE = 1e9
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ class Axis:
     title : str
         What it shows, with the unit.
     low, high : float
-        Its ends, in the units of the data.
+        Its ends, in the units of the data; moved apart where they are equal (see `apart`).
     ticks : sequence of float
         Where its ticks are.
     labels : sequence of str
@@ -131,7 +137,7 @@ class Axis:
         ends = [math.log10(self.low), math.log10(self.high)] if self.log else [self.low, self.high]
         spec: Spec = {
             "type": "log" if self.log else "linear",
-            "range": rounded(ends, 6),
+            "range": distinct(apart(*ends), 6),
             "title": {"text": escaped(self.title)},
             "tickmode": "array",
             "tickvals": list(self.ticks),
@@ -155,6 +161,27 @@ def shortened(text: str, most: int = 24) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def apart(low: float, high: float) -> tuple[float, float]:
+    """Ends of an axis or of a histogram, moved apart where they are equal or nearly so: every figure has a width."""
+    low, high = (min(max(float(end), -FURTHEST), FURTHEST) for end in (low, high))
+    size = max(1.0, abs(low), abs(high))
+    if high - low > CLOSEST * size:
+        return low, high
+    reach = max(0.5, 1e-6 * size)
+    return low - reach, low + reach
+
+
+def distinct(values: npt.ArrayLike, digits: int = 5) -> list[Any]:
+    """Plain numbers [n] with enough digits to tell them apart: more where they are large and close to each other."""
+    array = np.asarray(values, dtype=np.float64)
+    finite = array[np.isfinite(array)]
+    size = float(np.abs(finite).max(initial=0.0))
+    # Halves, since the whole distance may not be a finite number.
+    width = 2 * (float(finite.max() / 2 - finite.min() / 2) / size) if size else 0.0
+    shared = math.ceil(-math.log10(width)) if width > 1e-12 else 0
+    return rounded(array, digits + max(0, shared))
+
+
 def log_percent_axis(title: str, low: float, high: float = 1.0) -> Axis:
     """Logarithmic axis of shares, a tick a decade, in per cent; of less than two decades there are more ticks."""
     decades = range(math.floor(math.log10(low)), math.floor(math.log10(high) + 1e-9) + 1)
@@ -166,17 +193,23 @@ def log_percent_axis(title: str, low: float, high: float = 1.0) -> Axis:
 
 def linear_axis(title: str, low: float, high: float, *, scale: float = 1.0, unit: str = "", about: int = 6) -> Axis:
     """Linear axis with about so many round ticks, whose labels are multiplied by ``scale``."""
+    low, high = apart(low, high)
     ticks = round_ticks(low * scale, high * scale, about)
-    digits = max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9)) if len(ticks) > 1 else 0
-    labels = [f"{tick:,.{digits}f}{unit}".replace("-", "−") for tick in ticks]
+    form = _number_format(ticks)
+    labels = [f"{tick:{form}}{unit}".replace("-", "−") for tick in ticks]
     return Axis(title, low, high, [tick / scale for tick in ticks], labels)
 
 
+def _number_format(ticks: Sequence[float]) -> str:
+    """Format that tells neighbouring ticks apart."""
+    step, size = ticks[1] - ticks[0], max(map(abs, ticks))
+    if size < LARGE:
+        return f",.{max(0, -math.floor(math.log10(step) + 1e-9))}f"
+    return f".{math.ceil(math.log10(size / step)) + 1}g"
+
+
 def round_ticks(low: float, high: float, about: int) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten between two values, about so many."""
-    # Values that differ by rounding alone have no ticks between them that could be told apart.
-    if not high - low > 1e-9 * max(1.0, abs(low), abs(high)):
-        return [low]
+    """Multiples of 1, 2 or 5 times a power of ten between two values that are `apart`, about so many."""
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= 0.8 * raw)
@@ -206,7 +239,7 @@ def points(name: str, x: npt.ArrayLike, y: npt.ArrayLike, colour: str, symbol: s
 def bars(name: str, x: npt.ArrayLike, y: npt.ArrayLike, width: float, colour: str, **more: Any) -> Spec:
     """Trace of upright bars around ``x``, half transparent so that two of them can be seen."""
     marker = {"color": colour, "opacity": 0.55, "line": {"width": 0}}
-    spec = {"type": "bar", "name": escaped(name), "x": rounded(x), "y": rounded(y), "width": float(f"{width:.6g}")}
+    spec = {"type": "bar", "name": escaped(name), "x": distinct(x), "y": distinct(y), "width": float(f"{width:.6g}")}
     return spec | {"marker": marker} | more
 
 
@@ -246,7 +279,7 @@ def _difference(a: float | None, b: float | None) -> float:
 
 
 def _trace(name: str, x: npt.ArrayLike, y: npt.ArrayLike, **more: Any) -> Spec:
-    return {"type": "scatter", "name": escaped(name), "x": rounded(x), "y": rounded(y)} | more
+    return {"type": "scatter", "name": escaped(name), "x": distinct(x), "y": distinct(y)} | more
 
 
 def rule(axis: str, value: float, colour: str = "@soft", dash: str = "dash", ref: str = "") -> Spec:

@@ -200,7 +200,9 @@ def _trace_marks(panel: Panel, trace: Spec) -> Iterator[Mark]:
     places = [panel.place(x, y) for x, y in zip(trace["x"], trace["y"], strict=True)]
     if trace.get("fill") == "toself":
         colour, _, opacity = trace["fillcolor"].partition("/")
-        yield Area(tuple(p for p in places if p), colour, float(opacity), box=panel.box)
+        corners = tuple(p for p in places if p)
+        if corners:
+            yield Area(corners, colour, float(opacity), box=panel.box)
         return
     yield from _error_marks(panel, trace)
     if "lines" in trace["mode"]:

@@ -8,6 +8,7 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
+from plmia.report.content import writable
 from plmia.report.plots import Figure
 from plmia.report.scene import Area, Box, Mark, Place, Scene, Stroke, Text, lay_out
 from plmia.report.theme import LIGHT, in_theme, rgb
@@ -39,7 +40,7 @@ def svg(figure: Figure, colour: Callable[[str], str] = _LIGHT, *, paper: bool = 
     clips = "".join(f'<clipPath id="clip-{name}"><rect {_rectangle(box)}/></clipPath>' for box, name in boxes.items())
     ground = f'<rect width="100%" height="100%" fill="{colour("@paper")}"/>' if paper else ""
     body = "".join(_svg_mark(mark, colour, boxes) for mark in scene.marks)
-    return (
+    return writable(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {scene.width} {scene.height}" role="img" '
         f'aria-label="{escape(figure.alt)}" font-family="{FONT}"><title>{escape(figure.title)}</title>'
         f"<defs>{clips}</defs>{ground}{body}</svg>"
@@ -99,7 +100,8 @@ def _draw_text(sheet: Any, mark: Text, font: Any, scale: int) -> None:
     from PIL import Image, ImageDraw
 
     x, y = (scale * part for part in mark.place)
-    text = mark.text.translate(_ASCII)
+    # One line, whatever the text holds: Pillow refuses anchors for several, and characters that cannot be encoded.
+    text = " ".join(writable(mark.text).translate(_ASCII).split())
     paint = rgb(LIGHT[mark.colour[1:]])
     # The anchors of Pillow: left, middle or right of the base line.
     anchor = {"start": "ls", "middle": "ms", "end": "rs"}[mark.anchor]

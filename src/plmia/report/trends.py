@@ -10,7 +10,7 @@ import numpy as np
 
 from plmia.moments import FloatArray
 from plmia.report.content import Content, sentence
-from plmia.report.plots import Absent, Axis, Figure, Spec, band, line, linear_axis
+from plmia.report.plots import Absent, Axis, Figure, Spec, apart, band, line, linear_axis
 
 ATTACK, NAME, TITLE = "pl-mia-eb", "trends", "What empirical Bayes borrows from other points"
 
@@ -68,7 +68,7 @@ def _coordinate(coordinates: Mapping[str, Any]) -> tuple[str, str]:
 def _places(knots: dict[str, Any]) -> FloatArray:
     """Where the trends are drawn: at the knots, or from end to end where there is one knot, a constant."""
     at = np.array(knots["at"], dtype=np.float64)
-    return at if len(at) > 1 else np.array([knots["low"], max(knots["high"], knots["low"] + 1e-6)])
+    return at if len(at) > 1 else np.array(apart(knots["low"], knots["high"]))
 
 
 def _at_places(values: FloatArray, at: FloatArray) -> FloatArray:
@@ -96,10 +96,8 @@ def _trend(
 
 
 def _axes(traces: list[Spec], title: str, domain: tuple[float, float], ref: str, at: FloatArray, place: str) -> Spec:
-    values = [y for trace in traces for y in trace["y"]]
+    values = [y for trace in traces for y in trace["y"] if y is not None]
     low, high = min(0.0, *values), max(0.0, *values)
-    # Nothing is expected of so few points, not even a shift: the line at 0 needs an axis all the same.
-    high = high if high > low else low + 1.0
     across = linear_axis(f"Centre of {place}", float(at[0]), float(at[-1]), about=4)
     across = Axis(across.title, across.low, across.high, across.ticks, across.labels, domain=domain)
     up = linear_axis(title, low, high + 0.08 * (high - low), about=5)

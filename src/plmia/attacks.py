@@ -25,7 +25,6 @@ from plmia.population import Policy, SharedPopulation
 from plmia.user_code import load_user_file
 from plmia.view import AttackView
 
-
 LONGEST_NAME = 80
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +153,33 @@ def test_an_audit_brings_its_own_signals_and_training(command: Run, tmp_path: Pa
     result = command("report", folder, "--data", tmp_path / "other.npz")
     assert result.exit_code == 2
     assert "give those audited" in result.stderr
+
+
+def test_names_that_cannot_be_encoded_cost_no_training(command: Run, tmp_path: Path) -> None:
+    """Lone surrogates and control characters in names, and bytes that are no UTF-8 in file names, end in a report."""
+    if sys.platform != "linux":
+        pytest.skip("other systems have no such file names")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 2))
+    data, recipe, folder = (tmp_path / os.fsdecode(name) for name in (b"d\xff.npz", b"mine\xff.py", b"run\xff"))
+    with data.open("wb") as file:
+        names = {"class_names": np.array(["well\ud800", "\x1b[31mill"]), "feature_names": np.array(["age", "weight"])}
+        np.savez(file, X=X, y=(X[:, 0] > 0).astype(int), **names)
+    recipe.write_text(
+        "def train(X, y, seed):\n    return X[y == 1].mean(axis=0) - X[y == 0].mean(axis=0)\n"
+        "def query(model, X, y):\n    import numpy as np\n    return np.stack([-X @ model, X @ model], axis=1)\n",
+        encoding="utf-8",
+    )
+    result = command("audit", "--data", data, "--recipe", f"function:{recipe}", "--references", 8, "-o", folder)
+    assert result.exit_code == 0, result.output
+    assert "2 of 2 class_names" in result.stderr
+    notes = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["notes"]
+    assert sum("class_names" in str(note) for note in notes) == 1
+    assert "well\ufffd" in (folder / "figures" / "classes.svg").read_text(encoding="utf-8")
+    result = command("report", folder, "--data", data)
+    assert result.exit_code == 0, result.output
+    assert "2 of 2 class_names" in result.stderr
+    assert "well\ufffd" in page(folder)
 
 
 def test_fifty_thousand_points_and_nine_attacks_take_seconds_and_few_bytes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 
 import numpy as np
@@ -27,7 +28,9 @@ from plmia import (
     attack_targets,
     read_signals,
 )
-from plmia.results import Summary
+from plmia.report import write_report
+from plmia.results import Summary, run_attacks
+from plmia.saved import SavedResults
 
 
 def signals(n_models=8, n_points=80, seed=0):
@@ -54,6 +57,30 @@ def test_a_part_of_the_wrong_kind_is_named(parts):
     (name,) = parts
     with pytest.raises(AttackError, match=f"the {name} of mine"):
         Attack("mine", **whole)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "x" * 81, None, 5),
+        *("a/b", "a\\b", "a:b", "a\nb", "a\tb", "a\x00", "\ud800", "\u202eabc"),
+        *("=1+1", "+1", "-1", "@a", ".", "..", " =1", "a "),
+    ],
+    ids=ascii,
+)
+def test_a_name_that_some_file_cannot_hold_is_refused(name):
+    with pytest.raises(AttackError, match="name"):
+        Attack(name, Loss(), BinaryVote())
+
+
+@pytest.mark.parametrize("name", ["x" * 80, "lira-2", "Ma méthode", 'it\'s "mine" <b>, v2.0 = β'])
+def test_other_names_go_through_every_file(name, tmp_path):
+    about = {"signals": {"models": 8, "points": 80, "views": 1}, "mode": "online", "targets": [0], "seed": 0}
+    run_attacks(signals(), [Attack(name, GaussianLR(), CauchyCombination())], [0], Setup(), tmp_path, about)
+    write_report(tmp_path)
+    with (tmp_path / "figures" / "attacks.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["attack"] for row in csv.DictReader(file)] == [name]
+    assert SavedResults(tmp_path).records(name, 0).index.size > 0
 
 
 def test_votes_over_views_cannot_win_by_more_than_half():

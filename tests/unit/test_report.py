@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
@@ -32,7 +33,7 @@ from plmia.report.content import Content, percent, read_content, rounded, second
 from plmia.report.gaussians import chosen_places, record_figures
 from plmia.report.leaks import EDGE, classes_figure, roc_figure, scores_figure, thinned, tpr_figure
 from plmia.report.page import asset, in_script, policy
-from plmia.report.plots import Absent, Figure, linear_axis, round_ticks
+from plmia.report.plots import Absent, Figure, linear_axis
 from plmia.report.summary import attack_rows, audited, check_notes, next_step, status, tiles, verdict_words, warnings
 from plmia.report.trends import trends_figure
 from plmia.results import run_attacks
@@ -120,7 +121,7 @@ def test_the_roc_is_thinned_but_exact(content: Content) -> None:
 
 
 def test_the_roc_shows_all_attacks_and_one_band(content: Content) -> None:
-    figure = roc_figure(content)
+    figure = drawn(roc_figure(content))
     names = traces(figure)
     assert {"chance", *NAMES} <= set(names)
     assert [trace["name"] for trace in figure.data if trace.get("fill") and trace.get("visible") is not False] == [
@@ -209,6 +210,42 @@ def test_training_is_shown_where_there_was_some(content: Content, copied: Path) 
     assert traces(accuracies_figure(trained))["target, on its own points"]["x"] == [0.9]
 
 
+@pytest.mark.parametrize(
+    ("losses", "reach"),
+    [
+        ([0.0, 0.0, 0.0], None),
+        ([None, None, None], None),
+        ([1.0, 0.5, 0.0], (0.5, 1.0)),
+        ([2.0, None, 0.25], (0.25, 2.0)),
+        ([0.5, 0.5, 0.5], (0.5, 0.5)),
+        ([1.0, 1e-30, 1e-250], (1e-250, 1.0)),
+    ],
+)
+def test_losses_of_0_and_losses_that_are_not_finite_leave_gaps(
+    content: Content, losses: list[float | None], reach: tuple[float, float] | None
+) -> None:
+    training = {model: {"losses": losses} for model in range(6)}
+    figure = losses_figure(Content(content.saved, "pl-mia", 3, content.extras, training))
+    if reach is None:
+        assert isinstance(figure, Absent)
+        return
+    figure = drawn(figure)
+    low, high = (10**end for end in figure.layout["yaxis"]["range"])
+    assert low < reach[0] <= reach[1] < high
+    assert 1 <= sum(low <= tick <= high for tick in figure.layout["yaxis"]["tickvals"]) <= 12
+    assert traces(figure)["target 3"]["y"] == losses
+    json.dumps(figure.to_json(), allow_nan=False)
+    assert figure.svg.startswith("<svg")
+
+
+def test_accuracies_that_are_not_numbers_are_left_out(content: Content) -> None:
+    training = {model: {"train_accuracy": 0.9, "test_accuracy": 0.8} for model in range(4)}
+    training |= {4: {"train_accuracy": 1.0, "test_accuracy": float("nan")}}
+    figure = drawn(accuracies_figure(Content(content.saved, "pl-mia", 3, content.extras, training)))
+    assert len(traces(figure)["references, on their own points"]["x"]) == 3
+    json.dumps(figure.to_json(), allow_nan=False)
+
+
 def test_signals_of_records_are_those_of_the_references(content: Content, signals: Signals) -> None:
     figures = record_figures(content)
     assert len(figures) == 6
@@ -270,6 +307,34 @@ def test_of_the_smallest_audits_every_figure_has_axes(points: int, simulate_sign
         for axis in (part for key, part in figure.layout.items() if re.match(r"[xy]axis", key)):
             assert axis["range"][1] > axis["range"][0], (figure.name, axis)
             assert len(axis["tickvals"]) > 1, (figure.name, axis)
+
+
+def test_one_evaluated_non_member_is_reported(simulate_signals: Any, tmp_path: Path) -> None:
+    signals = simulate_signals(1, models=10, points=60)
+    left = int((~signals.design.matrix[0]).sum()) - 1
+    about = {"signals": {"models": 10, "points": 60, "views": 1}, "mode": "online", "targets": [0], "seed": 0}
+    run_attacks(signals, list(ATTACKS.values()), [0], Setup(population=left), tmp_path, about, may_skip=True)
+    page = write_report(tmp_path, Extras(signals=signals)).read_text(encoding="utf-8")
+    found = figures(tmp_path, Extras(signals=signals))
+    assert "roc" not in found, "one non-member has no curve"
+    assert {"tpr", "scores", "fpr", "record-1"} <= found.keys()
+    absent = roc_figure(read_content(tmp_path))
+    assert isinstance(absent, Absent)
+    assert absent.reason in page
+
+
+def test_answers_that_differ_by_rounding_are_drawn_apart(content: Content, signals: Signals) -> None:
+    # A Gaussian process far from what it trained on: all answers are alike up to the last digits.
+    rng = np.random.default_rng(0)
+    close = -np.log(2) + 1e-8 * rng.integers(0, 4, signals.values.shape)
+    unsure = Content(content.saved, "pl-mia", 3, Extras(signals=Signals(close, signals.design, signals.labels)))
+    for figure in map(drawn, record_figures(unsure)):
+        low, high = figure.layout["xaxis"]["range"]
+        assert 3e-8 < high - low < 4e-8
+        assert low < figure.layout["shapes"][0]["x0"] < high
+        assert len(set(figure.layout["xaxis"]["ticktext"])) > 2
+        assert sum(y > 0 for y in figure.data[0]["y"]) > 1, "several bars"
+        assert np.diff(figure.data[0]["x"]) == pytest.approx(figure.data[0]["width"], rel=1e-2)
 
 
 def test_the_first_screen_says_what_the_json_says(content: Content) -> None:
@@ -407,9 +472,10 @@ def test_numbers_in_words() -> None:
     assert sentence("A b.") == "A b."
 
 
-def test_values_that_differ_by_rounding_alone_have_one_tick() -> None:
-    assert round_ticks(3.0, 3.0 + 1e-14, 6) == [3.0]
-    assert linear_axis("x", 3.0, 3.0 + 1e-14).labels == ["3"]
+def test_an_axis_of_one_value_reaches_half_a_unit_to_both_sides() -> None:
+    axis = linear_axis("x", 3.0, 3.0 + 1e-14)
+    assert axis.to_json()["range"] == [2.5, 3.5]
+    assert "3.0" in axis.labels
 
 
 @pytest.mark.parametrize(
@@ -487,7 +553,7 @@ def test_an_attack_that_finds_less_than_guessing_is_healthy(content: Content) ->
 
 
 def test_the_roc_marks_the_verdict_and_names_tied_attacks(content: Content) -> None:
-    figure = roc_figure(content)
+    figure = drawn(roc_figure(content))
     trace, verdict = figure.data[-1], content.verdict
     assert trace["x"] == [verdict["fpr"]]
     assert trace["y"][0] + trace["error_y"]["array"][0] == pytest.approx(verdict["interval"]["high"], rel=1e-3)
@@ -516,3 +582,31 @@ def test_figures_are_objects_that_a_notebook_shows(folder: Path) -> None:
     assert roc.svg.startswith("<svg")
     assert roc.svg in roc._repr_html_()
     assert roc.title in roc._repr_html_()
+
+
+UNWRITABLE = ("\ud800", "a\x00b", "esc\x1b[31m", "\udcff.png", "\ufffe")
+
+
+def test_texts_that_cannot_be_written_are_replaced_and_told(tmp_path: Path) -> None:
+    # No character at all, which NumPy reads without a word.
+    beyond = np.array([0x110000, ord("x")], np.uint32).view("<U2")
+    names = np.concatenate([np.array([*UNWRITABLE, "tab\tand\nline ä 😀"]), beyond])
+    np.savez(tmp_path / "data.npz", texts=names, class_names=np.array(["well", "ill"]))
+    extras = read_extras(tmp_path / "data.npz")
+    shown = ["\ufffd", "a\ufffdb", "esc\ufffd[31m", "\ufffd.png", "\ufffd", "tab\tand\nline ä 😀", "\ufffdx"]
+    assert extras.texts == shown
+    assert extras.class_names == ["well", "ill"]
+    (note,) = extras.notes
+    assert (note.code, note.severity) == ("texts-replaced", "info")
+    assert "6 of 7 texts" in note.text
+
+
+def test_a_report_is_written_whatever_texts_are_given_in_python(copied: Path) -> None:
+    names = ["\ud800", "a\x00\x1b\nb", "=c</script>"]
+    page = write_report(copied, Extras(texts=["\udfff"] * 3000, class_names=names)).read_text(encoding="utf-8")
+    assert "\ufffd" in page
+    root = ElementTree.parse(copied / "figures" / "classes.svg").getroot()
+    texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"\ufffd", "a\ufffd\ufffd b", "=c</script>"} <= texts
+    csv = (copied / "figures" / "attacks.csv").read_text(encoding="utf-8")
+    assert csv.splitlines()[1].startswith("attack-r,")

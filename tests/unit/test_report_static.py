@@ -18,6 +18,7 @@ from plmia.report.plots import (
     Axis,
     Figure,
     Spec,
+    apart,
     band,
     bars,
     error_bars,
@@ -132,7 +133,7 @@ def test_without_a_pattern_a_line_is_whole() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (-3.1, 3.1, [-3, -2, -1, 0, 1, 2, 3]), (17, 17, [17]), (0, 0.03, None)],
+    [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (-3.1, 3.1, [-3, -2, -1, 0, 1, 2, 3]), (0, 0.03, None)],
 )
 def test_ticks_are_round_and_inside(low: float, high: float, expected: list[float] | None) -> None:
     ticks = round_ticks(low, high, 6)
@@ -145,6 +146,56 @@ def test_labels_of_axes() -> None:
     assert axis.labels == ["0.01\u00a0%", "0.1\u00a0%", "1\u00a0%", "10\u00a0%", "100\u00a0%"]
     assert linear_axis("x", -1, 1, about=4).labels == ["−1.0", "−0.5", "0.0", "0.5", "1.0"]
     assert Axis("<t>", 0, 1, [0], ["a\n<b>"]).to_json()["ticktext"] == ["a<br>&lt;b&gt;"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 0.0, (-0.5, 0.5)),
+        (7.0, 7.0 + 1e-12, (6.5, 7.5)),
+        (5e-324, 1e-310, (-0.5, 0.5)),
+        (1e30, 1e30, (1e30 - 1e24, 1e30 + 1e24)),
+        (-math.inf, math.inf, (-1e300, 1e300)),
+        (2.0, 2.0 + 1e-8, (2.0, 2.0 + 1e-8)),
+    ],
+)
+def test_equal_ends_are_moved_apart(low: float, high: float, expected: tuple[float, float]) -> None:
+    assert apart(low, high) == pytest.approx(expected, rel=1e-12)
+
+
+def test_every_axis_has_a_width() -> None:
+    assert Axis("x", 2.0, 2.0, [2.0], ["2"]).to_json()["range"] == [1.5, 2.5]
+    assert Axis("x", 100.0, 100.0, [100.0], ["100"], log=True).to_json()["range"] == [1.5, 2.5]
+    start, end = Axis("x", 1e12, 1e12 + 5000, [], []).to_json()["range"]
+    assert (start, end) == (1e12, 1e12 + 5000), "not lost by rounding"
+
+
+def test_labels_of_large_numbers_are_short_and_differ() -> None:
+    assert linear_axis("x", 0, 1e30, about=5).labels == ["0", "2e+29", "4e+29", "6e+29", "8e+29", "1e+30"]
+    assert linear_axis("x", 0, 4_000_000, about=2).labels == ["0", "2,000,000", "4,000,000"]
+
+
+def test_traces_without_a_finite_value_are_drawn_as_nothing() -> None:
+    nothing = [math.nan] * 3
+    data = [
+        band("band", [1, 2, 3], nothing, nothing, "@blue"),
+        line("line", [1, 2, 3], nothing, "@green"),
+        points("points", nothing, [0.1, 0.2, 0.3], "@wine", error_x=error_bars(nothing, nothing, nothing, "@wine")),
+        bars("bars", [1, 2, 3], nothing, 1, "@orange"),
+        line("empty", [], [], "@sky"),
+    ]
+    within = [mark for mark in lay_out(figure(data)).marks if not isinstance(mark, Text) and mark.box]
+    assert not within
+    assert ElementTree.fromstring(svg(figure(data))) is not None
+    png(figure(data))
+
+
+def test_texts_that_cannot_be_encoded_are_drawn_all_the_same() -> None:
+    data = [line("a\ud800\x00", [0, 1], [0.1, 0.2], "@blue"), line("b\nc", [0, 1], [0.1, 0.2], "@green")]
+    drawn = svg(figure(data))
+    texts = {text.text for text in ElementTree.fromstring(drawn.encode()).iter(f"{SVG}text")}
+    assert {"a\ufffd\ufffd", "b\nc"} <= texts
+    png(figure(data))
 
 
 def test_texts_are_shortened_and_escaped() -> None:

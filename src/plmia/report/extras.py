@@ -32,9 +32,10 @@ def read_extras(path: Path, data: LabelledData | None = None) -> Extras:
     if data is None and ("texts" not in arrays or _has_points(path)):
         data = read_data(path)
     shown = {name: [writable(text) for text in array.tolist()] for name, array in arrays.items()}
-    notes = tuple(_replaced(name, arrays[name].tolist(), texts) for name, texts in shown.items())
+    notes = (_replaced(name, arrays[name].tolist(), lines) for name, lines in shown.items())
+    texts, classes, features = (shown.get(name) for name in TEXT_ARRAYS)
     try:
-        return Extras(data, **shown, notes=tuple(note for note in notes if note is not None))
+        return Extras(data, texts, classes, features, notes=tuple(note for note in notes if note is not None))
     except DataError as error:
         raise DataError(f"in {path} {error}") from error
 

@@ -168,7 +168,8 @@ def apart(low: float, high: float) -> tuple[float, float]:
     if high - low > CLOSEST * size:
         return low, high
     reach = max(0.5, 1e-6 * size)
-    return low - reach, low + reach
+    middle = min(max(low, reach - FURTHEST), FURTHEST - reach)
+    return middle - reach, middle + reach
 
 
 def distinct(values: npt.ArrayLike, digits: int = 5) -> list[Any]:

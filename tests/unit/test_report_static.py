@@ -154,13 +154,14 @@ def test_labels_of_axes() -> None:
         (0.0, 0.0, (-0.5, 0.5)),
         (7.0, 7.0 + 1e-12, (6.5, 7.5)),
         (5e-324, 1e-310, (-0.5, 0.5)),
+        (0.0, 1e-30, (0.0, 1e-30)),
         (1e30, 1e30, (1e30 - 1e24, 1e30 + 1e24)),
         (-math.inf, math.inf, (-1e300, 1e300)),
         (2.0, 2.0 + 1e-8, (2.0, 2.0 + 1e-8)),
     ],
 )
 def test_equal_ends_are_moved_apart(low: float, high: float, expected: tuple[float, float]) -> None:
-    assert apart(low, high) == pytest.approx(expected, rel=1e-12)
+    assert apart(low, high) == pytest.approx(expected, rel=1e-12, abs=0)
 
 
 def test_every_axis_has_a_width() -> None:
@@ -170,7 +171,8 @@ def test_every_axis_has_a_width() -> None:
     assert (start, end) == (1e12, 1e12 + 5000), "not lost by rounding"
 
 
-def test_labels_of_large_numbers_are_short_and_differ() -> None:
+def test_labels_of_large_and_small_numbers_are_short_and_differ() -> None:
+    assert linear_axis("x", -1e-30, 1e-30, about=2).labels == ["−1e−30", "0", "1e−30"]
     assert linear_axis("x", 0, 1e30, about=5).labels == ["0", "2e+29", "4e+29", "6e+29", "8e+29", "1e+30"]
     assert linear_axis("x", 0, 4_000_000, about=2).labels == ["0", "2,000,000", "4,000,000"]
 

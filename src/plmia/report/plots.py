@@ -19,12 +19,12 @@ from plmia.report.theme import LIGHT, in_theme, painted
 
 Spec = dict[str, Any]
 NOTEBOOK_WIDTH = 760
-# Ends of an axis that are closer than this, as a share of their size (or of 1, if they are smaller), are called equal.
+# Ends of an axis that are closer than this, as a share of their size, are called equal.
 CLOSEST = 1e-9
-# No axis reaches further, so that the distance between its ends is a finite number.
-FURTHEST = 1e300
-# From here on a label is written as a power of ten.
-LARGE = 1e9
+# Ends are no smaller and no larger than this, so that what is computed from their distance is finite and not 0.
+SMALLEST, FURTHEST = 1e-290, 1e300
+# Labels below and from here on are written as powers of ten.
+SMALL, LARGE = 1e-4, 1e9
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,8 @@ def shortened(text: str, most: int = 24) -> str:
 def apart(low: float, high: float) -> tuple[float, float]:
     """Ends of an axis or of a histogram, moved apart where they are equal or nearly so: every figure has a width."""
     low, high = (min(max(float(end), -FURTHEST), FURTHEST) for end in (low, high))
-    size = max(1.0, abs(low), abs(high))
-    if high - low > CLOSEST * size:
+    size = max(abs(low), abs(high))
+    if size >= SMALLEST and high - low > CLOSEST * size:
         return low, high
     reach = max(0.5, 1e-6 * size)
     middle = min(max(low, reach - FURTHEST), FURTHEST - reach)
@@ -204,7 +204,7 @@ def linear_axis(title: str, low: float, high: float, *, scale: float = 1.0, unit
 def _number_format(ticks: Sequence[float]) -> str:
     """Format that tells neighbouring ticks apart."""
     step, size = ticks[1] - ticks[0], max(map(abs, ticks))
-    if size < LARGE:
+    if SMALL <= size < LARGE:
         return f",.{max(0, -math.floor(math.log10(step) + 1e-9))}f"
     return f".{math.ceil(math.log10(size / step)) + 1}g"
 
@@ -215,7 +215,7 @@ def round_ticks(low: float, high: float, about: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= 0.8 * raw)
     first = math.ceil(low / step - 1e-9)
-    return [round(k * step, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [float(f"{k * step:.15g}") for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def line(

@@ -125,7 +125,7 @@ def audit(
     data = read_data(data_path)
     notes = unused_arrays(data_path, DATA_ARRAYS, DataError)
     extras = read_extras(data_path, data)
-    notes += [note.text for note in extras.notes]
+    notes += extras.notes
     shown = parse_views(views) if views else views_for(way, data)
     layout = _layout(design)
     if isinstance(layout, MembershipDesign):

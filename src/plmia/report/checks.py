@@ -246,17 +246,12 @@ def _expected(curve: Mapping[str, Any]) -> str:
     return f"{_name(curve)} is {percent(now)} with {curve['budgets'][-1]} references{more}."
 
 
-# Beyond these a logarithmic axis with some margin leaves the range of floats.
-
-
 def losses_figure(content: Content) -> Figure | Absent:
     """Training curves of the target and of its references."""
     title = "Training curves"
     if not content.training:
         return Absent("losses", title, "There are no training records: the signals were made elsewhere.")
-    curves = {model: record.get("losses") or [] for model, record in content.training.items()}
-    # A loss that was not finite is None, and such a curve cannot be drawn.
-    losses = {model: [] if None in curve else curve for model, curve in curves.items()}
+    losses = {model: record.get("losses") or [] for model, record in content.training.items()}
     longest = max(map(len, losses.values()))
     if longest < 2:
         return Absent("losses", title, "The recipe keeps no loss by epoch, so there are no curves to draw.")

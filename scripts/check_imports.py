@@ -15,13 +15,13 @@ from pathlib import Path
 # The data flow, left to right: a module (or a sub-package) may import only what stands before it.
 DATA_FLOW = """
     errors notes user_code numerics cauchy_sum progress
-    archives data array_names design signals layouts importing store_files store_layout
+    archives data array_names design signals layouts importing store_files publication store_layout
     provenance store_records stacks store
     recipes engines audit_differences training interop
     moments view gaussian trends priors empirical_bayes pointwise population calibration attacks scoring
     frames metrics theory self_check tail decisions records intervals comparison epsilon gaussianity evaluation
-    diagnostics plan_sizes planning assessment verdict summary saved results sides side_by_side report given_target
-    auditing elsewhere terminal __init__ commands cli __main__
+    diagnostics plan_sizes planning assessment verdict summary metrics_schema saved results sides side_by_side report
+    given_target auditing elsewhere terminal __init__ commands cli __main__
 """.split()  # noqa: SIM905
 
 # Narrower than the data flow: these may import nothing else of the package.

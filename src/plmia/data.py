@@ -355,11 +355,11 @@ def _read_arrays(path: Path, names: Collection[str], needs: str, kind: type[Plmi
                 # Opening compares an entry's two names: a damaged one cannot pass for an array that was never there.
                 with cast("zipfile.ZipExtFile", archive.open(entry)) as member:
                     if name in names:
-                        arrays[name] = _read_array(path, name, member, kind)
+                        arrays[name] = read_member(path, name, member, kind)
         return arrays
 
 
-def _read_array(path: Path, name: str, member: zipfile.ZipExtFile, kind: type[PlmiaError]) -> Array:
+def read_member(path: Path, name: str, member: zipfile.ZipExtFile, kind: type[PlmiaError]) -> Array:
     """Read one array to the end of its entry, where the checksum is compared; `numpy.load` stops with the array."""
     if not member.peek(len(_NPY_MAGIC)).startswith(_NPY_MAGIC):
         raise kind(f"{path} holds {name!r}, but not as a NumPy array: save it with numpy.savez")

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,9 @@ from plmia.errors import OutputError, PlmiaError
 from plmia.frames import Tabular, html_table
 from plmia.metrics import BoolArray, FloatArray
 from plmia.moments import IntArray
+from plmia.publication import create_private
 from plmia.scoring import Scores
+from plmia.store_files import temporary_beside
 
 # Rows that are turned into text at a time.
 _ROWS = 1 << 16
@@ -245,19 +247,23 @@ class RecordTable(Tabular):
         return html_table(f"{min(_SHOWN, len(self))} most exposed of {len(self):,} records", shown)
 
     def write_csv(self, path: Path) -> None:
-        """Write all rows, whole or not at all: under another name first."""
-        partial = path.with_name(f"{path.name}.partial")
+        """Write all rows, whole or not at all, into a file that only its owner may read."""
+        partial = temporary_beside(path)
         try:
-            with partial.open("w", encoding="utf-8", newline="") as file:
-                last = [name for name in ("group", "member") if getattr(self, name) is not None]
-                file.write(",".join(["index", "label", "score", "p", "q", "rank", *last]) + "\n")
-                for start in range(0, len(self), _ROWS):
-                    file.writelines(map(_line, self._slice(slice(start, start + _ROWS))))
+            with create_private(partial) as file:
+                self.write_lines(file)
             partial.replace(path)
         except OSError as error:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise OutputError(f"cannot write {path} ({error.strerror}): make room or use another folder") from error
+
+    def write_lines(self, file: BinaryIO) -> None:
+        """Write all rows as CSV."""
+        last = [name for name in ("group", "member") if getattr(self, name) is not None]
+        file.write(f"{','.join(['index', 'label', 'score', 'p', 'q', 'rank', *last])}\n".encode())
+        for start in range(0, len(self), _ROWS):
+            file.writelines(_line(row).encode() for row in self._slice(slice(start, start + _ROWS)))
 
     def _slice(self, part: slice) -> Iterator[tuple[Any, ...]]:
         index = self.index[part].tolist()

@@ -1,4 +1,4 @@
-"""Results on disk: `metrics.json` and `scores.npz`, whole or not at all, the same bytes for the same input."""
+"""Results on disk: `metrics.json`, `scores.npz` and `records.csv`, one whole run, the same bytes for the same input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from plmia.errors import AttackError, OutputError, PlmiaError
 from plmia.evaluation import AttackResult, Setup, attack_targets
 from plmia.notes import Note
 from plmia.pointwise import Loss
-from plmia.saved import SavedResults
+from plmia.publication import Staging
+from plmia.saved import ScoreArchive, seal, sha256_of
 from plmia.scoring import Tick
 from plmia.signals import Signals
 from plmia.summary import Summary, if_possible
@@ -44,6 +45,7 @@ def run_attacks(
     *,
     may_skip: bool = False,
     notes: Sequence[Note] = (),
+    show_records: bool = False,
 ) -> dict[str, Any]:
     """Attack, judge, and write what came of it; return the contents of metrics.json.
 
@@ -60,6 +62,8 @@ def run_attacks(
         evaluated points, is left out, which the results say; by default it stops the run.
     notes : sequence of Note
         What is known beforehand and must stand beside the results; the verdict depends on it.
+    show_records : bool
+        Whether scores.npz and records.csv tell the group of each record.
     """
     require_plausible(signals)
     by_name = {attack.name: attack for attack in attacks}
@@ -74,7 +78,7 @@ def run_attacks(
         if all(isinstance(by_name[left].statistic, Loss) for left in summary.attacks):
             raise error
 
-    with ResultFolder(folder, signals.groups) as results:
+    with ResultFolder(folder, signals.groups if show_records else None) as results:
         for result in attack_targets(signals, attacks, targets, setup, tick, skip if may_skip else None):
             if result.scores.attack not in summary.attacks:
                 continue  # left out of all targets, since it was refused on another
@@ -92,8 +96,7 @@ def run_attacks(
         summary.add_power(if_possible(lambda: enough_references(signals, best, min(targets), setup, rng)))
         groups = None if signals.groups is None else len(np.unique(signals.groups))
         metrics = summary.to_json(about | ({} if groups is None else {"groups": groups}))
-        results.finish(metrics)
-    return metrics
+        return results.finish(metrics)
 
 
 def _constant(result: AttackResult, attack: Attack) -> AttackError | None:
@@ -111,36 +114,36 @@ def _constant(result: AttackResult, attack: Attack) -> AttackError | None:
 
 
 class ResultFolder:
-    """Writes results under other names first and renames them at the end, so that nothing half-written stays.
+    """Writes a run out of sight and publishes it at the end, so that nothing half-written stays.
 
-    Use as a context: on an error nothing of this run remains, and what an earlier run wrote is untouched.
+    Use as a context: on an error nothing of this run remains, and what an earlier run wrote is untouched. Files can be
+    read by their owner only, since they name members.
 
     Parameters
     ----------
     folder : Path
         Where to; made if it does not exist.
     groups : int array [points], optional
-        Points that belong together, for the owner of the data to find them by.
+        Points that belong together, where scores.npz and records.csv may say so.
     """
 
     def __init__(self, folder: Path, groups: npt.NDArray[np.integer] | None = None) -> None:
         self._folder = folder
         self._groups = groups
         self._targets: set[int] = set()
-        self._scores = folder / "scores.npz.partial"
-        self._metrics = folder / "metrics.json.partial"
+        self._staging = Staging(folder)
 
     def __enter__(self) -> ResultFolder:
-        self._made: list[Path] = []
         try:
-            self._made = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._zip = zipfile.ZipFile(self._scores, "w", allowZip64=True)
+            with contextlib.ExitStack() as opened:
+                opened.enter_context(self._staging)
+                self._file = opened.enter_context(self._staging.create("scores.npz"))
+                self._opened = opened.pop_all()
         except OSError as error:
-            self._remove_made()
             raise OutputError(
                 f"cannot write to {self._folder} ({error.strerror}): choose another folder with -o"
             ) from error
+        self._zip = zipfile.ZipFile(self._file, "w", allowZip64=True)
         return self
 
     def add(self, result: AttackResult) -> None:
@@ -165,25 +168,33 @@ class ResultFolder:
                 np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
         except OSError as error:
             raise OutputError(
-                f"cannot write {self._scores} ({error.strerror}): make room or use another folder"
+                f"cannot write {self._folder / 'scores.npz'} ({error.strerror}): make room or use another folder"
             ) from error
 
-    def finish(self, metrics: dict[str, Any]) -> None:
-        """Write metrics.json, give both files their names, and list the records of the first target by exposure."""
+    def finish(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """List the records of the first target by exposure, and publish all files; return what metrics.json holds.
+
+        Parameters
+        ----------
+        metrics : dict
+            The contents of metrics.json, to which the digests of all files are added.
+        """
         try:
             self._zip.close()
-            self._metrics.write_text(json.dumps(metrics, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            # Of an earlier run: they must not stay beside these and say something else.
-            for name in ("records.csv", "report.html"):
-                (self._folder / name).unlink(missing_ok=True)
-            self._scores.replace(self._folder / "scores.npz")
-            self._metrics.replace(self._folder / "metrics.json")
-            saved = SavedResults(self._folder)
-            saved.records(metrics["verdict"]["attack"], min(self._targets)).write_csv(self._folder / "records.csv")
+            scores = ScoreArchive(self._file, metrics)
+            table = scores.records(metrics["verdict"]["attack"], min(self._targets))
+            with self._staging.create("records.csv") as records:
+                table.write_lines(records)
+                sealed = seal(metrics, {"scores.npz": sha256_of(self._file), "records.csv": sha256_of(records)})
+            self._file.close()
+            with self._staging.create("metrics.json") as file:
+                file.write(f"{json.dumps(sealed, indent=1, allow_nan=False)}\n".encode())
+            self._staging.publish()
         except OSError as error:
             raise OutputError(
                 f"cannot write to {self._folder} ({error.strerror}): make room or use another folder"
             ) from error
+        return sealed
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -192,13 +203,5 @@ class ResultFolder:
         with contextlib.suppress(OSError, ValueError):
             self._zip.close()
         with contextlib.suppress(OSError):
-            self._scores.unlink(missing_ok=True)
-            self._metrics.unlink(missing_ok=True)
-        if kind is not None:
-            self._remove_made()
-
-    def _remove_made(self) -> None:
-        """Remove the folders made for these results, as far as they are empty."""
-        for path in self._made:
-            with contextlib.suppress(OSError):
-                path.rmdir()
+            self._file.close()
+        self._opened.close()

@@ -26,6 +26,7 @@ from plmia.evaluation import Setup
 from plmia.frames import Overview
 from plmia.given_target import GivenTarget
 from plmia.notes import Note
+from plmia.publication import make_private
 from plmia.recipes.named import as_recipe, described
 from plmia.recipes.recipe import Recipe, Trained, views_for
 from plmia.recipes.views import View, check_views
@@ -33,6 +34,7 @@ from plmia.records import RecordTable
 from plmia.results import run_attacks
 from plmia.saved import SavedResults
 from plmia.store import SignalStore
+from plmia.store_files import writing
 from plmia.store_layout import write_groups
 from plmia.training import Work, audit_about, default_engine, is_running, shared_data, train_missing, versions
 
@@ -222,7 +224,9 @@ class Audit(Overview):
         return figures(self.folder)
 
 
-def run_audit(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool = False) -> Audit:
+def run_audit(
+    plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool = False, *, show_records: bool = False
+) -> Audit:
     """Train what is missing, score, and write the results; run again, it goes on where it was.
 
     Parameters
@@ -235,16 +239,21 @@ def run_audit(plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool =
         Where to train.
     keep_models : bool
         Whether to save the models' weights.
+    show_records : bool
+        As in `score_run`.
     """
-    return Audit(folder, score_run(plan, train_run(plan, folder, engine, keep_models=keep_models), folder))
+    store = train_run(plan, folder, engine, keep_models=keep_models)
+    return Audit(folder, score_run(plan, store, folder, show_records=show_records))
 
 
 def open_store(plan: AuditPlan, folder: Path) -> SignalStore:
     """Open the store of an audit, or make it."""
     views = [str(view) for view in plan.views]
     tell = functools.partial(audit_differences, file=getattr(plan.recipe, "file", None))
-    anew = not is_running(folder)
-    store = SignalStore.create(folder / "signals", plan.about(), plan.design, views, plan.data.y, tell, anew)
+    anew, about, design = not is_running(folder), plan.about(), plan.design
+    with writing(str(folder)):
+        make_private(folder)
+    store = SignalStore.create(folder / "signals", about, design, views, plan.data.y, tell, anew)
     if plan.data.groups is not None:
         write_groups(folder / "signals", plan.data.groups)
     return store
@@ -291,7 +300,7 @@ def score_run(
     store: SignalStore,
     folder: Path,
     tick: Callable[[int], None] = lambda _: None,
-    show_records: bool = True,
+    show_records: bool = False,
     extras: Extras | None = None,
     notes: Sequence[Note] = (),
 ) -> dict[str, Any]:
@@ -306,7 +315,7 @@ def score_run(
     tick : callable
         Told how many points are done.
     show_records : bool
-        Whether the report shows images, features or texts of records.
+        Whether the report shows images, features and texts of records, and all files their groups.
     extras : Extras, optional
         Texts and names that the report may show.
     notes : sequence of Note
@@ -338,7 +347,18 @@ def score_run(
     # What is said of attacks that lack references stands in the results, which know which of them ran.
     told = [note for note in plan.notes() if note.code != "attacks-left-out"]
     told += [*([] if plan.target is None else plan.target.compared(signals)), *notes]
-    metrics = run_attacks(signals, plan.attacks, [0], setup, folder, about, tick, may_skip=plan.may_skip, notes=told)
+    metrics = run_attacks(
+        signals,
+        plan.attacks,
+        [0],
+        setup,
+        folder,
+        about,
+        tick,
+        may_skip=plan.may_skip,
+        notes=told,
+        show_records=show_records,
+    )
     shown = replace(extras or Shown(), data=plan.data, signals=signals)
     write_report(folder, shown, show_records=show_records)
     return metrics
@@ -363,6 +383,7 @@ def audit(
     groups: npt.ArrayLike | None = None,
     folder: str | Path | None = None,
     engine: Engine | None = None,
+    show_records: bool = False,
 ) -> Audit:
     """Audit a way to train: tell how surely someone can find out which records such a model was trained on.
 
@@ -395,6 +416,9 @@ def audit(
         member, so choose a folder where the data may be.
     engine : Engine, optional
         Where to train; all cores of this machine by default.
+    show_records : bool
+        Whether the report shows images and features of records, and all files their groups; by default records are
+        named by number only.
 
     Examples
     --------
@@ -421,4 +445,4 @@ def audit(
     for note in plan.notes():
         warnings.warn(note.text, stacklevel=2)
     where = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="plmia-"))
-    return run_audit(plan, where, engine or default_engine(recipe))
+    return run_audit(plan, where, engine or default_engine(recipe), show_records=show_records)

@@ -177,6 +177,7 @@ def finish_publication(folder: Path) -> None:
         # Of an earlier run: they must not stay beside this one and say something else.
         (folder / PAGE).unlink(missing_ok=True)
         remove_figures(folder)
+        remove_empty([folder / FIGURES])
     for name in PARTS:
         with suppress(FileNotFoundError):
             (pending / name).replace(folder / name)
@@ -193,7 +194,6 @@ def remove_figures(folder: Path) -> None:
     for pattern in FIGURE_FILES:
         for path in figures.glob(pattern):
             path.unlink()
-    remove_empty([figures])
 
 
 def open_parts(folder: Path) -> dict[str, BinaryIO]:

@@ -68,6 +68,7 @@ def show_metrics(metrics: dict[str, Any], folder: Path) -> None:
     for note in notes:
         if note not in serious:
             console.print(f"- {note.text}", markup=False, soft_wrap=True)
+    console.print("These files name members of the training data: keep them as safe as the data.", soft_wrap=True)
     names = ("report.html", "metrics.json", "scores.npz", "records.csv")
     files = "  ".join(str(folder / name) for name in names if (folder / name).exists())
     console.print(files, markup=False, soft_wrap=True)

@@ -17,6 +17,7 @@ import click.testing
 import numpy as np
 import pytest
 
+import plmia
 from plmia.recipes.named import parse_recipe
 from plmia.store import SignalStore
 from plmia.training import seed_of
@@ -156,16 +157,19 @@ def test_results_say_which_recipe_was_audited(recipe: str | None, told: str, aud
 # From data to results ------------------------------------------------------------------------------------------------
 
 
-def test_texts_and_names_of_the_data_are_shown_unless_records_are_not(audit: Run, tmp_path: Path) -> None:
+def test_texts_of_the_data_are_shown_on_request_and_names_always(audit: Run, tmp_path: Path) -> None:
     texts = np.array([f"note {i} of </script>" for i in range(120)])
     data = arrays_of() | {"texts": texts, "class_names": np.array(["well", "ill & weary"])}
-    assert audit(data=data).exit_code == 0
+    assert audit("--show-records", data=data).exit_code == 0
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "of </script>" not in page
     assert "note 1" in page
     assert "weary" in page
-    assert audit("--no-records", folder="run", data=data).exit_code == 0
-    assert "note 1" not in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    for options in ((), ("--no-records",)):
+        assert audit(*options, folder="run", data=data).exit_code == 0
+        page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+        assert "note 1" not in page
+        assert "weary" in page
     wrong = audit(data=data | {"class_names": np.array(["well"])}, folder="other")
     assert "class_names" in sentence(wrong)
 
@@ -185,22 +189,37 @@ def test_of_each_group_one_row_is_evaluated_also_when_the_signals_are_scored_aga
             members = scores["members/0"]
         assert sorted(data["groups"][evaluated]) == list(range(40))
         header, *lines = (tmp_path / folder / "records.csv").read_text().splitlines()
-        assert header == "index,label,score,p,q,rank,group,member"
-        found = [tuple(int(line.split(",")[i]) for i in (0, -2, -1)) for line in lines]
-        assert found == [(index, data["groups"][index], members[index]) for index, *_ in found]
+        assert header == "index,label,score,p,q,rank,member"
+        found = [tuple(int(line.split(",")[i]) for i in (0, -1)) for line in lines]
+        assert found == [(index, members[index]) for index, _ in found]
 
 
-def test_groups_are_left_out_where_records_are(audit: Run, command: Run, tmp_path: Path) -> None:
-    """No group number is shown, and a report that may show them brings them back."""
+def test_groups_are_told_on_request_only(audit: Run, command: Run, tmp_path: Path) -> None:
+    """By default no file of the results says to which group a record belongs; records.csv is written once."""
     data, run = arrays_of() | {"groups": np.arange(120) // 3 + 7000}, tmp_path / "run"
-    assert audit("--no-records", data=data, references=8).exit_code == 0
-    assert (run / "records.csv").read_text().startswith("index,label,score,p,q,rank,member\n")
-    page = (run / "report.html").read_text(encoding="utf-8")
-    assert '"group":null' in page
-    assert "Contents and groups of records were left out on request." in page
+
+    def page() -> str:
+        return (run / "report.html").read_text(encoding="utf-8")
+
+    assert audit(data=data, references=8).exit_code == 0
+    hidden = (run / "records.csv").read_bytes()
+    assert hidden.startswith(b"index,label,score,p,q,rank,member\n")
+    with np.load(run / "scores.npz") as scores:
+        assert "groups" not in scores.files
+    assert '"group":null' in page()
+    assert "Contents and groups of records are not shown" in page()
+    assert command("report", run, "--data", tmp_path / "data.npz", "--show-records", "--quiet").exit_code == 0
+    assert '"group":[70' in page()
+    assert (run / "records.csv").read_bytes() == hidden
+    assert audit("--show-records", data=data, references=8).exit_code == 0
+    header, *lines = (run / "records.csv").read_text().splitlines()
+    assert header == "index,label,score,p,q,rank,group,member"
+    found = [tuple(int(line.split(",")[i]) for i in (0, -2)) for line in lines]
+    assert found == [(index, data["groups"][index]) for index, _ in found]
+    assert plmia.SavedResults(run).records().rows(1)[0].group == found[0][1]
+    assert '"group":[70' in page()
     assert command("report", run, "--quiet").exit_code == 0
-    assert (run / "records.csv").read_text().startswith("index,label,score,p,q,rank,group,member\n")
-    assert '"group":[70' in (run / "report.html").read_text(encoding="utf-8")
+    assert '"group":null' in page()
 
 
 def test_an_audit_writes_metrics_scores_and_signals(audit: Run, command: Run, tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click.testing
 import numpy as np
 import pytest
 
 from plmia import ATTACKS, PlmiaError, read_signals
+from plmia.publication import Staging
 
 Run = Callable[..., click.testing.Result]
 Write = Callable[..., Path]
@@ -404,19 +405,16 @@ def test_within_class_needs_labels(signals_file: Write, refused: Callable[..., s
 # Where to write ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["a file", "under a file", "no such device", "name too long", "partial is a folder"])
+@pytest.mark.parametrize("kind", ["a file", "under a file", "no such device", "name too long"])
 def test_an_output_folder_that_cannot_be_written(kind: str, signals_file: Write, command: Run, tmp_path: Path) -> None:
     """Permissions are no part of it: whoever runs the tests may be allowed everything."""
     file, taken = signals_file(), tmp_path / "taken"
     taken.write_text("something of mine")
-    blocked = tmp_path / "blocked" / "scores.npz.partial"
-    blocked.mkdir(parents=True)
     folder = {
         "a file": taken,
         "under a file": taken / "deep" / "er",
         "no such device": Path("/proc/plmia/out"),
         "name too long": tmp_path / "new" / ("a" * 300),
-        "partial is a folder": blocked.parent,
     }[kind]
     before = sorted(tmp_path.rglob("*"))
     result = command("score", file, "-o", folder)
@@ -461,15 +459,15 @@ def test_a_disk_that_is_full_when_the_metrics_are_written(
     out, file = tmp_path / "out", signals_file()
     assert command("score", file, "-o", out, "--quiet", "--attack", "lira").exit_code == 0
     before = _snapshot(out)
-    write = Path.write_text
+    create = Staging.create
 
-    def full(path: Path, *args: Any, **kwargs: Any) -> int:
-        if path.name.startswith("metrics.json"):
-            write(path, "{", **kwargs)
+    def full(staging: Staging, name: str) -> BinaryIO:
+        if name == "metrics.json":
+            (staging.path / name).write_text("{")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, *args, **kwargs)
+        return create(staging, name)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Staging, "create", full)
     for folder in (out, tmp_path / "new"):
         result = command("score", file, "-o", folder)
         assert result.exit_code == 2

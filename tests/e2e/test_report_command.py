@@ -79,17 +79,20 @@ def test_attack_and_target_can_be_chosen(command: Run, scored: tuple[Path, Path]
     assert "Evaluated records by lira on target 1" in page(folder)
 
 
-def test_data_are_shown_unless_the_user_says_no(command: Run, scored: tuple[Path, Path], tmp_path: Path) -> None:
+def test_contents_are_shown_if_the_user_says_so(command: Run, scored: tuple[Path, Path], tmp_path: Path) -> None:
     folder, _ = scored
     data = tmp_path / "data.npz"
     names = np.array(["cats <script>", "dogs", "birds"])
     np.savez(data, texts=np.array([f"secret {i}" for i in range(POINTS)]), class_names=names)
-    assert command("report", folder, "--data", data).exit_code == 0
+    assert command("report", folder, "--data", data, "--show-records").exit_code == 0
     assert "secret" in page(folder)
     assert "cats <script>" not in page(folder)
-    assert command("report", folder, "--data", data, "--no-records").exit_code == 0
-    assert "secret" not in page(folder)
-    assert "birds" in page(folder)
+    for options in ((), ("--no-records",), ("--show-records", "--no-records")):
+        result = command("report", folder, "--data", data, *options)
+        assert result.exit_code == 0, result.output
+        assert "These files name members of the training data" in result.stdout
+        assert "secret" not in page(folder)
+        assert "birds" in page(folder)
 
 
 def test_rows_of_a_table_are_shown_with_the_names_of_their_features(
@@ -99,8 +102,10 @@ def test_rows_of_a_table_are_shown_with_the_names_of_their_features(
     data = tmp_path / "data.npz"
     X = np.random.default_rng(0).normal(size=(POINTS, 3))
     np.savez(data, X=X, y=np.arange(POINTS) % 3, feature_names=np.array(["age", "weight", "height"]))
-    assert command("report", folder, "--data", data).exit_code == 0
+    assert command("report", folder, "--data", data, "--show-records").exit_code == 0
     assert "weight = " in page(folder)
+    assert command("report", folder, "--data", data).exit_code == 0
+    assert "weight = " not in page(folder)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from plmia.data import LabelledData
 from plmia.errors import DataError, OutputError, SignalsError
 from plmia.evaluation import Setup
 from plmia.metrics import clopper_pearson
+from plmia.publication import PARTS
 from plmia.report import Extras, figures, read_extras, write_report
 from plmia.report.checks import (
     accuracies_figure,
@@ -37,6 +38,7 @@ from plmia.report.plots import Absent, Figure, linear_axis
 from plmia.report.summary import attack_rows, audited, check_notes, next_step, status, tiles, verdict_words, warnings
 from plmia.report.trends import trends_figure
 from plmia.results import run_attacks
+from plmia.saved import seal
 from plmia.signals import Signals
 from plmia.verdict import Grade, Status
 
@@ -70,11 +72,20 @@ def copied(folder: Path, tmp_path: Path) -> Path:
 
 
 def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> Content:
+    """Results as a run that found something else would have written them."""
     path = folder / "metrics.json"
     metrics = json.loads(path.read_text(encoding="utf-8"))
     change(metrics)
-    path.write_text(json.dumps(metrics), encoding="utf-8")
+    parts = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("scores.npz", "records.csv")}
+    path.write_text(json.dumps(seal(metrics, parts)), encoding="utf-8")
     return read_content(folder)
+
+
+def rewritten(folder: Path, rename: Callable[[str], str | None]) -> None:
+    """Give the arrays of scores.npz other names, or leave them out."""
+    with np.load(folder / "scores.npz") as archive:
+        arrays = {new: archive[name] for name in archive.files if (new := rename(name)) is not None}
+    np.savez(folder / "scores.npz", **arrays)
 
 
 def drawn(figure: Figure | Absent) -> Figure:
@@ -103,8 +114,12 @@ def test_foreign_data_and_signals_are_refused(copied: Path, simulate_signals: Ca
         read_content(copied, Extras(few))
     with pytest.raises(DataError, match="2 texts"):
         read_content(copied, Extras(texts=["a", "b"]))
-    with pytest.raises(SignalsError, match="the results 3000"):
-        read_content(copied, Extras(signals=simulate_signals(0, points=50)))
+    with pytest.raises(SignalsError, match="at 50 points, the results of 18 models at 3000"):
+        read_content(copied, Extras(signals=simulate_signals(0, models=18, points=50)))
+    with pytest.raises(SignalsError, match="16 models at 3000 points"):
+        read_content(copied, Extras(signals=simulate_signals(0, models=16, points=3000)))
+    with pytest.raises(SignalsError, match="other members of target 0"):
+        read_content(copied, Extras(signals=simulate_signals(1, models=18, points=3000)))
     edited(copied, lambda metrics: metrics["about"].update(audit={"data": "0" * 64}))
     other = LabelledData(np.zeros((3000, 2)), np.arange(3000) % 2)
     with pytest.raises(DataError, match="000000000000"):
@@ -281,9 +296,11 @@ def test_trends_of_empirical_bayes_are_drawn(content: Content, copied: Path, kno
 
     def add(metrics: dict[str, Any]) -> None:
         metrics["attacks"]["pl-mia-eb"] = metrics["attacks"].pop("lira")
+        metrics["verdict"]["attack"] = "pl-mia"
         for entry in metrics["attacks"]["pl-mia-eb"]["per_target"]:
             entry["fit"] = fit
 
+    rewritten(copied, lambda name: name.replace("lira/", "pl-mia-eb/"))
     figure = drawn(trends_figure(edited(copied, add)))
     title = figure.layout["xaxis"]["title"]["text"]
     bent = "Centre of the first coordinate of the signals, bent by asinh(conf / 3)"
@@ -407,7 +424,7 @@ def test_the_page_is_the_same_every_time_and_figures_lie_beside_it(copied: Path,
     spec = json.loads(first["roc.json"])
     assert spec["data"][-1]["marker"]["color"].startswith("#")
     assert len(first["report.html"]) < 6_000_000
-    assert not list(copied.rglob("*.partial"))
+    assert {path.name for path in copied.iterdir()} == {*PARTS, "figures", "report.html"}
 
 
 def test_the_page_holds_only_its_own_scripts(copied: Path) -> None:
@@ -421,12 +438,28 @@ def test_the_page_holds_only_its_own_scripts(copied: Path) -> None:
     assert json.loads(in_script({"a": "</script>", "b": "\u2028&"})) == {"a": "</script>", "b": "\u2028&"}
 
 
-def test_raw_records_are_left_out_on_request(copied: Path) -> None:
+def test_contents_of_records_are_shown_on_request_only(copied: Path) -> None:
     texts = [f"secret {i}" for i in range(3000)]
-    assert "secret" in write_report(copied, Extras(texts=texts)).read_text(encoding="utf-8")
-    page = write_report(copied, Extras(texts=texts), show_records=False).read_text(encoding="utf-8")
-    assert "secret" not in page
-    assert "left out on request" in page
+    groups = np.repeat(np.arange(1500), 2) + 70_000
+    data = LabelledData(np.full((3000, 2), 0.12345) * np.arange(3000)[:, None], np.arange(3000) % 2, groups)
+    images = LabelledData(np.arange(12_000.0).reshape(3000, 2, 2), np.arange(3000) % 2)
+    for extras, shown in (
+        (Extras(texts=texts), '"text":"secret'),
+        (Extras(data), '"text":"feature'),
+        (Extras(data), '"group":[7'),
+        (Extras(images), "data:image/png;base64"),
+    ):
+        assert shown in write_report(copied, extras, show_records=True).read_text(encoding="utf-8")
+        page = write_report(copied, extras).read_text(encoding="utf-8")
+        assert shown not in page
+        assert '"group":null' in page
+        assert "--show-records" in page
+
+
+def test_the_page_says_that_it_names_members(copied: Path) -> None:
+    banner = "this page names members of the training data"
+    assert banner in write_report(copied).read_text(encoding="utf-8")
+    assert banner in write_report(copied, show_records=True).read_text(encoding="utf-8")
 
 
 def test_a_report_without_labels_or_diagnostics_says_what_is_missing(copied: Path) -> None:
@@ -436,10 +469,8 @@ def test_a_report_without_labels_or_diagnostics_says_what_is_missing(copied: Pat
             for entry in attack["per_target"]:
                 entry["diagnostics"].pop("pairwise_p")
 
+    rewritten(copied, lambda name: None if name == "labels" else name)
     edited(copied, strip)
-    with np.load(copied / "scores.npz") as archive:
-        arrays = {name: archive[name] for name in archive.files if name != "labels"}
-    np.savez(copied / "scores.npz", **arrays)
     page = write_report(copied).read_text(encoding="utf-8")
     for words in ("carry no labels", "kept no pairwise", "`plmia plan`", "--signals FILE", "no training records"):
         assert words in page, words
@@ -505,9 +536,9 @@ def test_texts_are_checked_by_the_data_beside_them(copied: Path, tmp_path: Path)
     edited(copied, lambda metrics: metrics["about"].update(audit={"data": digest}))
     np.savez(path, X=X, y=y, texts=texts)
     said = "The texts were not checked against the audited data"
-    assert said not in write_report(copied, read_extras(path)).read_text(encoding="utf-8")
+    assert said not in write_report(copied, read_extras(path), show_records=True).read_text(encoding="utf-8")
     np.savez(path, texts=texts)
-    assert said in write_report(copied, read_extras(path)).read_text(encoding="utf-8")
+    assert said in write_report(copied, read_extras(path), show_records=True).read_text(encoding="utf-8")
     assert said not in write_report(copied, read_extras(path), show_records=False).read_text(encoding="utf-8")
     np.savez(path, X=X + 1, y=y, texts=texts)
     with pytest.raises(DataError, match="give those audited"):
@@ -529,7 +560,7 @@ def test_the_accuracy_on_the_first_screen_is_the_targets_own(copied: Path) -> No
 
 def test_a_target_that_was_given_is_called_so(copied: Path) -> None:
     assert "was given" not in dict(audited(read_content(copied)))["Target"]
-    content = edited(copied, lambda metrics: metrics["about"].update(targets=[0], audit={"target": "ab" * 32}))
+    content = edited(copied, lambda metrics: metrics["about"].update(audit={"target": "ab" * 32}))
     assert dict(audited(content))["Target"].startswith("a model that was given, not trained by this audit; ")
 
 

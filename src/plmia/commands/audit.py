@@ -20,6 +20,7 @@ from plmia.commands.options import (
     mode_option,
     population_option,
     require_folder,
+    show_records_option,
 )
 from plmia.data import LabelledData, load_npy, read_data
 from plmia.design import DesignKind, MembershipDesign
@@ -84,7 +85,7 @@ from plmia.view import Mode
     help="Take in models that python -m plmia.elsewhere trained on another machine.",
 )
 @click.option("--keep-models", is_flag=True, help="Save the models' weights as safetensors.")
-@click.option("--no-records", is_flag=True, help="Show no image, feature, text or group of any record.")
+@show_records_option
 @common_options
 def audit(
     data_path: Path,
@@ -102,7 +103,7 @@ def audit(
     gpus: float,
     stacks: Path | None,
     keep_models: bool,
-    no_records: bool,
+    show_records: bool,
     seed: int,
     as_json: bool,
     quiet: bool,
@@ -136,7 +137,7 @@ def audit(
     if stacks is not None:
         merged = open_store(plan, folder).import_npy(stacks)
         _say(None if quiet else stderr(), [f"took in {len(merged)} models from {stacks}"])
-    perform(plan, folder, engine, keep_models, as_json, quiet, not no_records, extras, notes)
+    perform(plan, folder, engine, keep_models, as_json, quiet, show_records, extras, notes)
 
 
 @click.command()
@@ -158,7 +159,7 @@ def demo(folder: Path, references: int, seed: int, as_json: bool, quiet: bool) -
     data = LabelledData(X.astype("float32"), y, name="digits")
     setup = Setup("online", references, None, seed)
     plan = AuditPlan(data, way, references, views_for(way, data), setup, tuple(ATTACKS.values()))
-    perform(plan, folder, default_engine(way), False, as_json, quiet)
+    perform(plan, folder, default_engine(way), False, as_json, quiet, show_records=True)  # the data are public
 
 
 def _layout(text: str) -> DesignKind | MembershipDesign:
@@ -179,7 +180,7 @@ def perform(
     keep_models: bool,
     as_json: bool,
     quiet: bool,
-    show_records: bool = True,
+    show_records: bool = False,
     extras: Extras | None = None,
     notes: Sequence[Note] = (),
 ) -> None:

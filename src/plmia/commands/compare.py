@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from plmia.errors import OutputError, PlmiaError
 from plmia.saved import SavedResults
 from plmia.side_by_side import Pair, Row, SideBySide, compare_attacks, compare_runs
 from plmia.sides import Measured, Method, Run
-from plmia.terminal import stdout
+from plmia.terminal import stderr, stdout
 
 METHODS: dict[Method, str] = {
     "paired records": "paired: the same records",
@@ -63,6 +64,9 @@ def compare(
       plmia compare run --attack pl-mia --attack rmia
     """  # noqa: D301 - click wants the control character itself
     runs = [Run(name, SavedResults(path)) for name, path in zip(_names(folders, names), folders, strict=True)]
+    for run in runs:
+        if not run.results.verified:
+            stderr().print(f"plmia: {run.results.unverified}", markup=False, soft_wrap=True)
     rng = np.random.default_rng(seed)
     if len(runs) == 1:
         found = compare_attacks(runs[0], attacks, rng, fprs or None, confidence)
@@ -90,9 +94,14 @@ def _names(folders: tuple[Path, ...], names: str | None) -> list[str]:
 
 def _write(file: Path, text: str) -> None:
     try:
-        file.write_text(text + "\n", encoding="utf-8")
+        with open(file, "w", encoding="utf-8", opener=_private) as stream:
+            stream.write(text + "\n")
     except OSError as error:
         raise OutputError(f"cannot write {file} ({error.strerror}): choose another file with -o") from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _show(found: SideBySide, console: Console) -> None:

@@ -72,6 +72,7 @@ def gate(
             near = difflib.get_close_matches(code, CODES, 1)
             raise PlmiaError(f"there is no check {code!r}: {f'did you mean {near[0]!r}?' if near else 'see the notes'}")
     saved = SavedResults(run)
+    saved.require_verified()
     found = _intervals(saved, list(dict.fromkeys(names)) or saved.attacks, at_fpr, confidence)
     attack, target = worst_of = strongest(found, lambda key: (found[key][1].high, found[key][0], found[key][2]))
     tpr, interval, _ = found[worst_of]

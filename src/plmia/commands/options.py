@@ -48,6 +48,11 @@ scale_option = click.option(
     help="What the signals are; auto refuses what looks like probabilities.",
 )
 
+show_records_option = click.option(
+    "--show-records/--no-records",
+    help="Show images, features, texts and groups of records; by default they are named by number only.",
+)
+
 
 def is_store(path: Path) -> bool:
     """Whether a folder is a store; Path's own check would raise on a name that is too long."""

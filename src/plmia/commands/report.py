@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from plmia.commands.options import store_at
+from plmia.commands.options import show_records_option, store_at
 from plmia.report import Extras, read_extras, write_report
 from plmia.saved import SavedResults
-from plmia.signals import Signals, read_signals
+from plmia.signals import read_signals
 from plmia.terminal import show_metrics, stderr
 
 
@@ -29,7 +29,7 @@ from plmia.terminal import show_metrics, stderr
     type=click.Path(path_type=Path),
     help="The signals that were scored, to show those of single records; an audit has them in its folder.",
 )
-@click.option("--no-records", is_flag=True, help="Show no image, feature, text or group of any record.")
+@show_records_option
 @click.option("--attack", metavar="NAME", help="Attack of the figures and the table; by default the verdict's.")
 @click.option("--target", type=int, metavar="I", help="Target of the figures and the table; by default the first.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
@@ -37,7 +37,7 @@ def report(
     folder: Path,
     data_path: Path | None,
     signals_path: Path | None,
-    no_records: bool,
+    show_records: bool,
     attack: str | None,
     target: int | None,
     quiet: bool,
@@ -50,19 +50,19 @@ def report(
     \b
     Examples:
       plmia report run
-      plmia report out --signals signals.npz --data data.npz
-      plmia report run --no-records --attack rmia
+      plmia report out --signals signals.npz --data data.npz --show-records
+      plmia report run --attack rmia
     """  # noqa: D301 - click wants the control character itself
     extras = Extras() if data_path is None else read_extras(data_path)
+    saved = SavedResults(folder)
     if signals_path is not None:
-        extras = replace(extras, signals=_signals(signals_path))
-    write_report(folder, extras, show_records=not no_records, attack=attack, target=target)
+        store = store_at(signals_path)
+        signals = read_signals(signals_path) if store is None else store.signals()
+        extras = replace(extras, signals=signals, signals_from=store or signals_path)
+    write_report(saved, extras, show_records=show_records, attack=attack, target=target)
+    if not saved.verified:
+        stderr().print(f"plmia: {saved.unverified}", markup=False, soft_wrap=True)
     if not quiet:
         for note in extras.notes:
             stderr().print(f"plmia: {note.text}", markup=False, soft_wrap=True)
-        show_metrics(SavedResults(folder).metrics, folder)
-
-
-def _signals(path: Path) -> Signals:
-    store = store_at(path)
-    return read_signals(path) if store is None else store.signals()
+        show_metrics(saved.metrics, folder)

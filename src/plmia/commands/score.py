@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,6 +33,7 @@ from plmia.notes import Note
 from plmia.progress import Meter
 from plmia.results import run_attacks
 from plmia.signals import Scale, Signals, read_signals
+from plmia.store import signals_digest
 from plmia.terminal import show_metrics, stderr, stdout
 from plmia.view import Mode
 
@@ -131,13 +131,11 @@ def _read(path: Path, scale: Scale) -> tuple[Signals, str, Mapping[int, Mapping[
     """Signals of a store or a file, a digest that tells them from others, provenance of the models, and notes."""
     if (store := store_at(path)) is not None:
         signals = store.signals()
-        return signals, store.fingerprint(signals.models), store.finished(), store_notes(store, signals)
+        return signals, signals_digest(store, signals.models), store.finished(), store_notes(store, signals)
     if is_store(path / "signals"):
         raise SignalsError(f"{path} is an audit: its signals are in {path / 'signals'}, give that folder")
     signals = read_signals(path, scale)
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return signals, digest, {}, unused_arrays(path, SIGNALS_ARRAYS, SignalsError)
+    return signals, signals_digest(path), {}, unused_arrays(path, SIGNALS_ARRAYS, SignalsError)
 
 
 def _target_numbers(targets: tuple[str, ...], signals: Signals) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.data import LabelledData
-from plmia.errors import DataError, OutputError, SignalsError
+from plmia.errors import DataError, OutputError, SignalsError, StoreError
 from plmia.metrics import BoolArray
 from plmia.moments import IntArray
 from plmia.notes import Note
@@ -22,7 +22,7 @@ from plmia.records import RecordTable
 from plmia.saved import SavedResults
 from plmia.scoring import Scores
 from plmia.signals import Signals
-from plmia.store import SignalStore
+from plmia.store import SignalStore, signals_digest
 
 # All but control characters, lone surrogates and what is no character at all: no SVG may hold these, and no UTF-8 file
 # can hold a surrogate.
@@ -47,6 +47,8 @@ class Extras:
         Signals of target and references; those of an audit are found in its folder.
     notes : tuple of Note
         What a reader must know about these texts and names.
+    signals_from : SignalStore or Path, optional
+        The store or file that the signals were read from, to verify that it is the one that was scored.
     """
 
     data: LabelledData | None = None
@@ -55,6 +57,7 @@ class Extras:
     feature_names: Sequence[str] | None = None
     signals: Signals | None = None
     notes: tuple[Note, ...] = ()
+    signals_from: SignalStore | Path | None = None
 
     def __post_init__(self) -> None:
         if self.data is None:
@@ -84,6 +87,10 @@ class Content:
         What else may be shown.
     training : dict of int to dict
         How each model was made, where the audit made it.
+    store : SignalStore, optional
+        The store in the folder of the results, if these were made of it.
+    without_signals : str
+        Why there are no signals to show, where there are none.
     """
 
     saved: SavedResults
@@ -91,6 +98,8 @@ class Content:
     target: int
     extras: Extras = field(default_factory=Extras)
     training: dict[int, dict[str, Any]] = field(default_factory=dict)
+    store: SignalStore | None = None
+    without_signals: str = "The signals are not in this folder: give them with `plmia report --signals FILE`."
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -145,8 +154,23 @@ class Content:
         """Signals of target and references, where they are at hand."""
         if self.extras.signals is not None:
             return self.extras.signals
-        store = self.saved.folder / "signals"
-        return SignalStore.open(store).signals() if (store / "store.json").is_file() else None
+        if self.store is None:
+            return None
+        # The store of an audit may have grown since: of its models the audit used the first.
+        signals = self.store.signals(range(self.n_models) if "audit" in self.about else None)
+        _require_same_signals(self.saved, signals)
+        return signals
+
+    @property
+    def n_models(self) -> int:
+        """How many models were scored, target and references."""
+        return int(self.about["signals"]["models"])
+
+    @property
+    def groups(self) -> IntArray | None:
+        """Group of each point [points], as the results or the data tell it."""
+        data = self.extras.data
+        return self.saved.groups if self.saved.groups is not None or data is None else data.groups
 
     @property
     def unchecked(self) -> str | None:
@@ -163,14 +187,14 @@ class Content:
 
 
 def read_content(
-    folder: Path, extras: Extras | None = None, attack: str | None = None, target: int | None = None
+    results: Path | SavedResults, extras: Extras | None = None, attack: str | None = None, target: int | None = None
 ) -> Content:
     """Read the results in a folder and choose what the report speaks of.
 
     Parameters
     ----------
-    folder : Path
-        Written by `plmia audit` or `plmia score`.
+    results : Path or SavedResults
+        A folder written by `plmia audit` or `plmia score`, or what was read from it.
     extras : Extras, optional
         What else may be shown; checked against the results.
     attack : str, optional
@@ -178,7 +202,8 @@ def read_content(
     target : int, optional
         By default the first.
     """
-    saved, extras = SavedResults(folder), extras or Extras()
+    saved, extras = results if isinstance(results, SavedResults) else SavedResults(results), extras or Extras()
+    folder, about = saved.folder, saved.metrics["about"]
     attack = attack or str(saved.metrics["verdict"]["attack"])
     target = min(saved.targets) if target is None else target
     if attack not in saved.attacks:
@@ -186,11 +211,55 @@ def read_content(
     if target not in saved.targets:
         shown = ", ".join(map(str, saved.targets))
         raise OutputError(f"target {target} is not among the results in {folder}: take one of {shown}")
-    store = folder / "signals"
-    training = SignalStore.open(store).finished() if (store / "store.json").is_file() else {}
-    content = Content(saved, attack, target, extras, training)
+    store, why = _own_store(folder / "signals", about)
+    finished = {} if store is None else store.finished()
+    used = finished if "audit" not in about else range(about["signals"]["models"])
+    training = {model: record for model, record in finished.items() if model in used}
+    content = Content(saved, attack, target, extras, training, store, why)
     _require_same_points(content)
     return content
+
+
+def _own_store(path: Path, about: Mapping[str, Any]) -> tuple[SignalStore | None, str]:
+    """Open the store at ``path`` if the results were made of it; else say why there are no signals to show."""
+    if not (path / "store.json").is_file():
+        return None, Content.without_signals
+    try:
+        store = SignalStore.open(path)
+        if _made_of(about, store):
+            return store, ""
+    except StoreError as error:
+        return None, sentence(f"The signals in this folder cannot be shown: {error}")
+    return None, (
+        "The signals in this folder are not those of these results, so they are not shown: give the right ones with "
+        "`plmia report --signals FILE`."
+    )
+
+
+def _made_of(about: Mapping[str, Any], source: SignalStore | Path) -> bool:
+    """Whether results were made of the signals in a store or a file, as far as they say of which they were made."""
+    known, used = about["signals"].get("sha256"), None
+    if "audit" in about:
+        if not (isinstance(source, SignalStore) and source.about == about["audit"]):
+            return False
+        used = range(about["signals"]["models"])  # the store may have grown since
+    return known is None or known == signals_digest(source, used)
+
+
+def _require_same_signals(saved: SavedResults, signals: Signals) -> None:
+    """Refuse signals of other models or points than those of the results."""
+    shape = signals.n_models, signals.n_points
+    scored = saved.metrics["about"]["signals"]["models"], saved.metrics["about"]["signals"]["points"]
+    if shape != scored:
+        raise SignalsError(
+            f"the signals are of {shape[0]} models at {shape[1]} points, the results of {scored[0]} models at "
+            f"{scored[1]}: give those that were scored"
+        )
+    for target in saved.targets:
+        if not np.array_equal(signals.design.matrix[signals.rows([target])[0]], saved.members(target)):
+            raise SignalsError(
+                f"the signals have other members of target {target} than the results: give those that were scored"
+            )
 
 
 def _require_same_points(content: Content) -> None:
@@ -210,10 +279,12 @@ def _require_same_points(content: Content) -> None:
         raise DataError(
             f"class_names has {len(names)} texts, the labels of the results reach {labels.max()}: give one a class"
         )
-    if extras.signals is not None and extras.signals.n_points != n_points:
-        raise SignalsError(
-            f"the signals have {extras.signals.n_points} points, the results {n_points}: give those that were scored"
-        )
+    if extras.signals_from is not None and not _made_of(content.about, extras.signals_from):
+        source = extras.signals_from
+        name = source.folder if isinstance(source, SignalStore) else source
+        raise SignalsError(f"the results in {content.saved.folder} are not of the signals in {name}: give those scored")
+    if extras.signals is not None:
+        _require_same_signals(content.saved, extras.signals)
 
 
 def accuracies(record: Mapping[str, Any]) -> tuple[float, float] | None:

@@ -24,11 +24,7 @@ def record_figures(content: Content) -> list[Figure | Absent]:
     """One figure for each of the most exposed records and of some others (`fig:per_example_gaussian`)."""
     signals = content.signals
     if signals is None:
-        why = "The signals are not in this folder: give them with `plmia report --signals FILE`."
-        return [Absent("record-1", TITLE, why)]
-    if content.target not in signals.models:
-        why = f"The signals of target {content.target} are not finished: run the audit again, then write the report."
-        return [Absent("record-1", TITLE, why)]
+        return [Absent("record-1", TITLE, content.without_signals)]
     own = int(signals.rows([content.target])[0])
     references = _references(signals, own)
     return [

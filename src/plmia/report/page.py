@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from plmia.errors import OutputError
+from plmia.publication import (
+    FIGURES,
+    PAGE,
+    Staging,
+    finish_publication,
+    folder_lock,
+    make_private,
+    remove_figures,
+)
 from plmia.report.checks import (
     accuracies_figure,
     false_positives_figure,
@@ -45,16 +52,17 @@ from plmia.report.summary import (
 )
 from plmia.report.theme import DARK, LIGHT, in_theme, painted
 from plmia.report.trends import trends_figure
+from plmia.saved import SavedResults
 
 MOST_RECORDS = 2000
 FILES = ("metrics.json", "records.csv", "scores.npz")
 
 
 def write_report(
-    folder: Path,
+    results: Path | SavedResults,
     extras: Extras | None = None,
     *,
-    show_records: bool = True,
+    show_records: bool = False,
     attack: str | None = None,
     target: int | None = None,
 ) -> Path:
@@ -62,28 +70,28 @@ def write_report(
 
     Parameters
     ----------
-    folder : Path
-        Written by `plmia audit` or `plmia score`.
+    results : Path or SavedResults
+        A folder written by `plmia audit` or `plmia score`, or what was read from it.
     extras : Extras, optional
         Data, names and signals that the page may show.
     show_records : bool
-        Whether images, features, texts and groups of records may be shown; without them the page and records.csv name
-        records by number only.
+        Whether the page shows images, features, texts and groups of records; by default it names them by number only.
     attack : str, optional
         What the figures and the table speak of; the attack of the verdict by default.
     target : int, optional
         Likewise; the first by default.
     """
-    content = read_content(folder, extras, attack, target)
-    groups = _figures(content)
+    saved = results if isinstance(results, SavedResults) else SavedResults(results)
+    folder = saved.folder
     try:
-        _write_figures(folder / "figures", (f for group in groups.values() for f in group))
-        _write(folder / "figures" / "attacks.csv", writable(as_csv(content.saved.columns())).encode())
-        if content.saved.groups is not None:
-            found = content.saved.records(content.verdict["attack"], min(content.saved.targets))
-            (found if show_records else replace(found, group=None)).write_csv(folder / "records.csv")
-        html = writable(page(content, groups, show_records=show_records))
-        return _write(folder / "report.html", html.encode())
+        with folder_lock(folder):
+            finish_publication(folder)
+        content = read_content(saved, extras, attack, target)
+        groups = _figures(content)
+        files = dict(_figure_files(f for group in groups.values() for f in group))
+        files["attacks.csv"] = writable(as_csv(saved.columns())).encode()
+        _publish(saved, files, writable(page(content, groups, show_records=show_records)).encode())
+        return folder / PAGE
     except OSError as error:
         raise OutputError(
             f"cannot write the report to {folder} ({error.strerror}): make room or choose another folder"
@@ -91,16 +99,16 @@ def write_report(
 
 
 def figures(
-    folder: Path, extras: Extras | None = None, *, attack: str | None = None, target: int | None = None
+    results: Path | SavedResults, extras: Extras | None = None, *, attack: str | None = None, target: int | None = None
 ) -> dict[str, Figure]:
     """Return the figures of a report by name, as far as the results allow them; a notebook shows them.
 
     Parameters
     ----------
-    folder, extras, attack, target
+    results, extras, attack, target
         As in `write_report`.
     """
-    groups = _figures(read_content(folder, extras, attack, target))
+    groups = _figures(read_content(results, extras, attack, target))
     return {f.name: f for group in groups.values() for f in group if isinstance(f, Figure)}
 
 
@@ -115,23 +123,38 @@ def _figures(content: Content) -> dict[str, list[Figure | Absent]]:
     }
 
 
-def _write_figures(folder: Path, figures: Iterable[Figure | Absent]) -> None:
-    """Write each figure as SVG, JSON and, where Pillow is installed, PNG; remove those of an earlier report."""
-    folder.mkdir(exist_ok=True)
-    written = set()
+def _figure_files(figures: Iterable[Figure | Absent]) -> Iterator[tuple[str, bytes]]:
+    """Yield each figure as SVG, JSON and, where Pillow is installed, PNG, with the name of the file."""
     colour = in_theme(LIGHT)
     for figure in figures:
         if isinstance(figure, Absent):
             continue
         spec = json.dumps(painted(figure.to_json(), colour), indent=1, allow_nan=False)
-        written.add(_write(folder / f"{figure.name}.svg", svg(figure).encode()))
-        written.add(_write(folder / f"{figure.name}.json", f"{spec}\n".encode()))
+        yield f"{figure.name}.svg", svg(figure).encode()
+        yield f"{figure.name}.json", f"{spec}\n".encode()
         picture = png(figure)
         if picture is not None:
-            written.add(_write(folder / f"{figure.name}.png", picture))
-    for path in set(folder.glob("*.svg")) | set(folder.glob("*.json")) | set(folder.glob("*.png")):
-        if path not in written:
-            path.unlink()
+            yield f"{figure.name}.png", picture
+
+
+def _publish(saved: SavedResults, figures: Mapping[str, bytes], html: bytes) -> None:
+    """Put a page and its figures in the place of earlier ones, the page last."""
+    folder = saved.folder
+    with Staging(folder) as staging:
+        for name, contents in {**figures, PAGE: html}.items():
+            with staging.create(name) as file:
+                file.write(contents)
+        with folder_lock(folder):
+            if not saved.still_there():
+                raise OutputError(
+                    f"another run replaced the results in {folder} while the report was written: run plmia report again"
+                )
+            remove_figures(folder)
+            make_private(folder / FIGURES)
+            (folder / PAGE).unlink(missing_ok=True)
+            for name in figures:
+                staging.place(name, f"{FIGURES}/{name}")
+            staging.place(PAGE, PAGE)
 
 
 def as_csv(columns: Mapping[str, Sequence[Any]]) -> str:
@@ -141,19 +164,6 @@ def as_csv(columns: Mapping[str, Sequence[Any]]) -> str:
     table.writerow(columns)
     table.writerows(zip(*columns.values(), strict=True))
     return text.getvalue()
-
-
-def _write(path: Path, contents: bytes) -> Path:
-    """Write a file whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        partial.write_bytes(contents)
-        partial.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
-    return path
 
 
 def page(content: Content, groups: dict[str, list[Figure | Absent]], *, show_records: bool) -> str:
@@ -241,7 +251,7 @@ def _records(content: Content, *, show_records: bool) -> dict[str, Any]:
     part = slice(MOST_RECORDS)
     index = table.index[part].tolist()
     label = None if table.label is None else table.label[part].tolist()
-    group = None if table.group is None or not show_records else table.group[part].tolist()
+    group = None if content.groups is None or not show_records else content.groups[table.index[part]].tolist()
     names = {} if label is None else {str(c): content.class_name(c) for c in sorted(set(label))}
     return {
         "index": index,

@@ -305,8 +305,6 @@ class ScoreArchive:
                 raise zipfile.BadZipFile("it is compressed or too long")
             with cast("zipfile.ZipExtFile", self._archive.open(entry)) as member:
                 array = read_member(self._path, name, member, OutputError)
-        except OutputError:
-            raise
         except Exception as error:  # whatever zipfile and NumPy's reader of headers stumble over
             raise self._damaged(f"{name!r} cannot be read: {error}") from error
         if array.dtype.kind not in kinds or array.ndim != 1 or (length is not None and len(array) != length):

@@ -128,7 +128,7 @@ def hostile(results: tuple[Path, Signals], tmp_path_factory: pytest.TempPathFact
     shutil.copytree(folder, copy)
     names = ["plain", HOSTILE, "<img src=x onerror='window.hacked = 1'>", "a & b <b>bold</b>"]
     texts = [f"text {i} {HOSTILE} &amp; <b>{i}</b>" for i in range(signals.n_points)]
-    return write_report(copy, Extras(texts=texts, class_names=names, signals=signals))
+    return write_report(copy, Extras(texts=texts, class_names=names, signals=signals), show_records=True)
 
 
 @pytest.fixture(scope="session")
@@ -139,4 +139,5 @@ def pictures(results: tuple[Path, Signals], tmp_path_factory: pytest.TempPathFac
     shutil.copytree(folder, copy)
     X = np.random.default_rng(1).integers(0, 256, (signals.n_points, 8, 8, 3), dtype=np.uint8)
     assert signals.labels is not None
-    return write_report(copy, Extras(data=LabelledData(X, signals.labels.astype(np.int64), name="noise")))
+    data = LabelledData(X, signals.labels.astype(np.int64), name="noise")
+    return write_report(copy, Extras(data=data), show_records=True)

@@ -220,12 +220,13 @@ fit = both(
     ),
     _fit,
 )
-realised = maybe(entry(dict.fromkeys(("realised", "low", "high"), rates)))
+_ENDS = ("realised", "low", "high")
+realised = maybe(entry(dict.fromkeys(_ENDS, rates)))
 
 
 def _curves(value: Any, where: str) -> None:
     for key in ("conformal", "combined"):
-        if value[key] and any(len(part) != len(value["levels"]) for part in value[key].values()):
+        if value[key] and any(len(value[key][name]) != len(value["levels"]) for name in _ENDS):
             raise ValueError(f"{where}.{key} has lists of different lengths")
 
 

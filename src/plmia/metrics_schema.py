@@ -10,15 +10,14 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 
 from plmia.frames import SHOWN_FPRS
 from plmia.notes import Note
-
-SCHEMA = 2
-"""Of what this version writes; schema 1 has no digests, and notes are sentences."""
+from plmia.summary import SCHEMA
+from plmia.verdict import Grade, Status, headline, status_of
 
 Check = Callable[[Any, str], None]
 """Raises ValueError if a value, found at a place in metrics.json, is not what is read there."""
@@ -31,12 +30,37 @@ def read_metrics(text: bytes) -> dict[str, Any]:
     attacks, targets = metrics["attacks"], metrics["about"]["targets"]
     if metrics["verdict"]["attack"] not in attacks:
         raise ValueError("the verdict's attack is not among the attacks")
+    if metrics["schema"] == 1:
+        metrics = _upgraded(metrics)
+    CURRENT(metrics, "metrics.json")
     if len(set(targets)) < len(targets):
         raise ValueError("a target stands twice in about.targets")
     for name, attack in attacks.items():
         if sorted(entry["target"] for entry in attack["per_target"]) != sorted(targets):
             raise ValueError(f"attacks.{name}.per_target has other targets than about.targets")
     return cast("dict[str, Any]", metrics)
+
+
+def _upgraded(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Contents of schema 1 as schema 2 has them; they have no digests, so no verdict of theirs is a clean one."""
+    found = metrics["verdict"]
+    doubt = Note(
+        "unverified-results",
+        "caution",
+        "An earlier version of plmia wrote these results without digests, so they cannot be verified. Score again with "
+        "this version.",
+    )
+    status = status_of(found["leak_shown"], [doubt])
+    added = {
+        "status": status,
+        "grade": None,
+        "headline": headline(status, None),
+        "beats_chance": found["leak_shown"],
+        "doubts": [doubt.code],
+        "members": metrics["attacks"][found["attack"]]["per_target"][0]["n_members"],
+    }
+    told = [doubt, *(Note("earlier-version", "info", note) for note in metrics["notes"] if isinstance(note, str))]
+    return metrics | {"verdict": found | added, "notes": [note.to_json() for note in told]}
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -169,12 +193,19 @@ def _rate_key(value: Any, where: str) -> None:
 
 
 def _note(value: Any, where: str) -> None:
-    """Require a note; of schema 1 it is a sentence."""
-    if isinstance(value, dict):
-        entry({"code": text, "severity": text, "text": text})(value, where)
-        Note.from_json(value)
-    else:
-        text(value, where)
+    """Require a note."""
+    entry({"code": text, "severity": text, "text": text})(value, where)
+    Note.from_json(value)
+
+
+def among(*values: str | None) -> Check:
+    """Require one of these values."""
+
+    def check(value: Any, where: str) -> None:
+        if value not in values:
+            raise _wrong(value, where, f"one of {', '.join(map(str, values))}")
+
+    return check
 
 
 def _fit(value: Any, where: str) -> None:
@@ -301,8 +332,20 @@ verdict = entry(
         "fdr": rate,
         "targets": whole(1),
     },
-    {"unnamed": maybe(entry({"remedy": text})), "status": text, "grade": maybe(text)},
+    {"unnamed": maybe(entry({"remedy": text}))},
 )
+# What schema 2 added.
+concluded = entry(
+    {
+        "status": among(*get_args(Status)),
+        "grade": among(None, *get_args(Grade)),
+        "headline": text,
+        "beats_chance": flag,
+        "doubts": items(text),
+        "members": count,
+    }
+)
+accuracy = entry({"members": maybe(rate), "non_members": maybe(rate)})
 
 
 def _rated(value: Any, where: str) -> None:
@@ -336,7 +379,7 @@ about = entry(
         "audit": entry({}, {"data": text, "target": text}),
         "train_accuracy": maybe(rate),
         "test_accuracy": maybe(rate),
-        "cautions": items(text),
+        "accuracy": entry({"measure": text, "target": accuracy, "references": accuracy}),
     },
 )
 METRICS = entry(
@@ -345,7 +388,7 @@ METRICS = entry(
         "verdict": both(verdict, _rated),
         "about": about,
         "attacks": mapping(attack),
-        "notes": items(_note),
+        "notes": items(one_of(str, dict)),
     },
     {
         "skipped": mapping(text),
@@ -357,8 +400,8 @@ METRICS = entry(
                 "targets": mapping(entry({}, {"unlike_references": maybe(warning), "population": warning})),
             },
         ),
-        "warnings": items(text),
         "digests": entry(dict.fromkeys(("self", "scores.npz", "records.csv"), text)),
     },
 )
-"""What readers of metrics.json rely on."""
+CURRENT = entry({"verdict": concluded, "notes": items(_note)})
+"""What readers of metrics.json rely on, of every schema and of the current one."""

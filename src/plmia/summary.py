@@ -28,6 +28,7 @@ from plmia.verdict import LEAST_REFERENCES, Verdict, reach_verdict
 
 T = TypeVar("T")
 
+# Of metrics.json; schema 1 had no digests and no status, and its notes were sentences.
 SCHEMA = 2
 # From this share of tied scores on, an attack hardly tells records apart.
 MANY_TIED = 0.9

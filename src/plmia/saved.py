@@ -24,12 +24,13 @@ from plmia.data import read_member
 from plmia.errors import OutputError
 from plmia.frames import Overview
 from plmia.metrics import BoolArray, FloatArray, Roc, roc_curve
-from plmia.metrics_schema import SCHEMA, read_metrics
+from plmia.metrics_schema import read_metrics
 from plmia.moments import IntArray
 from plmia.notes import Note
 from plmia.publication import open_parts
 from plmia.records import RecordTable, record_table
 from plmia.scoring import Scores
+from plmia.summary import SCHEMA
 
 AGAIN = "run plmia score or plmia audit again"
 

@@ -43,9 +43,19 @@ def _recipes(there: dict[str, Any], here: dict[str, Any], file: str | None) -> I
         yield f"the code of {Path(file).name if file else 'train or query'} changed"
     if there.get("sources") != here.get("sources"):
         yield f"the code of {names[1]} changed"
-    told = {"key", "sources"}
+    yield from _files(there.get("files", {}), here.get("files", {}))
+    told = {"key", "sources", "files"}
     for line in differences(_without(there, told), _without(here, told)):
         yield f"recipe option {line.removeprefix('params.')}"
+
+
+def _files(there: dict[str, str], here: dict[str, str]) -> Iterator[str]:
+    """Say which of the files that a recipe declares changed."""
+    for name in sorted(there.keys() & here.keys()):
+        if there[name] != here[name]:
+            yield f"the contents of {name} changed"
+    for name in sorted(there.keys() ^ here.keys()):
+        yield f"{name} is declared as a file of the recipe {'there' if name in there else 'here'} only"
 
 
 def _without(value: dict[str, Any], keys: set[str]) -> dict[str, Any]:

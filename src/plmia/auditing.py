@@ -7,10 +7,10 @@ import hashlib
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,18 @@ from plmia.saved import SavedResults
 from plmia.store import SignalStore
 from plmia.store_files import writing
 from plmia.store_layout import write_groups
-from plmia.training import Work, audit_about, default_engine, is_running, shared_data, train_missing, versions
+from plmia.training import (
+    Work,
+    audit_about,
+    default_engine,
+    is_running,
+    rounding_notes,
+    rounding_of,
+    shared_data,
+    train_missing,
+    undeclared_notes,
+    versions,
+)
 
 if TYPE_CHECKING:
     from plmia.report import Extras
@@ -169,9 +180,13 @@ class AuditPlan:
                 f"take from 2 to {outsiders - 1}, so that some are left to be evaluated"
             )
 
+    def data_notes(self, records: Collection[Mapping[str, Any]]) -> list[Note]:
+        """Say what rounding did to the answers and which files were read, by the records of the trained models."""
+        return [*rounding_notes(records), *undeclared_notes(records)]
+
     def notes(self) -> list[Note]:
         """What an auditor must know before training."""
-        found = []
+        found = self.recipe.notes(self.data)
         if copies := self.design.split_duplicates(self.data):
             # Few copies blur little; many hide members among their copies.
             many = copies > MANY_COPIES * self.data.n_points
@@ -286,7 +301,8 @@ def train_run(
     if plan._given is not None and 0 in store.missing():
         accuracy = {"train_accuracy": plan._given.train_accuracy, "test_accuracy": plan._given.test_accuracy}
         known = {name: value for name, value in accuracy.items() if not math.isnan(value)}
-        store.append([0], plan._given.conf[None], [{"given": True, "versions": versions()} | known])
+        made = {"given": True, "versions": versions(), **known, **rounding_of(plan._given)}
+        store.append([0], plan._given.conf[None], [made])
     skip(len(store.finished()))
     if store.missing():
         with shared_data(plan.data, folder, engine) as data:
@@ -346,6 +362,7 @@ def score_run(
     setup = replace(plan.setup, references=plan.references)
     # What is said of attacks that lack references stands in the results, which know which of them ran.
     told = [note for note in plan.notes() if note.code != "attacks-left-out"]
+    told += plan.data_notes(records.values())
     told += [*([] if plan.target is None else plan.target.compared(signals)), *notes]
     metrics = run_attacks(
         signals,
@@ -392,8 +409,8 @@ def audit(
     model : scikit-learn classifier, Recipe or str
         How to train, or the name of a recipe ("mlp", "gbdt?depth=5"). Clones of a classifier are trained, never the
         object itself.
-    X : array [points, ...]
-        Features or images.
+    X : array [points, ...] or pandas data frame
+        Features or images, numbers only. A scikit-learn classifier gets them as they are: type, shape and frame.
     y : int array [points]
         Labels 0 to C - 1.
     references : int
@@ -429,7 +446,7 @@ def audit(
     >>> plmia.audit(DecisionTreeClassifier(), X, y, references=8).auc("rmia") > 0.55
     True
     """
-    data = LabelledData(np.asarray(X), np.asarray(y), None if groups is None else np.asarray(groups))
+    data = LabelledData(cast("Any", X), np.asarray(y), None if groups is None else np.asarray(groups))
     recipe = model if hasattr(model, "to_json") else as_recipe(model)
     plan = AuditPlan(
         data,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
+import sys
 import warnings
 import zipfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,22 +37,27 @@ class LabelledData:
     Parameters
     ----------
     X : array [points, features], [points, height, width] or [points, height, width, channels]
-        Numbers of any kind (bool, integers, floats of up to 64 bits), finite.
+        Numbers of any kind (bool, integers, floats of up to 64 bits), finite; or a pandas data frame of such columns.
     y : int array [points]
         Labels 0 to C - 1, each of at least two points, C at least 2.
     groups : int array [points], optional
         Points of one group (the rows of one patient, say) are members together or not at all.
     name : str
         What to call the data.
+    columns : tuple of (str or int, str), optional
+        Names and types of the columns, if X was a pandas data frame; `as_given` makes a frame of them again.
     """
 
     X: Array
     y: IntArray
     groups: IntArray | None = None
     name: str = "data"
+    columns: tuple[tuple[str | int, str], ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", shown(self.name))
+        if _is_frame(self.X):
+            object.__setattr__(self, "columns", _columns(self.X))
         object.__setattr__(self, "X", _checked_points(self.X))
         object.__setattr__(self, "y", _checked_labels(self.y, len(self.X)))
         if self.groups is not None:
@@ -80,6 +88,8 @@ class LabelledData:
                 sha.update(f"{name} {little.str} {array.shape}\n".encode())
                 for _, block in _blocks(array):
                     sha.update(np.ascontiguousarray(block, dtype=little).data)
+        if self.columns is not None:
+            sha.update(f"columns {self.columns}\n".encode())
         return sha.hexdigest()
 
     @cached_property
@@ -100,8 +110,25 @@ class LabelledData:
         counts = np.bincount(self.first_copies)
         return int(counts[counts > 1].sum())
 
+    def as_given(self, points: Array) -> Any:
+        """Points [points, ...] as X was given: an array, or a data frame with the same names and types of columns.
+
+        A column that a view changed keeps its values, if the type it was given cannot hold them.
+        """
+        if self.columns is None:
+            return points
+        pandas = import_module("pandas")
+        values = {}
+        for (name, kind), column in zip(self.columns, map(pandas.Series, points.T), strict=True):
+            typed = column.astype(kind)
+            values[name] = typed if (typed == column).all() else column
+        return pandas.DataFrame(values)
+
     def features(self) -> npt.NDArray[np.float32]:
-        """Float32 array [points, features]: images flattened, and scaled to [0, 1] if their type is uint8."""
+        """Float32 array [points, features]: images flattened, and scaled to [0, 1] if their type is uint8.
+
+        For recipes that own their preprocessing. All others hand on `X` as it is.
+        """
         flat = self.X.reshape(self.n_points, -1)
         with np.errstate(over="ignore"):
             features = flat.astype(np.float32)
@@ -112,24 +139,53 @@ class LabelledData:
             raise DataError(f"X at point {point} is too large for a 32-bit float: scale the features")
         return features
 
+    def merged_by_float32(self) -> list[tuple[int, int, int]]:
+        """Columns of which 32-bit floats merge distinct values: their number, distinct values before, and after.
+
+        Of whole numbers (identifiers, say) any merged pair counts. Other floats of 64 bits round a little wherever
+        there are many, so they count if more than half of the values merge.
+        """
+        if np.can_cast(self.X.dtype, np.float32):
+            return []
+        found = []
+        for column, values in enumerate(self.X.reshape(self.n_points, -1).T):
+            integers = values.dtype.kind in "iu"
+            if integers and values.min() >= -(2**24) and values.max() <= 2**24:
+                continue
+            with np.errstate(over="ignore"):
+                if not integers and (values.astype(np.float32) == values).all():
+                    continue
+                ordered = np.sort(values)
+                rounded = ordered.astype(np.float32)
+            before, after = (1 + int((array[1:] != array[:-1]).sum()) for array in (ordered, rounded))
+            whole = integers or bool((values == np.rint(values)).all())
+            if after < before if whole else 2 * after < before:
+                found.append((column, before, after))
+        return found
+
     def save(self, folder: Path) -> None:
-        """Write X.npy, y.npy and, if there are groups, groups.npy into ``folder``."""
+        """Write X.npy, y.npy and, if there are such, groups.npy and columns.npy into ``folder``."""
         save_npy(folder / "X.npy", self.X)
         save_npy(folder / "y.npy", self.y)
         if self.groups is None:
             (folder / "groups.npy").unlink(missing_ok=True)
         else:
             save_npy(folder / "groups.npy", self.groups)
+        if self.columns is None:
+            (folder / "columns.npy").unlink(missing_ok=True)
+        else:
+            save_npy(folder / "columns.npy", np.array([[json.dumps(name), kind] for name, kind in self.columns]))
 
     @classmethod
     def load(cls, folder: Path) -> LabelledData:
         """Read what `save` wrote, mapped into memory, so that processes that load the same folder share its pages."""
-        groups = folder / "groups.npy"
+        groups, columns = folder / "groups.npy", folder / "columns.npy"
         return cls(
             load_npy(folder / "X.npy"),
             load_npy(folder / "y.npy"),
             load_npy(groups) if groups.exists() else None,
             folder.name,
+            tuple((json.loads(name), str(kind)) for name, kind in load_npy(columns)) if columns.exists() else None,
         )
 
 
@@ -149,6 +205,26 @@ def _as_array(name: str, values: Any) -> Array:
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         return array.astype(np.float64)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _is_frame(values: Any) -> bool:
+    """Whether values are a pandas data frame; pandas need not be there."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(values, pandas.DataFrame)
+
+
+def _columns(frame: Any) -> tuple[tuple[str | int, str], ...]:
+    """Names and types of a frame's columns; one array must hold the values of all of them."""
+    names = [name.item() if isinstance(name, np.integer) else name for name in frame.columns]
+    if not all(isinstance(name, str | int) for name in names) or len(set(names)) < len(names):
+        raise DataError(f"the columns of X are called {names[:5]}: give each a text or a whole number of its own")
+    for name, kind, values in zip(names, frame.dtypes, _checked_points(frame).T, strict=True):
+        if not (frame[name].astype(values.dtype).astype(kind) == frame[name]).all():
+            raise DataError(
+                f"column {name!r} of X has type {kind} and loses digits in an array of all columns ({values.dtype}): "
+                "give columns of one type"
+            )
+    return tuple((name, str(kind)) for name, kind in zip(names, frame.dtypes, strict=True))
 
 
 def _checked_points(values: Any) -> Array:

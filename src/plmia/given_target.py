@@ -38,7 +38,7 @@ class GivenTarget:
     conf : float array [points] or [points, views], optional
         Its logit-scaled true-label confidences; probabilities are refused.
     model : object, optional
-        A fitted scikit-learn classifier to ask for them instead.
+        A fitted scikit-learn classifier to ask for them instead; it gets X as it was given.
     """
 
     members: npt.NDArray[np.bool_]

@@ -43,6 +43,7 @@ CODES: dict[str, str] = {
     "texts-replaced": "characters of texts or names that cannot be written are shown as U+FFFD",
     "tied-scores": "most scores of an attack are tied",
     "unfinished-models": "some models of the store are not trained yet, so that fewer references were used",
+    "undeclared-files": "training read files that the recipe does not declare",
     "unlike-references": "the target is unlike its references",
     "unverified-results": "results of an earlier version, which kept no digests",
     "unverified-records": "training records of an earlier version, whose contents cannot be verified",

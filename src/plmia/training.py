@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from plmia.data import LabelledData
 from plmia.engines import Engine, Failed, Inline, LocalProcesses
 from plmia.errors import OutputError, TrainingError, some
+from plmia.notes import Note
 from plmia.recipes.recipe import Recipe, Trained
 from plmia.recipes.views import View
 from plmia.store import SignalStore
@@ -33,6 +34,8 @@ MOST_SEEDS = 3
 STACKS_A_WORKER, FEW_MODELS = 4, 8
 # Another audit of the same folder may be running: what it shares with its workers is locked as long as it lives.
 _LOCK = "lock"
+# Undeclared files that are named.
+_MOST_NAMES = 5
 
 
 @dataclass(frozen=True)
@@ -287,9 +290,48 @@ def provenance_of(recipe: Recipe, seed: int, attempt: int, seconds: float, train
         "seconds": seconds,
         "train_accuracy": trained.train_accuracy,
         "test_accuracy": trained.test_accuracy,
-        "n_clipped": trained.n_clipped,
+        **rounding_of(trained),
+        "undeclared_files": list(trained.undeclared[:_MOST_NAMES]),
         "losses": list(trained.losses),
     }
+
+
+def rounding_of(trained: Trained) -> dict[str, Any]:
+    """What rounding did to a model's answers, for its record in the store."""
+    return {
+        "n_clipped": trained.n_clipped,
+        "n_renormalised": trained.n_renormalised,
+        "sum_error": trained.sum_error,
+    }
+
+
+def rounding_notes(records: Collection[Mapping[str, Any]]) -> list[Note]:
+    """Say how many rows of probabilities were renormalised, by the records of a store."""
+    counts = [record.get("n_renormalised") for record in records]
+    errors = [record.get("sum_error") for record in records]
+    rows = sum(n for n in counts if isinstance(n, int))
+    largest = max((error for error in errors if isinstance(error, float)), default=0.0)
+    if rows == 0:
+        return []
+    text = (
+        "class probabilities were renormalised where they missed a sum of 1 by rounding (number of rows: "
+        f"{rows:,}, largest deviation: {largest:.2g})"
+    )
+    return [Note("probabilities-renormalised", "info", text)]
+
+
+def undeclared_notes(records: Collection[Mapping[str, Any]]) -> list[Note]:
+    """Say which files models read that their recipe does not declare, by the records of a store."""
+    lists = [record.get("undeclared_files") for record in records]
+    names = sorted({str(name) for names in lists if isinstance(names, list) for name in names})
+    if not names:
+        return []
+    told = ", ".join(names[:_MOST_NAMES]) + f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
+    text = (
+        f"training read files that the recipe does not declare ({told}): finished models would be reused after these "
+        "change. List those that decide what is trained in `files`"
+    )
+    return [Note("undeclared-files", "info", text)]
 
 
 def weights_file(folder: Path, model: int) -> Path:

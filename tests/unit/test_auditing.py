@@ -33,7 +33,7 @@ from plmia.given_target import GivenTarget
 from plmia.progress import Meter
 from plmia.recipes.function import Function
 from plmia.recipes.gbdt import GBDT
-from plmia.recipes.recipe import Trained
+from plmia.recipes.recipe import Recipe, Trained
 from plmia.recipes.scikit import Sklearn
 from plmia.recipes.views import View
 from plmia.store import SignalStore
@@ -46,7 +46,7 @@ X = RNG.normal(Y[:, None], 1.0, (N, 4))
 
 
 @dataclass(frozen=True)
-class Leaky:
+class Leaky(Recipe):
     """Trains nothing: members are more confident by ``leak``. Notes the seeds it is asked for."""
 
     leak: float = 6.0

@@ -24,7 +24,7 @@ from plmia.data import LabelledData
 from plmia.errors import RecipeError, TrainingError
 from plmia.recipes import torch_device
 from plmia.recipes.mlp import MLP, _Points, _Stack
-from plmia.recipes.recipe import Trained, shown
+from plmia.recipes.recipe import Trained
 from plmia.recipes.views import View
 
 SMALL = MLP((16, 12), epochs=3, batch=32, lr=0.01, device="cpu")
@@ -221,7 +221,7 @@ def test_views_are_what_the_model_is_shown(kind: str, standardise: bool) -> None
     mean, deviation = (features.mean(0), features.std(0)) if standardise else (0.0, np.ones(features.shape[1]))
     deviation[deviation == 0] = 1
     for i, view in enumerate(views):
-        logits = logits_in_64_bits(model.weights, (shown(data, view) - mean) / deviation)
+        logits = logits_in_64_bits(model.weights, (replace(data, X=view.apply(data.X)).features() - mean) / deviation)
         np.testing.assert_allclose(model.conf[:, i], conf_in_64_bits(logits, data.y), rtol=1e-3, atol=1e-3)
         if i == 0:
             assert model.train_accuracy == (logits.argmax(axis=1) == data.y)[:30].mean()

@@ -33,45 +33,45 @@ def test_probabilities_keep_all_their_digits(n_classes: int) -> None:
     logits[np.arange(150), labels[:150]] += 60
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
-    conf, n_clipped = conf_from_probabilities(p, labels)
-    assert n_clipped == 0
-    assert conf.max() > 40
-    assert conf.min() < -20
-    np.testing.assert_allclose(conf, exact(p, labels), rtol=1e-14, atol=1e-14)
+    found = conf_from_probabilities(p, labels)
+    assert found.n_clipped == 0
+    assert found.conf.max() > 40
+    assert found.conf.min() < -20
+    np.testing.assert_allclose(found.conf, exact(p, labels), rtol=1e-14, atol=1e-14)
 
 
 def test_a_zero_becomes_half_of_the_smallest_share_seen() -> None:
     """A forest of ten trees: shares are tenths."""
     p = np.array([[1.0, 0.0, 0.0], [0.0, 0.3, 0.7], [0.2, 0.7, 0.1], [0.5, 0.4, 0.1], [0.0, 0.0, 1.0]])
     labels = np.array([0, 0, 2, 1, 2])
-    conf, n_clipped = conf_from_probabilities(p, labels)
-    assert n_clipped == 3
+    found = conf_from_probabilities(p, labels)
+    assert found.n_clipped == 3
     expected = [np.log(1 / 0.05), np.log(0.05), np.log(0.1 / 0.9), np.log(0.4 / 0.6), np.log(1 / 0.05)]
-    np.testing.assert_allclose(conf, expected, rtol=1e-12)
+    np.testing.assert_allclose(found.conf, expected, rtol=1e-12)
     # The share of a class that is nobody's true label counts as well: it is part of what the others share.
-    conf, n_clipped = conf_from_probabilities(np.array([[1.0, 0.0], [0.98, 0.02]]), np.array([0, 0]))
-    assert n_clipped == 1
-    np.testing.assert_allclose(conf, [np.log(1 / 0.01), np.log(0.98 / 0.02)], rtol=1e-12)
+    found = conf_from_probabilities(np.array([[1.0, 0.0], [0.98, 0.02]]), np.array([0, 0]))
+    assert found.n_clipped == 1
+    np.testing.assert_allclose(found.conf, [np.log(1 / 0.01), np.log(0.98 / 0.02)], rtol=1e-12)
 
 
 def test_clipping_never_passes_what_was_seen() -> None:
     rng = np.random.default_rng(0)
     votes = rng.multinomial(20, [0.9, 0.05, 0.05], size=500) / 20
     labels = rng.integers(0, 3, 500)
-    conf, n_clipped = conf_from_probabilities(votes, labels)
+    found = conf_from_probabilities(votes, labels)
     zero = (votes[np.arange(500), labels] == 0) | (votes[np.arange(500), labels] == 1)
-    assert n_clipped == zero.sum() > 100
-    assert np.abs(conf[zero]).min() > np.abs(conf[~zero]).max()
-    assert np.unique(np.abs(conf[zero]).round(9)).size == 1
-    np.testing.assert_allclose(np.abs(conf[zero]), np.log(1 / 0.025), rtol=1e-12)
+    assert found.n_clipped == zero.sum() > 100
+    assert np.abs(found.conf[zero]).min() > np.abs(found.conf[~zero]).max()
+    assert np.unique(np.abs(found.conf[zero]).round(9)).size == 1
+    np.testing.assert_allclose(np.abs(found.conf[zero]), np.log(1 / 0.025), rtol=1e-12)
 
 
 def test_rounding_beyond_one_is_forgiven() -> None:
     p = np.array([[1 + 1e-7, -1e-9], [0.4, 0.6]])
-    conf, n_clipped = conf_from_probabilities(p, np.array([0, 1]))
-    assert n_clipped == 1
-    np.testing.assert_allclose(conf, [np.log(1 / 0.2), np.log(0.6 / 0.4)])
-    np.testing.assert_array_equal(conf_from_answers(p, np.array([0, 1]))[0], conf)
+    found = conf_from_probabilities(p, np.array([0, 1]))
+    assert found.n_clipped == 1
+    np.testing.assert_allclose(found.conf, [np.log(1 / 0.2), np.log(0.6 / 0.4)])
+    np.testing.assert_array_equal(conf_from_answers(p, np.array([0, 1])).conf, found.conf)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_a_model_that_diverged_has_no_confidence(bad: float) -> None:
     labels = np.array([0, 1, 1])
     answers = np.array([[0.5, 0.5], [bad, 0.2], [0.1, 0.9]])
     for conf in (
-        conf_from_probabilities(answers, labels)[0],
-        conf_from_answers(answers, labels)[0],
-        conf_from_answers(20 * answers - 7, labels)[0],
+        conf_from_probabilities(answers, labels).conf,
+        conf_from_answers(answers, labels).conf,
+        conf_from_answers(20 * answers - 7, labels).conf,
         conf_from_logits(answers, labels),
     ):
         assert conf.shape == (3,)
@@ -112,18 +112,20 @@ def test_logits_and_their_probabilities_say_the_same(dtype: str) -> None:
     rng = np.random.default_rng(3)
     logits, labels = rng.normal(0, 2, (200, 5)), rng.integers(0, 5, 200)
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    from_logits, clipped = conf_from_answers(logits, labels)
-    assert clipped == 0
-    np.testing.assert_allclose(from_logits, exact(p, labels), rtol=1e-10, atol=1e-12)
-    from_p, clipped = conf_from_answers(p.astype(dtype), labels)
-    assert clipped == 0
-    np.testing.assert_allclose(from_p, from_logits, atol={"float64": 1e-12, "float32": 1e-5, "float16": 2e-2}[dtype])
+    from_logits = conf_from_answers(logits, labels)
+    assert from_logits.n_clipped == 0
+    np.testing.assert_allclose(from_logits.conf, exact(p, labels), rtol=1e-10, atol=1e-12)
+    from_p = conf_from_answers(p.astype(dtype), labels)
+    assert from_p.n_clipped == 0
+    np.testing.assert_allclose(
+        from_p.conf, from_logits.conf, atol={"float64": 1e-12, "float32": 1e-5, "float16": 2e-2}[dtype]
+    )
 
 
 def test_logits_never_saturate() -> None:
-    conf, clipped = conf_from_answers([[900.0, 0.0], [0.0, 900.0]], np.array([0, 0]))
-    assert conf.tolist() == [900.0, -900.0]
-    assert clipped == 0
+    found = conf_from_answers([[900.0, 0.0], [0.0, 900.0]], np.array([0, 0]))
+    assert found.conf.tolist() == [900.0, -900.0]
+    assert found.n_clipped == 0
 
 
 def test_answers_that_could_be_either_are_refused() -> None:
@@ -134,8 +136,7 @@ def test_answers_that_could_be_either_are_refused() -> None:
 
 
 def test_a_model_that_knows_nothing_may_say_so() -> None:
-    conf, _ = conf_from_answers(np.zeros((2, 4)), np.array([0, 3]))
-    np.testing.assert_allclose(conf, -np.log(3))
+    np.testing.assert_allclose(conf_from_answers(np.zeros((2, 4)), np.array([0, 3])).conf, -np.log(3))
 
 
 @pytest.mark.parametrize("answers", [np.zeros(3), np.zeros((2, 2)), np.zeros((3, 1)), np.zeros((3, 2, 2)), 5.0])

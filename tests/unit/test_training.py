@@ -16,7 +16,7 @@ from plmia.data import LabelledData
 from plmia.design import MembershipDesign, audit_design
 from plmia.engines import Failed, Inline, LocalProcesses, Results
 from plmia.errors import OutputError, RecipeError, StoreError, TrainingError
-from plmia.recipes.recipe import Trained
+from plmia.recipes.recipe import Recipe, Trained
 from plmia.recipes.views import View
 from plmia.store import SignalStore
 from plmia.training import Job, Work, seed_of, shared_data, train_missing
@@ -27,7 +27,7 @@ DESIGN = audit_design(N_POINTS, N_MODELS - 1, np.random.default_rng(0))
 
 
 @dataclass(frozen=True)
-class Noted:
+class Noted(Recipe):
     """A recipe that trains nothing: signals follow from seed and members; it notes every model it is asked for."""
 
     stack: int = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar
@@ -14,8 +14,10 @@ import numpy as np
 
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
-from plmia.recipes.probabilities import conf_from_answers
-from plmia.recipes.recipe import BoolArray, Trained, accuracies, not_finite, stable_text
+from plmia.notes import Note
+from plmia.recipes.files import file_digests, imported_files, noting_reads, undeclared
+from plmia.recipes.probabilities import conf_from_answers, trained_by_answers
+from plmia.recipes.recipe import BoolArray, Trained, stable_text
 from plmia.recipes.views import View
 from plmia.user_code import failure, lacks_memory, read_user_file, run_user_text
 
@@ -36,6 +38,10 @@ class Function:
         The file both come from.
     text : bytes, optional
         What stood in it.
+    files : dict
+        SHA-256 of each file or folder that the functions read, by its name; see `plmia.recipes.files.file_digests`.
+    reads : frozenset of str
+        Paths of files that it read and of modules that it imports, as far as that was seen in this process.
     """
 
     fit: Callable[..., Any]
@@ -43,54 +49,84 @@ class Function:
     key: str
     file: str | None = None
     text: bytes | None = field(default=None, repr=False)
+    files: dict[str, str] = field(default_factory=dict)
+    reads: frozenset[str] = field(default=frozenset(), repr=False)
     name: ClassVar[str] = "function"
     stack: ClassVar[int] = 1
     keeps_weights: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, train: Callable[..., Any], query: Callable[..., Any], key: str | None = None) -> Function:
-        """Take two functions, known by their source and what it refers to unless ``key`` is given."""
+    def of(
+        cls,
+        train: Callable[..., Any],
+        query: Callable[..., Any],
+        key: str | None = None,
+        files: Sequence[str | Path] = (),
+    ) -> Function:
+        """Take two functions, known by their source and what it refers to unless ``key`` is given.
+
+        Parameters
+        ----------
+        train, query, key
+            See `Function`.
+        files : sequence of path, optional
+            Files and folders that the functions read; known by their contents. Relative paths are taken from the
+            working folder.
+        """
         if key is None:
             sources: dict[str, str] = {}
             for function in (train, query):
                 _add_sources(function, sources)
             key = hashlib.sha256("\n".join(sources.values()).encode()).hexdigest()
-        return cls(train, query, key)
+        return cls(train, query, key, files=file_digests(files, Path(), "files"))
 
     @classmethod
     def from_file(cls, path: Path) -> Function:
-        """Take `train` and `query` from a Python file, known by the whole file's text."""
+        """Take `train` and `query` from a Python file, known by the whole file's text and the files it declares.
+
+        A list ``files`` in it names the files and folders that it reads, relative to its own folder.
+        """
         return cls._from_text(read_user_file(path, RecipeError), path.resolve())
 
     @classmethod
-    def _from_text(cls, text: bytes, path: Path) -> Function:
-        module = run_user_text(text, path, RecipeError)
+    def _from_text(cls, text: bytes, path: Path, files: dict[str, str] | None = None) -> Function:
+        """Run the text; ``files`` are digests that were taken before, in another process."""
+        with noting_reads() as reads:
+            module = run_user_text(text, path, RecipeError)
         for name in ("train", "query"):
             if not callable(getattr(module, name, None)):
                 raise RecipeError(
                     f"{path} defines no function {name!r}: it needs train(X, y, seed) and query(model, X, y)"
                 )
-        return cls(module.train, module.query, hashlib.sha256(text).hexdigest(), str(path), text)
+        if files is None:
+            files = file_digests(getattr(module, "files", ()), path.parent, f"`files` in {path.name}")
+        key = hashlib.sha256(text).hexdigest()
+        return cls(module.train, module.query, key, str(path), text, files, frozenset(reads | imported_files(module)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process cannot import a user's file by name, nor may it run what the file says by then.
         if self.file is not None and self.text is not None:
-            return (Function._from_text, (self.text, Path(self.file)))
-        return (Function, (self.fit, self.ask, self.key))
+            return (Function._from_text, (self.text, Path(self.file), self.files))
+        return (Function, (self.fit, self.ask, self.key, None, None, self.files))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Function) and self.key == other.key
+        return isinstance(other, Function) and self.to_json() == other.to_json()
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the key."""
-        return {"recipe": self.name, "key": self.key}
+        """Key, and digests of the declared files."""
+        return {"recipe": self.name, "key": self.key} | ({"files": self.files} if self.files else {})
 
     def check(self, data: LabelledData) -> None:
         """Any data will do."""
         del data
+
+    def notes(self, data: LabelledData) -> list[Note]:
+        """Return nothing: the functions get X as it is."""
+        del data
+        return []
 
     def train(
         self,
@@ -105,17 +141,17 @@ class Function:
             raise RecipeError("models of your own functions cannot be kept as safetensors: leave out --keep-models")
         results = []
         for row, seed in zip(members, seeds, strict=True):
-            model = self._call("train", self.fit, data.X[row], data.y[row], seed)
-            # Copies: functions that change what they are given must not change it for the next model.
-            answers = [
-                np.asarray(self._call("query", self.ask, model, np.array(view.apply(data.X)), data.y.copy()))
-                for view in views
-            ]
-            columns = [conf_from_answers(answer, data.y) for answer in answers]
-            conf = np.stack([column for column, _ in columns], axis=1).astype(np.float32)
-            right = answers[0].argmax(axis=1) == data.y
-            trouble, clipped = not_finite("query", answers), sum(n for _, n in columns)
-            results.append(Trained(conf, *accuracies(right, row), clipped, trouble=trouble))
+            with noting_reads() as reads:
+                model = self._call("train", self.fit, data.X[row], data.y[row], seed)
+                # Copies: functions that change what they are given must not change it for the next model.
+                answers = [
+                    np.asarray(self._call("query", self.ask, model, np.array(view.apply(data.X)), data.y.copy()))
+                    for view in views
+                ]
+            confidences = [conf_from_answers(answer, data.y) for answer in answers]
+            trained = trained_by_answers("query", answers, confidences, data.y, row)
+            base = Path() if self.file is None else Path(self.file).parent
+            results.append(replace(trained, undeclared=undeclared(self.reads | reads, self.files, base)))
         return results
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:

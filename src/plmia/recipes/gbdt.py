@@ -11,14 +11,16 @@ import numpy.typing as npt
 
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
+from plmia.notes import Note
 from plmia.recipes.probabilities import conf_from_logits
-from plmia.recipes.recipe import BoolArray, Trained, accuracies, not_finite, shown
+from plmia.recipes.recipe import BoolArray, Trained, accuracies, float32_notes, not_finite
 from plmia.recipes.views import View
 
 # LightGBM takes no more.
 _MOST_LEAVES = 131072
 
 Margins = npt.NDArray[np.float64]
+Table = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,13 @@ class GBDT:
         del data
         self._library()
 
+    def notes(self, data: LabelledData) -> list[Note]:
+        """Say that images are flattened; XGBoost also reads X as 32-bit floats."""
+        flattens = ["flattens images"] * data.is_images
+        if self.library == "xgboost":
+            return float32_notes(self.name, ["converts X to 32-bit floats", *flattens], data)
+        return [Note("recipe-preprocessing", "info", f"the recipe {self.name} {step}") for step in flattens]
+
     def _library(self) -> Any:
         try:
             if self.library == "xgboost":
@@ -89,9 +98,9 @@ class GBDT:
         if keep_weights:
             raise RecipeError("boosted trees cannot be kept as safetensors: leave out --keep-models")
         grow = self._lightgbm if self.library == "lightgbm" else self._xgboost
-        pictures = [shown(data, view) for view in views]
+        table, pictures = _table(data.X), [_table(view.apply(data.X)) for view in views]
         return [
-            self._trained(data, row, grow(data, row, seed % 2**31, pictures))
+            self._trained(data, row, grow(data, row, seed % 2**31, table, pictures))
             for row, seed in zip(members, seeds, strict=True)
         ]
 
@@ -105,7 +114,7 @@ class GBDT:
         return Trained(conf.astype(np.float32), *accuracies(right, members), trouble=trouble)
 
     def _lightgbm(
-        self, data: LabelledData, row: BoolArray, seed: int, pictures: list[npt.NDArray[np.float32]]
+        self, data: LabelledData, row: BoolArray, seed: int, table: Table, pictures: list[Table]
     ) -> list[Margins]:
         library = self._library()
         objective = (
@@ -132,14 +141,12 @@ class GBDT:
             "num_threads": 1,
             "verbosity": -1,
         }
-        train_set = library.Dataset(
-            data.features()[row], data.y[row], params={"feature_pre_filter": False, "verbosity": -1}
-        )
+        train_set = library.Dataset(table[row], data.y[row], params={"feature_pre_filter": False, "verbosity": -1})
         booster = library.train(params, train_set, num_boost_round=self.rounds)
         return [np.asarray(booster.predict(x, raw_score=True, num_threads=1)) for x in pictures]
 
     def _xgboost(
-        self, data: LabelledData, row: BoolArray, seed: int, pictures: list[npt.NDArray[np.float32]]
+        self, data: LabelledData, row: BoolArray, seed: int, table: Table, pictures: list[Table]
     ) -> list[Margins]:
         library = self._library()
         objective = (
@@ -158,5 +165,11 @@ class GBDT:
             "nthread": 1,
             "tree_method": "hist",
         }
-        booster = library.train(params, library.DMatrix(data.features()[row], data.y[row]), num_boost_round=self.rounds)
+        booster = library.train(params, library.DMatrix(table[row], data.y[row]), num_boost_round=self.rounds)
         return [np.asarray(booster.predict(library.DMatrix(x), output_margin=True), np.float64) for x in pictures]
+
+
+def _table(X: npt.NDArray[Any]) -> Table:
+    """Points [points, features] as floats that hold their values: LightGBM itself would take integers as float32."""
+    flat = X.reshape(len(X), -1)
+    return flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.result_type(flat.dtype, np.float32))

@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
-from plmia.recipes.recipe import BoolArray, Trained, accuracies
+from plmia.notes import Note
+from plmia.recipes.recipe import BoolArray, Trained, accuracies, float32_notes
 from plmia.recipes.torch_device import (
     captured,
     confidence,
@@ -109,6 +110,17 @@ class MLP:
         """Any numeric data will do, on a device that is there."""
         del data
         pick_device(self.device)
+
+    def notes(self, data: LabelledData) -> list[Note]:
+        """Say that features become 32-bit floats, and what else is done to them."""
+        pixels = data.is_images and data.X.dtype == np.uint8
+        steps = (
+            ["converts X to 32-bit floats"]
+            + ["flattens images"] * data.is_images
+            + ["divides pixels by 255"] * pixels
+            + ["standardises each feature"] * self.standardise
+        )
+        return float32_notes(self.name, steps, data)
 
     def train(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from plmia.data import LabelledData
 from plmia.errors import RecipeError, some
+from plmia.notes import Note
 from plmia.recipes.views import VIEW_SETS, View, default_views
 
 FloatArray32 = npt.NDArray[np.float32]
@@ -30,6 +31,12 @@ class Trained:
         Share of right predictions on the points it trained on, and on the others (first view).
     n_clipped : int
         How many probabilities were 0 or 1 to the last digit.
+    n_renormalised : int
+        Number of rows of probabilities that missed a sum of 1 by rounding and were renormalised.
+    sum_error : float
+        Largest distance of those sums from 1.
+    undeclared : tuple of str
+        Names of files that training read without their being declared, as far as that was seen.
     losses : tuple of float
         Mean training loss of each epoch (or round), where there are such.
     weights : dict, optional
@@ -42,6 +49,9 @@ class Trained:
     train_accuracy: float
     test_accuracy: float
     n_clipped: int = 0
+    n_renormalised: int = 0
+    sum_error: float = 0.0
+    undeclared: tuple[str, ...] = ()
     losses: tuple[float, ...] = ()
     weights: dict[str, npt.NDArray[Any]] | None = field(default=None, repr=False)
     trouble: str = ""
@@ -66,6 +76,11 @@ class Recipe(Protocol):
 
     def check(self, data: LabelledData) -> None:
         """Raise `RecipeError` if this recipe does not fit ``data``."""
+
+    def notes(self, data: LabelledData) -> list[Note]:
+        """Say what the recipe does to ``data`` before models see them; nothing if they see them as they are."""
+        del data
+        return []
 
     def train(
         self,
@@ -119,9 +134,29 @@ def stable_text(name: str, value: Any, remedy: str) -> str:
     return text
 
 
-def shown(data: LabelledData, view: View) -> FloatArray32:
-    """Features [points, features] of all points as ``view`` shows them."""
-    return replace(data, X=view.apply(data.X)).features()
+def float32_notes(recipe: str, steps: Sequence[str], data: LabelledData) -> list[Note]:
+    """Say how a recipe converts X to 32-bit floats; a caution if that merges distinct values.
+
+    Parameters
+    ----------
+    recipe : str
+        Name of the recipe.
+    steps : sequence of str
+        What it does to X, step by step.
+    data : LabelledData
+        The data.
+    """
+    how = " and ".join([", ".join(steps[:-1]), steps[-1]] if len(steps) > 1 else steps)
+    merged = data.merged_by_float32()
+    if not merged:
+        return [Note("recipe-preprocessing", "info", f"the recipe {recipe} {how}")]
+    column, before, after = merged[0]
+    more = f" (and values of {len(merged) - 1} more columns)" if len(merged) > 1 else ""
+    text = (
+        f"the recipe {recipe} {how}: {before:,} distinct values of column {column} become {after:,}{more}, so models "
+        "cannot tell these records apart. Subtract a constant, or encode identifiers as categories"
+    )
+    return [Note("recipe-preprocessing", "caution", text)]
 
 
 def not_finite(what: str, answers: Sequence[npt.ArrayLike]) -> str:

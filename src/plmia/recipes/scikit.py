@@ -1,4 +1,4 @@
-"""Any scikit-learn classifier with `predict_proba`, by name or as an object."""
+"""Any scikit-learn classifier with `predict_proba`, by name or as an object; it gets X as it was given."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from plmia.data import LabelledData
+from plmia.data import Array, LabelledData
 from plmia.errors import RecipeError
-from plmia.recipes.probabilities import conf_from_probabilities
-from plmia.recipes.recipe import BoolArray, Trained, accuracies, not_finite, shown, stable_text
+from plmia.notes import Note
+from plmia.recipes.files import file_digests
+from plmia.recipes.probabilities import conf_from_probabilities, trained_by_answers
+from plmia.recipes.recipe import BoolArray, Trained, stable_text
 from plmia.recipes.views import View
 from plmia.user_code import failure, lacks_memory
 
@@ -26,13 +28,21 @@ from plmia.user_code import failure, lacks_memory
 class Sklearn:
     """Train clones of a classifier, each on its own points with its own random state.
 
+    The classifier gets X with the type, shape and values that it was given. Images are flattened only for classifiers
+    made of scikit-learn's own parts alone, which take tables; see `takes_images`.
+
     Parameters
     ----------
     template : object
         A scikit-learn classifier (or pipeline, or anything with the same methods) with `predict_proba`.
+    files : sequence of path, optional
+        Files and folders that the classifier reads by itself; known by their contents when finished models are looked
+        up. Relative paths are taken from the working folder.
     """
 
     template: Any
+    files: Sequence[str | Path] = ()
+    digests: dict[str, str] = field(init=False, repr=False)
     name: ClassVar[str] = "sklearn"
     stack: ClassVar[int] = 1
     keeps_weights: ClassVar[bool] = False
@@ -45,6 +55,8 @@ class Sklearn:
                 f"{type(self.template).__name__} lacks {' and '.join(missing)}: "
                 "give a classifier that answers probabilities (SVC: probability=True), or use the recipe `function`"
             )
+        # Once: a worker, where the files may lie elsewhere, gets the digests with the recipe.
+        object.__setattr__(self, "digests", file_digests(self.files, Path(), "files"))
 
     @classmethod
     def named(cls, name: str, params: dict[str, Any]) -> Sklearn:
@@ -86,11 +98,24 @@ class Sklearn:
         kinds = {type(value) for value in [self.template, *params.values()] if hasattr(value, "get_params")}
         sources = {_name(kind): _source_digest(kind, remedy) for kind in kinds if _is_own(kind)}
         about = {"recipe": self.name, "class": _name(type(self.template)), "params": texts}
-        return about | ({"sources": sources} if sources else {})
+        return about | ({"sources": sources} if sources else {}) | ({"files": self.digests} if self.digests else {})
 
     def check(self, data: LabelledData) -> None:
         """Any numeric data will do."""
         del data
+
+    def notes(self, data: LabelledData) -> list[Note]:
+        """Say that images are flattened, if they are."""
+        if not data.is_images or takes_images(self.template):
+            return []
+        return [
+            Note(
+                "recipe-preprocessing",
+                "info",
+                f"images {list(data.X.shape[1:])} are flattened to {data.X[0].size} features for "
+                f"{type(self.template).__name__}, their values unchanged: scikit-learn's classifiers take tables",
+            )
+        ]
 
     def train(
         self,
@@ -103,15 +128,14 @@ class Sklearn:
         """Train and query one classifier after another; see `Recipe.train`."""
         if keep_weights:
             raise RecipeError("scikit-learn models cannot be kept as safetensors: leave out --keep-models")
-        features = data.features()
         results = []
         for row, seed in zip(members, seeds, strict=True):
-            fitted = self._fitted(seed, features[row], data.y[row])
+            fitted = self._fitted(seed, _accepted(self.template, data, data.X[row]), data.y[row])
             results.append(self.query(fitted, data, row, views))
         return results
 
     def _fitted(self, seed: int, X: Any, y: Any) -> Any:
-        with _named("fit", self.template):
+        with _named("fit", self.template, X):
             return self._with_seed(seed).fit(X, y)
 
     def _with_seed(self, seed: int) -> Any:
@@ -141,24 +165,40 @@ class Sklearn:
                 f"the model knows classes {classes[0]} to {classes[-1]}, the data 0 to {data.n_classes - 1}: "
                 "number them alike"
             )
-        conf, n_clipped, right, shows = [], 0, np.zeros(data.n_points, np.bool_), []
-        for i, view in enumerate(views):
-            with _named("predict_proba", fitted):
-                answers = np.asarray(fitted.predict_proba(shown(data, view)))
-            column, clipped = conf_from_probabilities(answers, data.y)
-            if i == 0:
-                right = answers.argmax(axis=1) == data.y
-            conf.append(column)
-            shows.append(answers)
-            n_clipped += clipped
-        trouble = not_finite("predict_proba", shows)
-        return Trained(
-            np.stack(conf, axis=1).astype(np.float32), *accuracies(right, members), n_clipped, trouble=trouble
-        )
+        answers = []
+        for view in views:
+            # A copy: a model that changes what it is asked must not change it for the next one.
+            X = _accepted(fitted, data, np.array(view.apply(data.X)))
+            with _named("predict_proba", fitted, X):
+                answers.append(np.asarray(fitted.predict_proba(X)))
+        confidences = [conf_from_probabilities(answer, data.y) for answer in answers]
+        return trained_by_answers("predict_proba", answers, confidences, data.y, members)
+
+
+def takes_images(model: Any) -> bool:
+    """Whether a classifier gets X of more than two dimensions as it is.
+
+    Classifiers made of scikit-learn's own parts alone take tables, but for the two parts below. All others may take
+    images, so they get them.
+    """
+    from sklearn.feature_extraction.image import PatchExtractor
+    from sklearn.preprocessing import FunctionTransformer
+
+    params = [model, *model.get_params(deep=True).values()] if hasattr(model, "get_params") else [model]
+    parts = [part for part in params if hasattr(part, "get_params") and not isinstance(part, type)]
+    return not parts or any(
+        not type(part).__module__.startswith("sklearn.") or isinstance(part, FunctionTransformer | PatchExtractor)
+        for part in parts
+    )
+
+
+def _accepted(model: Any, data: LabelledData, X: Array) -> Any:
+    """Points as they were given, or images flattened for a model that takes tables."""
+    return data.as_given(X) if X.ndim == 2 or takes_images(model) else X.reshape(len(X), -1)
 
 
 @contextlib.contextmanager
-def _named(method: str, model: Any) -> Iterator[None]:
+def _named(method: str, model: Any, X: Any) -> Iterator[None]:
     """Turn what a model's method raises into a sentence, with the line of the user's file if the class is there."""
     try:
         yield
@@ -167,7 +207,9 @@ def _named(method: str, model: Any) -> Iterator[None]:
             raise
         kind = type(model)
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) if _is_own(kind) else None
-        raise RecipeError(f"{method} of {kind.__name__} raised, {failure(error, file)}") from error
+        what = f"{method} of {kind.__name__} raised, {failure(error, file)}"
+        flat = f" (it got X of shape {X.shape}: if it takes tables only, give X.reshape(len(X), -1))"
+        raise RecipeError(what + flat * (X.ndim > 2)) from error
 
 
 def _is_state(key: str) -> bool:

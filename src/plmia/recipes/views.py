@@ -125,12 +125,13 @@ class View:
         Returns
         -------
         array, same shape
-            Of the same type; with noise, of type float32 unless X has floats of another size.
+            Of the same type; with noise, whole numbers become floats that hold them.
         """
         self._require_fit(X.shape)
         if self.scale:
-            floats = X if X.dtype.kind == "f" else X.astype(np.float32)
-            return floats + self.offset(X.shape[1]).astype(floats.dtype)
+            floats = X if X.dtype.kind == "f" else X.astype(np.result_type(X.dtype, np.float32))
+            moved: Array = floats + self.offset(X.shape[1]).astype(floats.dtype)
+            return moved
         if not self.changes_pixels:
             return X
         rows, columns = self.indices(X.shape[1], X.shape[2])

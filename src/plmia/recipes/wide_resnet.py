@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
-from plmia.recipes.recipe import BoolArray, Trained, accuracies
+from plmia.notes import Note
+from plmia.recipes.recipe import BoolArray, Trained, accuracies, float32_notes
 from plmia.recipes.torch_device import (
     captured,
     confidence,
@@ -118,6 +119,10 @@ class WideResNet:
                 f"{data.X.shape[1]} x {data.X.shape[2]}: use mlp"
             )
         pick_device(self.device)
+
+    def notes(self, data: LabelledData) -> list[Note]:
+        """Say that pixels become 32-bit floats and are standardised."""
+        return float32_notes(self.name, ["converts X to 32-bit floats", "standardises each channel"], data)
 
     def train(
         self,

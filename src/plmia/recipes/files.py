@@ -1,0 +1,126 @@
+"""Files that the user's training reads by itself: declared, and known by their contents."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from plmia.errors import RecipeError
+
+_opened = threading.local()
+
+
+def file_digests(files: Any, base: Path, where: str) -> dict[str, str]:
+    """SHA-256 of the contents of each declared file or folder, by its name as declared.
+
+    Parameters
+    ----------
+    files : sequence of path
+        Files, and folders that stand for all files in them.
+    base : Path
+        Folder that relative paths start from.
+    where : str
+        Where they are declared, as error messages say it.
+    """
+    if isinstance(files, str | bytes | Path) or not isinstance(files, Iterable):
+        raise RecipeError(f"{where} is {files!r}: give a list of paths, such as ['texts.npy']")
+    found = {}
+    for file in files:
+        if not isinstance(file, str | Path) or not str(file):
+            raise RecipeError(f"{where} holds {file!r}: give paths, such as 'texts.npy'")
+        found[Path(file).as_posix()] = _digest(base / file, f"{file} of {where}")
+    return dict(sorted(found.items()))
+
+
+def _digest(path: Path, what: str) -> str:
+    """SHA-256 of a file, or of the names and contents of all files in a folder."""
+    try:
+        if not path.is_dir():
+            return _of_file(path)
+        sha = hashlib.sha256()
+        for inner in sorted(inner.relative_to(path).as_posix() for inner in path.rglob("*") if inner.is_file()):
+            sha.update(f"{_of_file(path / inner)} {inner}\n".encode(errors="surrogateescape"))
+        return sha.hexdigest()
+    except FileNotFoundError as error:
+        raise RecipeError(f"there is no {what} at {path}: correct the path, or leave it out") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RecipeError(f"{what} cannot be read ({reason}): check {path} and its permissions") from error
+
+
+def _of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def noting_reads() -> Iterator[set[str]]:
+    """Collect the absolute paths of data files that this thread opens for reading, as far as Python opens them.
+
+    Libraries that open files in C (HDF5, Arrow) are not seen, so a file that is missing here may still be read. Neither
+    is code, which is read on its first import only; see `imported_files`.
+    """
+    _install_hook()
+    before, _opened.paths = getattr(_opened, "paths", None), set[str]()
+    try:
+        yield _opened.paths
+    finally:
+        _opened.paths = before
+
+
+@functools.cache
+def _install_hook() -> None:
+    # Python cannot remove a hook again; this one does nothing unless `noting_reads` is active in the thread.
+    sys.addaudithook(_note_read)
+
+
+def _note_read(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "open":
+        return
+    paths = getattr(_opened, "paths", None)
+    if paths is not None and isinstance(arguments[0], str | bytes):
+        path, flags = os.fsdecode(arguments[0]), arguments[2]
+        reads = not isinstance(flags, int) or flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) == 0
+        if reads and not path.endswith((".py", ".pyc")):
+            paths.add(str(Path(path).absolute()))
+
+
+def imported_files(module: ModuleType) -> set[str]:
+    """Absolute paths of the files of all modules that a module's names come from."""
+    values = [value for name, value in vars(module).items() if not name.startswith("__")]
+    names = {v.__name__ if isinstance(v, ModuleType) else getattr(v, "__module__", None) for v in values}
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in names if isinstance(name, str)}
+    return {str(Path(file).absolute()) for file in files if isinstance(file, str)} - {module.__file__}
+
+
+def undeclared(paths: Iterable[str], declared: Iterable[str], base: Path) -> tuple[str, ...]:
+    """Files among ``paths`` that a recipe read and did not declare: relative to ``base``, or by their names alone.
+
+    Not told are Python's own files and packages, plmia's, the system's, hidden ones, and temporary ones unless the
+    recipe itself is temporary.
+    """
+    roots = [sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), "/proc", "/sys", "/dev", "/etc", "/usr"]
+    home = base.resolve()
+    temporary = Path(tempfile.gettempdir()).resolve()
+    if not home.is_relative_to(temporary):
+        roots.append(str(temporary))
+    ignored = [Path(root).resolve() for root in roots]
+    known = [(home / name).resolve() for name in declared]
+    found = set()
+    for path in map(Path, paths):
+        real = path.resolve()
+        inner = real.relative_to(home) if real.is_relative_to(home) else Path(real.name)
+        foreign = any(real.is_relative_to(root) for root in ignored) or "site-packages" in real.parts
+        hidden = any(part.startswith(".") for part in real.parts)
+        if not (foreign or hidden or any(real.is_relative_to(entry) for entry in known)) and real.is_file():
+            found.add(inner.as_posix())
+    return tuple(sorted(found))

@@ -110,6 +110,48 @@ def sentence(result: click.testing.Result) -> str:
     return result.stderr
 
 
+# Files that a recipe reads ------------------------------------------------------------------------------------------
+
+READS = (
+    OWN.replace("def train", "files = ['rows.npy']\nROWS = np.load(HERE.with_name('rows.npy'))\n\ndef train")
+    .replace("return X, y", "return ROWS[X[:, 0]], y")
+    .replace("points, labels = model", "points, labels = model\n    X = ROWS[X[:, 0]]")
+)
+
+
+def test_a_changed_file_of_a_recipe_is_another_audit(audit: Run, tmp_path: Path) -> None:
+    rows, numbers = arrays_of()["X"], {"X": np.arange(120)[:, None], "y": np.arange(120) % 2}
+    np.save(tmp_path / "rows.npy", rows)
+    (tmp_path / "own.py").write_text(READS)
+    assert audit(data=numbers).exit_code == 0
+    assert len(log_of(tmp_path)) == 5
+    assert "rows.npy" not in (tmp_path / "run/metrics.json").read_text().partition('"notes"')[2]
+    before = contents(tmp_path / "run")
+    np.save(tmp_path / "rows.npy", rows + np.eye(120, 6, dtype=np.float32))
+    assert "the contents of rows.npy changed" in sentence(audit())
+    assert contents(tmp_path / "run") == before
+    np.save(tmp_path / "rows.npy", rows)
+    assert audit().exit_code == 0
+    assert len(log_of(tmp_path)) == 5
+    # One that is declared from now on is another audit, too, and one that is gone is named before any model.
+    (tmp_path / "own.py").write_text(READS.replace("['rows.npy']", "['rows.npy', 'own.txt']"))
+    assert "own.txt" in sentence(audit(folder="other"))
+    assert not (tmp_path / "other").exists()
+    (tmp_path / "own.txt").write_text("")
+    assert "own.txt" in sentence(audit())
+
+
+def test_a_file_that_is_read_and_not_declared_is_noted(audit: Run, tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", arrays_of()["X"])
+    (tmp_path / "own.py").write_text(READS.replace("files = ['rows.npy']", ""))
+    result = audit(data={"X": np.arange(120)[:, None], "y": np.arange(120) % 2})
+    assert result.exit_code == 0
+    notes = json.loads((tmp_path / "run/metrics.json").read_text())["notes"]
+    (note,) = (note for note in map(str, notes) if "declare" in note)
+    assert "rows.npy" in note
+    assert str(tmp_path) not in note
+
+
 # Arrays that nothing reads ------------------------------------------------------------------------------------------
 
 

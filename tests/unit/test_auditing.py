@@ -17,7 +17,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from rich.console import Console
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.compose import make_column_transformer
 from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 import plmia
@@ -318,6 +322,81 @@ def test_a_targets_model_can_be_given(tmp_path: Path) -> None:
     p = fitted.predict_proba(X.astype(np.float32))[np.arange(N), Y]
     assert ((store.read([0])[0, :, 0] > 0) == (p > 0.5)).all()
     assert len(store.finished()) == 9
+
+
+IDS = (20_000_000 + np.arange(N))[:, None]
+
+
+class ById(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Knows its members by their ids, in steps that differ from id to id; refuses what is no integer."""
+
+    def fit(self, X: Any, y: Any) -> ById:
+        assert X.dtype == np.int64
+        self.classes_, self.known_ = np.unique(y), dict(zip(X[:, 0].tolist(), y.tolist(), strict=True))
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        assert X.dtype == np.int64
+        p = np.full((len(X), 3), 0.2)
+        for row, key in zip(p, X[:, 0].tolist(), strict=True):
+            row[self.known_.get(key, key % 3)] += 0.2 + (key - 20_000_000) / 1000
+        return p / p.sum(axis=1, keepdims=True)
+
+
+def test_a_given_model_is_asked_for_x_as_it_was_given(tmp_path: Path) -> None:
+    members = np.arange(N) % 4 < 2
+    fitted = ById().fit(IDS[members], Y[members])
+    found = audit(ById(), tmp_path / "run", X=IDS, target=GivenTarget(members, model=fitted))
+    conf = plmia.SignalStore.open(tmp_path / "run/signals").signals().values[0]
+    assert len(np.unique(conf)) == N
+    assert found.metrics["about"]["audit"]["target"] != "trained"
+
+
+class Rounded(DecisionTreeClassifier):  # type: ignore[misc]
+    """Adds up to a little more than 1 at the first three points."""
+
+    def predict_proba(self, X: Any) -> Any:
+        p = super().predict_proba(X)
+        p[:3] *= 0.996
+        return p
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["trained", "given"])
+def test_renormalised_rows_are_counted_and_said(given: bool, tmp_path: Path) -> None:
+    members = np.arange(N) % 4 < 2
+    kind, rows = (Rounded(max_depth=3), 3 * 9)
+    target = None
+    if given:
+        kind, rows = DecisionTreeClassifier(max_depth=3), 3
+        target = GivenTarget(members, model=Rounded(max_depth=3).fit(X[members], Y[members]))
+    found = audit(kind, tmp_path / "run", target=target)
+    (note,) = (note for note in map(str, found.metrics["notes"]) if "renormalised" in note)
+    assert f"rows: {rows}, largest deviation: 0.004" in note
+    records = plmia.SignalStore.open(tmp_path / "run/signals").finished()
+    assert [records[model]["n_renormalised"] for model in range(3)] == ([3, 0, 0] if given else [3, 3, 3])
+    assert records[0]["sum_error"] == pytest.approx(0.004)
+
+
+def test_what_a_recipe_does_to_the_data_stands_in_the_notes(tmp_path: Path) -> None:
+    found = audit("mlp?epochs=1&widths=4", tmp_path / "run", X=IDS)
+    assert any("120 distinct values of column 0 become 61" in str(note) for note in found.metrics["notes"])
+
+
+def test_a_pandas_frame_is_audited_as_a_frame(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=["a", "b", "c", "d"])
+    chosen = make_column_transformer((StandardScaler(), ["a", "d"]))
+    members = np.arange(N) % 4 < 2
+    way = make_pipeline(chosen, DecisionTreeClassifier(max_depth=3))
+    target = GivenTarget(members, model=clone(way).fit(frame[members], Y[members]))
+    found = audit(way, tmp_path / "run", X=frame, target=target, engine=plmia.LocalProcesses(2))
+    array = audit(
+        make_pipeline(make_column_transformer((StandardScaler(), [0, 3])), DecisionTreeClassifier(max_depth=3)),
+        tmp_path / "array",
+        X=X,
+        target=GivenTarget(members, conf=plmia.SignalStore.open(tmp_path / "run/signals").signals().values[0]),
+    )
+    assert found.auc("rmia") == array.auc("rmia")
 
 
 def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:

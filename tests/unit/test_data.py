@@ -186,6 +186,69 @@ def test_features_that_no_float32_holds_are_refused() -> None:
     assert "point 6" in sentence(error)
 
 
+IDS = 20_000_000 + np.arange(8)
+
+
+@pytest.mark.parametrize(
+    ("column", "merged"),
+    [
+        (IDS, (8, 5)),
+        (IDS.astype(np.float64), (8, 5)),
+        (IDS.astype(np.uint64), (8, 5)),
+        (2**60 + np.arange(8), (8, 1)),
+        (1.7e9 + np.arange(8) / 7, (8, 1)),  # times in seconds
+        (IDS.astype(np.int32) % 1000, None),
+        (IDS.astype(np.float32), None),
+        (IDS % 200, None),
+        (np.random.default_rng(0).normal(size=8), None),
+    ],
+)
+def test_columns_whose_values_32_bits_merge_are_counted(column: Any, merged: tuple[int, int] | None) -> None:
+    data = LabelledData(np.stack([np.zeros(8, column.dtype), column], axis=1), Y)
+    assert data.merged_by_float32() == ([] if merged is None else [(1, *merged)])
+
+
+def test_many_floats_that_round_a_little_are_no_merged_column() -> None:
+    values = np.random.default_rng(0).random((200_000, 1))
+    assert len(np.unique(values.astype(np.float32))) < 200_000
+    assert LabelledData(values, np.arange(200_000) % 2).merged_by_float32() == []
+
+
+@pytest.mark.parametrize("names", [["id", "age", "weight"], [0, 1, 2]])
+def test_a_data_frame_is_given_on_as_a_data_frame(names: list[Any], tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    columns = [IDS, np.arange(8, dtype=np.int16), np.linspace(0, 1, 8, dtype=np.float32)]
+    frame = pandas.DataFrame(dict(zip(names, columns, strict=True)))
+    data = LabelledData(frame, Y)
+    assert data.X.dtype == np.float64
+    pandas.testing.assert_frame_equal(data.as_given(data.X), frame)
+    pandas.testing.assert_frame_equal(data.as_given(data.X[3:5]), frame[3:5].reset_index(drop=True))
+    data.save(tmp_path)
+    again = LabelledData.load(tmp_path)
+    pandas.testing.assert_frame_equal(again.as_given(again.X), frame)
+    # What noise makes of whole numbers is not cut off, and the names are part of the data.
+    assert (data.as_given(data.X + 0.25)[names[1]] == np.arange(8) + 0.25).all()
+    renamed = LabelledData(frame.rename(columns={names[0]: "other"}), Y)
+    assert len({again.digest, data.digest, renamed.digest, LabelledData(data.X, Y).digest}) == 3
+    LabelledData(data.X, Y).save(tmp_path)
+    assert LabelledData.load(tmp_path).columns is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"a": 2**60 + np.arange(8), "b": np.linspace(0, 1, 8)}, ["'a'", "int64", "digits"]),
+        ({("a", "x"): np.arange(8), ("b", "y"): np.arange(8)}, ["('a', 'x')"]),
+        ({"a": ["x"] * 8}, ["type", "numbers"]),
+    ],
+)
+def test_frames_that_no_array_holds_are_refused(columns: Any, words: list[str]) -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(DataError) as error:
+        LabelledData(pandas.DataFrame(columns), Y)
+    assert all(word in sentence(error) for word in words)
+
+
 @pytest.mark.parametrize("groups", [None, Y])
 @pytest.mark.parametrize("points", [X, np.asfortranarray(X), X.reshape(8, 3, 1) > 4])
 def test_saved_data_load_the_same_from_a_memory_map(tmp_path: Path, points: Any, groups: Any) -> None:

@@ -366,3 +366,18 @@ def test_training_imports_with_numpy_and_torch_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_done_to_the_data_is_said() -> None:
+    y = np.arange(40) % 2
+    (note,) = SMALL.notes(LabelledData(np.random.default_rng(0).normal(size=(40, 2)), y))
+    assert (note.code, note.severity) == ("recipe-preprocessing", "info")
+    assert "32-bit" in note.text
+    assert "standardises" in note.text
+    (note,) = replace(SMALL, standardise=False).notes(LabelledData(np.zeros((40, 4, 5), np.uint8), y))
+    assert "255" in note.text
+    assert "standardises" not in note.text
+    for dtype in (np.int64, np.float64):
+        (note,) = SMALL.notes(LabelledData((20_000_000 + np.arange(40, dtype=dtype))[:, None], y))
+        assert (note.code, note.severity) == ("recipe-preprocessing", "caution")
+        assert "40 distinct values of column 0 become 21" in note.text

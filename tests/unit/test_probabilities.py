@@ -74,6 +74,38 @@ def test_rounding_beyond_one_is_forgiven() -> None:
     np.testing.assert_array_equal(conf_from_answers(p, np.array([0, 1])).conf, found.conf)
 
 
+def test_rows_that_miss_one_by_rounding_are_renormalised_and_counted() -> None:
+    """GaussianNB in 32 bits: at a few records of large log-likelihoods tied classes get 1 each."""
+    p = np.tile([0.5, 0.3, 0.2], (200, 1))
+    p[1] *= 1 + 4e-3  # half precision
+    p[2] = [1.0, 1.0, 0.0]
+    p[3] = [0.0, 0.7, 0.7]
+    p[4] += 1e-9  # nothing that anybody would call a deviation
+    labels = np.zeros(200, int)
+    for found in (conf_from_probabilities(p, labels), conf_from_answers(p, labels)):
+        assert found.n_renormalised == 3
+        assert found.sum_error == pytest.approx(1.0)
+        assert found.n_clipped == 1
+        np.testing.assert_allclose(found.conf[[0, 1, 2]], [0.0, 0.0, 0.0], atol=1e-12)
+        # 0 becomes half of the smallest share, 1/2, that any row has once it adds up to 1.
+        np.testing.assert_allclose(found.conf[3], np.log(0.25), rtol=1e-12)
+    assert conf_from_probabilities(p[5:], labels[5:]).n_renormalised == 0
+
+
+@pytest.mark.parametrize(
+    "row",
+    [[0.0, 0.0], [0.1, 0.1], [0.9, 0.8]],
+    ids=["nothing", "less than any rounding", "too many rows"],
+)
+def test_what_rounding_does_not_explain_is_refused(row: list[float]) -> None:
+    p = np.full((100, 2), 0.5)
+    p[7 if sum(row) < 1 else slice(0, 6)] = row
+    with pytest.raises(RecipeError, match=f"add up to {sum(row):.4g}"):
+        conf_from_probabilities(p, np.zeros(100, int))
+    with pytest.raises(RecipeError, match=f"add up to {sum(row):.4g}"):
+        conf_from_answers(p, np.zeros(100, int))
+
+
 @pytest.mark.parametrize(
     ("p", "says"),
     [

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +258,144 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     for path in (tmp_path / "mine.py", tmp_path / "none.py", tmp_path / ("a" * 300 + ".py"), Path("a\0.py")):
         with pytest.raises(RecipeError, match="there is no Python file"):
             Function.from_file(path)
+
+
+# Files that it reads -------------------------------------------------------------------------------------------------
+
+READS = """
+from pathlib import Path
+import numpy as np
+
+HERE = Path(__file__).parent
+files = ["rows.npy", "more"]
+ROWS = np.load(HERE / "rows.npy")
+
+def train(X, y, seed):
+    return ROWS[X[:, 0]].mean() + len((HERE / "more" / "a.txt").read_text())
+
+def query(model, X, y):
+    return np.stack([ROWS[X[:, 0], 0] - model, model - ROWS[X[:, 0], 1]], axis=1)
+"""
+NUMBERS = LabelledData(np.arange(N)[:, None], np.arange(N) % 2)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Path:
+    """A recipe that reads a file and a folder, both declared."""
+    (tmp_path / "mine.py").write_text(READS)
+    np.save(tmp_path / "rows.npy", RNG.normal(size=(N, 2)))
+    (tmp_path / "more/inner").mkdir(parents=True)
+    (tmp_path / "more/a.txt").write_text("one")
+    (tmp_path / "more/inner/b.txt").write_text("two")
+    return tmp_path / "mine.py"
+
+
+CHANGES: dict[str, Callable[[Path], Any]] = {
+    "contents": lambda folder: np.save(folder / "rows.npy", np.zeros((N, 2))),
+    "in the folder": lambda folder: (folder / "more/a.txt").write_text("eno"),
+    "deep in the folder": lambda folder: (folder / "more/inner/b.txt").write_text("owt"),
+    "a new file": lambda folder: (folder / "more/c.txt").write_text(""),
+    "another name": lambda folder: (folder / "more/a.txt").rename(folder / "more/z.txt"),
+    "moved": lambda folder: (folder / "more/inner/b.txt").rename(folder / "more/b.txt"),
+    "gone from the folder": lambda folder: (folder / "more/inner/b.txt").unlink(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_declared_files_are_known_by_their_contents(change: Callable[[Path], Any], reader: Path) -> None:
+    first, again = Function.from_file(reader), Function.from_file(reader)
+    assert first == again
+    assert first.to_json() == again.to_json()
+    assert list(first.to_json()["files"]) == ["more", "rows.npy"]
+    os.utime(reader.with_name("rows.npy"), (1, 1))
+    assert Function.from_file(reader) == first
+    change(reader.parent)
+    assert Function.from_file(reader) != first
+
+
+def test_the_same_files_elsewhere_are_the_same_recipe(reader: Path, tmp_path: Path) -> None:
+    shutil.copytree(reader.parent, tmp_path / "copy")
+    assert Function.from_file(tmp_path / "copy/mine.py") == Function.from_file(reader)
+
+
+def test_functions_declare_files_too(reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(reader.parent)
+    first = Function.of(fit, logits, files=["rows.npy", Path("more")])
+    assert first == Function.of(fit, logits, files=["more", "rows.npy"])
+    assert first != Function.of(fit, logits)
+    np.save("rows.npy", np.zeros(3))
+    assert first != Function.of(fit, logits, files=["rows.npy", "more"])
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ('["rows.npy", "none.npy"]', r"none\.npy"),
+        ('"rows.npy"', "'rows.npy'.*list of paths"),
+        ("[3]", "holds 3"),
+        ('[""]', "holds ''"),
+        ("None", "None"),
+        (r'["a\0b"]', "mine.py"),
+    ],
+)
+def test_files_that_cannot_be_hashed_are_refused_before_training(files: str, says: str, reader: Path) -> None:
+    reader.write_text(READS.replace('["rows.npy", "more"]', files))
+    with pytest.raises(RecipeError, match=says) as error:
+        Function.from_file(reader)
+    assert "\n" not in str(error.value)
+
+
+def test_a_worker_keeps_the_digests_of_who_sent_it(reader: Path) -> None:
+    """It may lie where the files are others, or lie elsewhere: the digests were taken once."""
+    recipe = Function.from_file(reader)
+    (reader.parent / "more/a.txt").write_text("changed")
+    for sent in (recipe, Function.of(fit, logits, files=[reader.parent / "more"])):
+        arrived = ForkingPickler.loads(ForkingPickler.dumps(sent))
+        assert arrived == sent
+        assert arrived.to_json() == sent.to_json()
+    shutil.rmtree(reader.parent / "more")
+    assert ForkingPickler.loads(ForkingPickler.dumps(recipe)) == recipe
+
+
+@pytest.mark.parametrize(
+    ("files", "unseen"),
+    [
+        (["rows.npy", "more"], ()),
+        (["rows.npy"], ("more/a.txt",)),
+        (["more"], ("rows.npy",)),
+        ([], ("more/a.txt", "rows.npy")),
+    ],
+)
+def test_files_that_are_read_and_not_declared_are_seen(files: list[str], unseen: Any, reader: Path) -> None:
+    """At the top of the file and in its functions, here and in a worker."""
+    reader.write_text(READS.replace('["rows.npy", "more"]', str(files)))
+    recipe = Function.from_file(reader)
+    (trained,) = recipe.train(NUMBERS, MEMBERS[:1], [1], (View(),))
+    assert trained.undeclared == unseen
+    job = Job((0,), (5,), np.packbits(MEMBERS[:1], axis=1))
+    ((_, ((there,), _)),) = LocalProcesses(1).run(Work(NUMBERS, recipe, (View(),)), [job])
+    assert there.undeclared == unseen
+
+
+def test_what_is_written_or_belongs_to_packages_is_not_called_undeclared(reader: Path) -> None:
+    reader.write_text(
+        READS.replace("def train(", "import json.tool, plmia.theory\n\ndef train(").replace(
+            "    return ROWS[X[:, 0]].mean()",
+            "    from sklearn.datasets import load_wine\n    load_wine()\n"
+            "    (HERE / 'log').write_text('')\n    return ROWS[X[:, 0]].mean()",
+        )
+    )
+    (trained,) = Function.from_file(reader).train(NUMBERS, MEMBERS[:1], [1], (View(),))
+    assert trained.undeclared == ()
+
+
+def test_code_beside_the_file_is_not_declared_by_importing_it(reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (reader.parent / "helper_of_test.py").write_text("def double(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(reader.parent)
+    for line in ("from helper_of_test import double", "import helper_of_test"):
+        reader.write_text(f"{line}\n{READS}")
+        (trained,) = Function.from_file(reader).train(NUMBERS, MEMBERS[:1], [1], (View(),))
+        assert trained.undeclared == ("helper_of_test.py",)
+    reader.write_text(f"{line}\n{READS}".replace('"more"]', '"more", "helper_of_test.py"]'))
+    (trained,) = Function.from_file(reader).train(NUMBERS, MEMBERS[:1], [1], (View(),))
+    assert trained.undeclared == ()

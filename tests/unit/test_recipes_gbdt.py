@@ -179,3 +179,24 @@ def test_trees_that_diverge_have_no_confidence(monkeypatch: pytest.MonkeyPatch) 
     (trained,) = GBDT(library="xgboost").train(data, halves(data)[:1], [7], (View(),))
     assert trained.diverged
     assert "returned" in trained.trouble
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_trees_tell_eight_digit_ids_apart(dtype: Any) -> None:
+    """LightGBM itself would read integers as 32-bit floats, of which two ids share one."""
+    ids = 20_000_000 + np.arange(400) % 40
+    data = LabelledData(ids.astype(dtype)[:, None], ids % 2)
+    recipe = GBDT(rounds=60, learning_rate=0.5, subsample=1.0, depth=12)
+    (trained,) = recipe.train(data, np.ones((1, 400), bool), [0], (View(),))
+    assert trained.train_accuracy == 1
+    assert recipe.notes(data) == []
+
+
+def test_what_is_done_to_the_data_is_said() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 4, 5)).astype(np.uint8)
+    (note,) = SMALL.notes(LabelledData(images, np.arange(40) % 2))
+    assert (note.code, note.severity) == ("recipe-preprocessing", "info")
+    ids = LabelledData((20_000_000 + np.arange(40))[:, None], np.arange(40) % 2)
+    (note,) = GBDT(library="xgboost").notes(ids)
+    assert (note.code, note.severity) == ("recipe-preprocessing", "caution")
+    assert "40 distinct values of column 0 become 21" in note.text

@@ -7,11 +7,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.datasets import load_digits
 from sklearn.ensemble import BaggingClassifier, RandomForestClassifier, VotingClassifier
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.naive_bayes import GaussianNB
@@ -22,10 +23,12 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
 from plmia.data import LabelledData
+from plmia.engines import LocalProcesses
 from plmia.errors import RecipeError
 from plmia.recipes.named import parse_recipe
 from plmia.recipes.scikit import Sklearn
 from plmia.recipes.views import View
+from plmia.training import Job, Work, shared_data
 
 N = 90
 X = np.random.default_rng(0).normal(np.arange(N)[:, None] % 3, 1.0, (N, 4))
@@ -120,6 +123,154 @@ def test_a_model_that_answers_no_numbers_has_diverged() -> None:
     (trained,) = Sklearn(Diverged()).train(DATA, BOTH[:1], [0], (View(),))
     assert trained.diverged
     assert "predict_proba returned" in trained.trouble
+
+
+# X as it was given ---------------------------------------------------------------------------------------------------
+
+
+class Recorder(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Notes what it gets; its answers differ where first values do."""
+
+    seen: ClassVar[list[Any]] = []
+
+    def fit(self, X: Any, y: Any) -> Recorder:
+        self.classes_ = np.unique(y)
+        self.seen.append(X)
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        self.seen.append(X)
+        X = np.asarray(X)
+        # Distinct values stay apart: half of the share of points whose first value is smaller.
+        first = X.reshape(len(X), -1)[:, 0]
+        share = (1 + np.searchsorted(np.unique(first), first)) / (2 + len(np.unique(first))) / 2
+        return np.stack([share, 1 - share], axis=1)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    found: list[Any] = []
+    monkeypatch.setattr(Recorder, "seen", found)
+    return found
+
+
+HALF = np.arange(40) % 4 < 2
+GIVEN = {
+    "ids as int64": (20_000_000 + np.arange(40))[:, None],
+    "ids as float64": (20_000_000.0 + np.arange(40))[:, None],
+    "floats of 32 bits": np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32),
+    "bool": np.random.default_rng(0).random((40, 3)) < 0.5,
+    "grey images": np.random.default_rng(0).integers(0, 256, (40, 4, 5)).astype(np.uint8),
+    "colour images": np.random.default_rng(0).integers(0, 256, (40, 4, 5, 3)).astype(np.uint8),
+}
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+@pytest.mark.parametrize("wrap", [lambda r: r, lambda r: make_pipeline(FunctionTransformer(), r)], ids=["bare", "pipe"])
+def test_an_estimator_gets_x_as_it_was_given(given: Any, wrap: Any, seen: list[Any]) -> None:
+    data = LabelledData(given, np.arange(40) % 2)
+    recipe = Sklearn(wrap(Recorder()))
+    recipe.train(data, HALF[None], [0], (View(),))
+    Sklearn.query(wrap(Recorder()).fit(given[HALF], data.y[HALF]), data, HALF, (View(),))
+    assert len(seen) == 4
+    for got, expected in zip(seen, [given[HALF], given, given[HALF], given], strict=True):
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(got, expected)
+    assert recipe.notes(data) == []
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_forty_eight_digit_ids_are_forty_values(dtype: Any, seen: list[Any]) -> None:
+    data = LabelledData((20_000_000 + np.arange(40, dtype=dtype))[:, None], np.arange(40) % 2)
+    assert len(np.unique(data.X.astype(np.float32))) == 21
+    (trained,) = Sklearn(Recorder()).train(data, HALF[None], [0], (View(),))
+    assert len(np.unique(np.abs(trained.conf))) == 40
+    fitted = Recorder().fit(data.X[HALF], data.y[HALF])  # elsewhere
+    np.testing.assert_array_equal(Sklearn.query(fitted, data, HALF, (View(),)).conf, trained.conf)
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+def test_workers_get_x_as_it_was_given(given: Any, seen: list[Any], tmp_path: Path) -> None:
+    """What a worker does with the folder that processes share, done here."""
+    data = LabelledData(given, np.arange(40) % 2)
+    job = Job((0,), (5,), np.packbits(HALF[None], axis=1))
+    with shared_data(data, tmp_path, LocalProcesses(1)) as shared:
+        assert isinstance(shared, Path)
+        Work(shared, Sklearn(Recorder()), (View(),))(job)
+    for got, expected in zip(seen, [given[HALF], given], strict=True):
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    "template", [DecisionTreeClassifier(), make_pipeline(StandardScaler(), LogisticRegression(max_iter=20))]
+)
+def test_images_are_flattened_for_what_takes_tables_and_that_is_said(template: Any) -> None:
+    images = GIVEN["colour images"]
+    data = LabelledData(images, np.arange(40) % 2)
+    flat = LabelledData(images.reshape(40, -1), data.y)
+    conf = [Sklearn(template).train(d, HALF[None], [0], (View(),))[0].conf for d in (data, flat)]
+    np.testing.assert_array_equal(*conf)
+    fitted = clone(template).fit(flat.X[HALF], data.y[HALF])  # undivided, on the scale of the references
+    np.testing.assert_array_equal(*(Sklearn.query(fitted, d, HALF, (View(),)).conf for d in (data, flat)))
+    (note,) = Sklearn(template).notes(data)
+    assert (note.code, note.severity) == ("recipe-preprocessing", "info")
+    assert "60 features" in note.text
+    assert Sklearn(template).notes(flat) == []
+
+
+def test_what_refuses_images_says_how_to_flatten_them() -> None:
+    data = LabelledData(GIVEN["grey images"], np.arange(40) % 2)
+    with pytest.raises(RecipeError, match=r"\(20, 4, 5\).*reshape"):
+        Sklearn(make_pipeline(FunctionTransformer(), GaussianNB())).train(data, HALF[None], [0], (View(),))
+
+
+def test_a_model_that_changes_x_changes_it_for_itself() -> None:
+    table = GIVEN["floats of 32 bits"].astype(np.float64)
+    data = LabelledData(table.copy(), np.arange(40) % 2)
+    changing = make_pipeline(StandardScaler(copy=False), GaussianNB())
+    first, second = Sklearn(changing).train(data, np.stack([HALF, HALF]), [0, 0], (View(), View(scale=0.1)))
+    np.testing.assert_array_equal(data.X, table)
+    np.testing.assert_array_equal(first.conf, second.conf)
+
+
+def test_a_frame_reaches_the_estimator_as_a_frame(seen: list[Any]) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"id": 20_000_000 + np.arange(40), "weight": np.linspace(0, 1, 40)})
+    Sklearn(Recorder()).train(LabelledData(frame, np.arange(40) % 2), HALF[None], [0], (View(),))
+    for got, expected in zip(seen, [frame[HALF], frame], strict=True):
+        pandas.testing.assert_frame_equal(got, expected.reset_index(drop=True))
+
+
+def test_noise_keeps_whole_numbers_apart(seen: list[Any]) -> None:
+    data = LabelledData(GIVEN["ids as int64"], np.arange(40) % 2)
+    Sklearn(Recorder()).train(data, HALF[None], [0], (View(), View(scale=0.1)))
+    assert seen[2].dtype == np.float64
+    assert len(np.unique(seen[2])) == 40
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_naive_bayes_on_digits_is_audited(dtype: Any) -> None:
+    """In 32 bits its log-likelihoods of 1e10 leave probabilities that add up to 2 at a record or two."""
+    digits, y = load_digits(return_X_y=True)
+    data = LabelledData(digits.astype(dtype), y)
+    members = np.random.default_rng(0).random((40, len(y))) < 0.5
+    trained = Sklearn(GaussianNB()).train(data, members, range(40), (View(),))
+    assert not any(model.diverged for model in trained)
+    assert any(model.n_renormalised for model in trained) == (dtype == np.float32)
+    assert all((model.sum_error > 0) == (model.n_renormalised > 0) for model in trained)
+
+
+def test_declared_files_are_part_of_what_is_trained(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("1")
+    first, again = (Sklearn(GaussianNB(), files=[file]) for _ in range(2))
+    assert first == again
+    assert first != Sklearn(GaussianNB())
+    file.write_text("2")
+    assert Sklearn(GaussianNB(), files=[file]) != first
+    with pytest.raises(RecipeError, match=r"none\.csv"):
+        Sklearn(GaussianNB(), files=[tmp_path / "none.csv"])
 
 
 def test_weights_are_not_kept() -> None:

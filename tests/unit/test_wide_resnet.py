@@ -266,3 +266,12 @@ def test_lack_of_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         TrainingError, match=r"one model \(CUDA out of memory. Tried to allocate 1 GiB\): take a smaller"
     ):
         TINY.train(pictures(), first_half(pictures()), [0], [View()])
+
+
+def test_what_is_done_to_the_data_is_said() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8)).astype(np.uint8)
+    (note,) = WideResNet().notes(LabelledData(images, np.arange(40) % 2))
+    assert (note.code, note.severity) == ("recipe-preprocessing", "info")
+    deep = 2**30 + images.astype(np.int64)  # 16-bit images and the like are whole in 32-bit floats, these are not
+    (note,) = WideResNet().notes(LabelledData(deep, np.arange(40) % 2))
+    assert note.severity == "caution"

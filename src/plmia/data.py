@@ -139,6 +139,7 @@ class LabelledData:
             raise DataError(f"X at point {point} is too large for a 32-bit float: scale the features")
         return features
 
+    @cached_property
     def merged_by_float32(self) -> list[tuple[int, int, int]]:
         """Columns of which 32-bit floats merge distinct values: their number, distinct values before, and after.
 
@@ -179,13 +180,13 @@ class LabelledData:
     @classmethod
     def load(cls, folder: Path) -> LabelledData:
         """Read what `save` wrote, mapped into memory, so that processes that load the same folder share its pages."""
-        groups, columns = folder / "groups.npy", folder / "columns.npy"
+        X, groups, columns = load_npy(folder / "X.npy"), folder / "groups.npy", folder / "columns.npy"
         return cls(
-            load_npy(folder / "X.npy"),
+            X,
             load_npy(folder / "y.npy"),
             load_npy(groups) if groups.exists() else None,
             folder.name,
-            tuple((json.loads(name), str(kind)) for name, kind in load_npy(columns)) if columns.exists() else None,
+            _load_columns(columns, X.shape) if columns.exists() else None,
         )
 
 
@@ -203,7 +204,10 @@ def _as_array(name: str, values: Any) -> Array:
         raise DataError(f"{name} is not an array ({error}): give rows of equal length") from error
     # Foreign byte order and extended floats are read, but not kept: neither is the same on every machine.
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        return array.astype(np.float64)
+        doubles = array.astype(np.float64)
+        if not ((doubles == array) | np.isnan(array)).all():
+            raise DataError(f"{name} has type {array.dtype}, of which 64-bit floats lose digits: round it to float64")
+        return doubles
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -225,6 +229,18 @@ def _columns(frame: Any) -> tuple[tuple[str | int, str], ...]:
                 "give columns of one type"
             )
     return tuple((name, str(kind)) for name, kind in zip(names, frame.dtypes, strict=True))
+
+
+def _load_columns(path: Path, shape: tuple[int, ...]) -> tuple[tuple[str | int, str], ...]:
+    """Read what `LabelledData.save` wrote of a frame's columns."""
+    try:
+        columns = tuple((json.loads(name), str(kind)) for name, kind in load_npy(path))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path} is damaged ({error}): write it again") from error
+    names = [name for name, _ in columns if isinstance(name, str | int)]
+    if shape[1:] != (len(columns),) or len(set(names)) < len(columns):
+        raise DataError(f"{path} names {len(set(names))} columns, X has shape {shape}: write it again")
+    return columns
 
 
 def _checked_points(values: Any) -> Array:

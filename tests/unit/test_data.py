@@ -205,13 +205,13 @@ IDS = 20_000_000 + np.arange(8)
 )
 def test_columns_whose_values_32_bits_merge_are_counted(column: Any, merged: tuple[int, int] | None) -> None:
     data = LabelledData(np.stack([np.zeros(8, column.dtype), column], axis=1), Y)
-    assert data.merged_by_float32() == ([] if merged is None else [(1, *merged)])
+    assert data.merged_by_float32 == ([] if merged is None else [(1, *merged)])
 
 
 def test_many_floats_that_round_a_little_are_no_merged_column() -> None:
     values = np.random.default_rng(0).random((200_000, 1))
     assert len(np.unique(values.astype(np.float32))) < 200_000
-    assert LabelledData(values, np.arange(200_000) % 2).merged_by_float32() == []
+    assert LabelledData(values, np.arange(200_000) % 2).merged_by_float32 == []
 
 
 @pytest.mark.parametrize("names", [["id", "age", "weight"], [0, 1, 2]])
@@ -448,3 +448,33 @@ def test_the_training_path_imports_with_numpy_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_extended_floats_are_never_rounded_silently() -> None:
+    wide = X.astype(np.longdouble)
+    if wide.dtype.itemsize == 8:
+        pytest.skip("no wider floats here")
+    assert LabelledData(wide, Y).X.dtype == np.float64
+    wide[3, 0] += np.longdouble(2) ** -60
+    with pytest.raises(DataError) as error:
+        LabelledData(wide, Y)
+    assert "64-bit" in sentence(error)
+
+
+@pytest.mark.parametrize(
+    "columns", [np.arange(6), np.array([["{", "int64"]] * 3), np.array([['"a"', "f4"]]), np.array([["[1]", "f4"]] * 3)]
+)
+def test_damaged_columns_are_named(columns: Any, tmp_path: Path) -> None:
+    LabelledData(X, Y).save(tmp_path)
+    np.save(tmp_path / "columns.npy", columns)
+    with pytest.raises(DataError) as error:
+        LabelledData.load(tmp_path)
+    assert "columns.npy" in sentence(error)
+
+
+def test_whole_numbers_of_pandas_stay_what_they_are(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": pandas.array(IDS, dtype="Int64")})
+    LabelledData(frame, Y).save(tmp_path)
+    again = LabelledData.load(tmp_path)
+    pandas.testing.assert_frame_equal(again.as_given(again.X), frame)

@@ -399,3 +399,25 @@ def test_code_beside_the_file_is_not_declared_by_importing_it(reader: Path, monk
     reader.write_text(f"{line}\n{READS}".replace('"more"]', '"more", "helper_of_test.py"]'))
     (trained,) = Function.from_file(reader).train(NUMBERS, MEMBERS[:1], [1], (View(),))
     assert trained.undeclared == ()
+
+
+def test_where_absolute_paths_lead_is_nobodys_business(reader: Path, tmp_path: Path) -> None:
+    recipe = Function.of(fit, logits, files=[reader.with_name("rows.npy")])
+    assert list(recipe.to_json()["files"]) == ["rows.npy"]
+    (tmp_path / "copy").mkdir()
+    shutil.copy(reader.with_name("rows.npy"), tmp_path / "copy/rows.npy")
+    assert Function.of(fit, logits, files=[tmp_path / "copy/rows.npy"]) == recipe
+    with pytest.raises(RecipeError, match=r"two files called rows\.npy"):
+        Function.of(fit, logits, files=[reader.with_name("rows.npy"), tmp_path / "copy/rows.npy"])
+
+
+def test_a_file_of_the_same_name_elsewhere_is_not_the_declared_one(
+    reader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Declared beside the Python file, read from the working folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    np.save("rows.npy", np.load(reader.with_name("rows.npy")))
+    reader.write_text(READS.replace('np.load(HERE / "rows.npy")', 'np.load("rows.npy")'))
+    (trained,) = Function.from_file(reader).train(NUMBERS, MEMBERS[:1], [1], (View(),))
+    assert trained.undeclared == ("here/rows.npy",)

@@ -10,8 +10,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from plmia.errors import RecipeError
@@ -19,8 +20,28 @@ from plmia.errors import RecipeError
 _opened = threading.local()
 
 
-def file_digests(files: Any, base: Path, where: str) -> dict[str, str]:
-    """SHA-256 of the contents of each declared file or folder, by its name as declared.
+@dataclass(frozen=True)
+class DeclaredFile:
+    """A file or folder that a recipe reads.
+
+    Parameters
+    ----------
+    name : str
+        As it was declared; of an absolute path only the last part, since where files lie does not decide what is
+        trained.
+    path : str
+        Where it lay when it was hashed.
+    digest : str
+        SHA-256 of its contents.
+    """
+
+    name: str
+    path: str
+    digest: str
+
+
+def declared_files(files: Any, base: Path, where: str) -> tuple[DeclaredFile, ...]:
+    """Hash the contents of declared files and folders.
 
     Parameters
     ----------
@@ -33,12 +54,22 @@ def file_digests(files: Any, base: Path, where: str) -> dict[str, str]:
     """
     if isinstance(files, str | bytes | Path) or not isinstance(files, Iterable):
         raise RecipeError(f"{where} is {files!r}: give a list of paths, such as ['texts.npy']")
-    found = {}
+    found: dict[str, DeclaredFile] = {}
     for file in files:
         if not isinstance(file, str | Path) or not str(file):
             raise RecipeError(f"{where} holds {file!r}: give paths, such as 'texts.npy'")
-        found[Path(file).as_posix()] = _digest(base / file, f"{file} of {where}")
-    return dict(sorted(found.items()))
+        name = Path(file).name if Path(file).is_absolute() else Path(file).as_posix()
+        if name in found:
+            raise RecipeError(f"{where} holds two files called {name}: give each once, by relative paths")
+        path = (base / file).absolute()
+        found[name] = DeclaredFile(name, str(path), _digest(path, f"{name} of {where}"))
+    return tuple(found[name] for name in sorted(found))
+
+
+def files_json(files: Iterable[DeclaredFile]) -> dict[str, dict[str, str]]:
+    """Part of a recipe's JSON: digests by name, if there are files."""
+    digests = {file.name: file.digest for file in files}
+    return {"files": digests} if digests else {}
 
 
 def _digest(path: Path, what: str) -> str:
@@ -91,18 +122,24 @@ def _note_read(event: str, arguments: tuple[Any, ...]) -> None:
         path, flags = os.fsdecode(arguments[0]), arguments[2]
         reads = not isinstance(flags, int) or flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) == 0
         if reads and not path.endswith((".py", ".pyc")):
-            paths.add(str(Path(path).absolute()))
+            with contextlib.suppress(OSError):  # of a working folder that is gone; the user's code must go on
+                paths.add(str(Path(path).absolute()))
 
 
 def imported_files(module: ModuleType) -> set[str]:
     """Absolute paths of the files of all modules that a module's names come from."""
-    values = [value for name, value in vars(module).items() if not name.startswith("__")]
-    names = {v.__name__ if isinstance(v, ModuleType) else getattr(v, "__module__", None) for v in values}
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in names if isinstance(name, str)}
-    return {str(Path(file).absolute()) for file in files if isinstance(file, str)} - {module.__file__}
+    found = set()
+    for value in vars(module).values():
+        home = value if isinstance(value, ModuleType) else None
+        if isinstance(value, type | FunctionType):
+            home = sys.modules.get(value.__module__)
+        file = getattr(home, "__file__", None)
+        if isinstance(file, str) and home is not module:
+            found.add(str(Path(file).absolute()))
+    return found
 
 
-def undeclared(paths: Iterable[str], declared: Iterable[str], base: Path) -> tuple[str, ...]:
+def undeclared(paths: Iterable[str], declared: Iterable[DeclaredFile], base: Path) -> tuple[str, ...]:
     """Files among ``paths`` that a recipe read and did not declare: relative to ``base``, or by their names alone.
 
     Not told are Python's own files and packages, plmia's, the system's, hidden ones, and temporary ones unless the
@@ -114,13 +151,13 @@ def undeclared(paths: Iterable[str], declared: Iterable[str], base: Path) -> tup
     if not home.is_relative_to(temporary):
         roots.append(str(temporary))
     ignored = [Path(root).resolve() for root in roots]
-    known = [(home / name).resolve() for name in declared]
+    known = [Path(file.path).resolve() for file in declared]
     found = set()
     for path in map(Path, paths):
         real = path.resolve()
-        inner = real.relative_to(home) if real.is_relative_to(home) else Path(real.name)
+        inside = real.relative_to(home) if real.is_relative_to(home) else real
         foreign = any(real.is_relative_to(root) for root in ignored) or "site-packages" in real.parts
-        hidden = any(part.startswith(".") for part in real.parts)
+        hidden = any(part.startswith(".") for part in inside.parts)
         if not (foreign or hidden or any(real.is_relative_to(entry) for entry in known)) and real.is_file():
-            found.add(inner.as_posix())
+            found.add(real.name if inside.is_absolute() else inside.as_posix())
     return tuple(sorted(found))

@@ -15,7 +15,7 @@ import numpy as np
 from plmia.data import LabelledData
 from plmia.errors import RecipeError
 from plmia.notes import Note
-from plmia.recipes.files import file_digests, imported_files, noting_reads, undeclared
+from plmia.recipes.files import DeclaredFile, declared_files, files_json, imported_files, noting_reads, undeclared
 from plmia.recipes.probabilities import conf_from_answers, trained_by_answers
 from plmia.recipes.recipe import BoolArray, Trained, stable_text
 from plmia.recipes.views import View
@@ -38,8 +38,8 @@ class Function:
         The file both come from.
     text : bytes, optional
         What stood in it.
-    files : dict
-        SHA-256 of each file or folder that the functions read, by its name; see `plmia.recipes.files.file_digests`.
+    files : tuple of DeclaredFile
+        Files and folders that the functions read, with their digests; see `plmia.recipes.files.declared_files`.
     reads : frozenset of str
         Paths of files that it read and of modules that it imports, as far as that was seen in this process.
     """
@@ -49,7 +49,7 @@ class Function:
     key: str
     file: str | None = None
     text: bytes | None = field(default=None, repr=False)
-    files: dict[str, str] = field(default_factory=dict)
+    files: tuple[DeclaredFile, ...] = ()
     reads: frozenset[str] = field(default=frozenset(), repr=False)
     name: ClassVar[str] = "function"
     stack: ClassVar[int] = 1
@@ -78,7 +78,7 @@ class Function:
             for function in (train, query):
                 _add_sources(function, sources)
             key = hashlib.sha256("\n".join(sources.values()).encode()).hexdigest()
-        return cls(train, query, key, files=file_digests(files, Path(), "files"))
+        return cls(train, query, key, files=declared_files(files, Path(), "files"))
 
     @classmethod
     def from_file(cls, path: Path) -> Function:
@@ -89,8 +89,8 @@ class Function:
         return cls._from_text(read_user_file(path, RecipeError), path.resolve())
 
     @classmethod
-    def _from_text(cls, text: bytes, path: Path, files: dict[str, str] | None = None) -> Function:
-        """Run the text; ``files`` are digests that were taken before, in another process."""
+    def _from_text(cls, text: bytes, path: Path, files: tuple[DeclaredFile, ...] | None = None) -> Function:
+        """Run the text; ``files`` were hashed before, in another process."""
         with noting_reads() as reads:
             module = run_user_text(text, path, RecipeError)
         for name in ("train", "query"):
@@ -99,7 +99,7 @@ class Function:
                     f"{path} defines no function {name!r}: it needs train(X, y, seed) and query(model, X, y)"
                 )
         if files is None:
-            files = file_digests(getattr(module, "files", ()), path.parent, f"`files` in {path.name}")
+            files = declared_files(getattr(module, "files", ()), path.parent, f"`files` in {path.name}")
         key = hashlib.sha256(text).hexdigest()
         return cls(module.train, module.query, key, str(path), text, files, frozenset(reads | imported_files(module)))
 
@@ -117,7 +117,7 @@ class Function:
 
     def to_json(self) -> dict[str, Any]:
         """Key, and digests of the declared files."""
-        return {"recipe": self.name, "key": self.key} | ({"files": self.files} if self.files else {})
+        return {"recipe": self.name, "key": self.key} | files_json(self.files)
 
     def check(self, data: LabelledData) -> None:
         """Any data will do."""

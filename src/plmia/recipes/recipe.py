@@ -147,7 +147,7 @@ def float32_notes(recipe: str, steps: Sequence[str], data: LabelledData) -> list
         The data.
     """
     how = " and ".join([", ".join(steps[:-1]), steps[-1]] if len(steps) > 1 else steps)
-    merged = data.merged_by_float32()
+    merged = data.merged_by_float32
     if not merged:
         return [Note("recipe-preprocessing", "info", f"the recipe {recipe} {how}")]
     column, before, after = merged[0]

@@ -17,7 +17,7 @@ import numpy as np
 from plmia.data import Array, LabelledData
 from plmia.errors import RecipeError
 from plmia.notes import Note
-from plmia.recipes.files import file_digests
+from plmia.recipes.files import DeclaredFile, declared_files, files_json
 from plmia.recipes.probabilities import conf_from_probabilities, trained_by_answers
 from plmia.recipes.recipe import BoolArray, Trained, stable_text
 from plmia.recipes.views import View
@@ -42,7 +42,7 @@ class Sklearn:
 
     template: Any
     files: Sequence[str | Path] = ()
-    digests: dict[str, str] = field(init=False, repr=False)
+    declared: tuple[DeclaredFile, ...] = field(init=False, repr=False)
     name: ClassVar[str] = "sklearn"
     stack: ClassVar[int] = 1
     keeps_weights: ClassVar[bool] = False
@@ -55,8 +55,8 @@ class Sklearn:
                 f"{type(self.template).__name__} lacks {' and '.join(missing)}: "
                 "give a classifier that answers probabilities (SVC: probability=True), or use the recipe `function`"
             )
-        # Once: a worker, where the files may lie elsewhere, gets the digests with the recipe.
-        object.__setattr__(self, "digests", file_digests(self.files, Path(), "files"))
+        # Once: a worker, where the files may be others, gets the digests with the recipe.
+        object.__setattr__(self, "declared", declared_files(self.files, Path(), "files"))
 
     @classmethod
     def named(cls, name: str, params: dict[str, Any]) -> Sklearn:
@@ -98,7 +98,7 @@ class Sklearn:
         kinds = {type(value) for value in [self.template, *params.values()] if hasattr(value, "get_params")}
         sources = {_name(kind): _source_digest(kind, remedy) for kind in kinds if _is_own(kind)}
         about = {"recipe": self.name, "class": _name(type(self.template)), "params": texts}
-        return about | ({"sources": sources} if sources else {}) | ({"files": self.digests} if self.digests else {})
+        return about | ({"sources": sources} if sources else {}) | files_json(self.declared)
 
     def check(self, data: LabelledData) -> None:
         """Any numeric data will do."""

@@ -184,9 +184,13 @@ class AuditPlan:
         """Say what rounding did to the answers and which files were read, by the records of the trained models."""
         return [*rounding_notes(records), *undeclared_notes(records)]
 
+    def warnings(self) -> list[Note]:
+        """Notes that may change a user's mind before training: all but how a recipe prepares the data."""
+        return [note for note in self.notes() if (note.code, note.severity) != ("recipe-preprocessing", "info")]
+
     def notes(self) -> list[Note]:
-        """What an auditor must know before training."""
-        found = self.recipe.notes(self.data)
+        """What an auditor must know, as far as it is known before training."""
+        found = [*self.recipe.notes(self.data)]
         if copies := self.design.split_duplicates(self.data):
             # Few copies blur little; many hide members among their copies.
             many = copies > MANY_COPIES * self.data.n_points
@@ -459,7 +463,7 @@ def audit(
         design,
         may_skip=attacks is None,
     )
-    for note in plan.notes():
+    for note in plan.warnings():
         warnings.warn(note.text, stacklevel=2)
     where = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="plmia-"))
     return run_audit(plan, where, engine or default_engine(recipe), show_records=show_records)

@@ -328,10 +328,10 @@ def undeclared_notes(records: Collection[Mapping[str, Any]]) -> list[Note]:
         return []
     told = ", ".join(names[:_MOST_NAMES]) + f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
     text = (
-        f"training read files that the recipe does not declare ({told}): finished models would be reused after these "
-        "change. List those that decide what is trained in `files`"
+        f"Training read files that the recipe does not declare ({told}), so models of an earlier version of them may "
+        "have been reused. List those that decide what is trained in `files`"
     )
-    return [Note("undeclared-files", "info", text)]
+    return [Note("undeclared-files", "caution", text)]
 
 
 def weights_file(folder: Path, model: int) -> Path:

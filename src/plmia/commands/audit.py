@@ -186,7 +186,7 @@ def perform(
 ) -> None:
     """Run the audit, show progress, print the result."""
     console = None if quiet else stderr()
-    _say(console, [note.text for note in (*notes, *plan.notes())])
+    _say(console, [note.text for note in (*notes, *plan.warnings())])
     _say(console, open_store(plan, folder).problems())
     with Meter("training", plan.references + 1, console) as meter:
         accuracies = _Accuracies(meter)

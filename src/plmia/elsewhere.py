@@ -57,7 +57,9 @@ def train_stacks(
     design = audit_design(data.n_points, references, np.random.default_rng(seed), data.groups)
     design.require_classes(data.y)
     key = store_key(audit_about(data, recipe, views, seed), design, [str(v) for v in views], data.y)
-    done = {model for stack in read_stacks(folder, key=key) for model in stack.models} if folder.exists() else set()
+    # A first stack that was interrupted, or is being written by another process, is not finished.
+    begun = any(folder.glob("stack-*.json"))
+    done = {model for stack in read_stacks(folder, key=key) for model in stack.models} if begun else set()
     wanted = [model for model in models or range(design.n_models) if model not in done]
     size = at_once or recipe.stack
     for start in range(0, len(wanted), size):

@@ -38,10 +38,10 @@ def main(folder: Path, name: str, runs: Path = RUNS) -> int:
     names = [known for known, whole in WHOLE.items() if whole.recipe.startswith("mlp")]
     if name not in names:
         raise RecipeError(f"there are no perceptrons called {name}: there are {', '.join(names)}")
-    file = WHOLE[name].file_in(folder)
-    if file is None:
-        raise DataError(f"there is no {' or '.join(WHOLE[name].files)} in {folder}: name the folder of the data sets")
-    data = read_whole(file)
+    files = WHOLE[name].files_in(folder)
+    if not files:
+        raise DataError(f"there is no {WHOLE[name].wanted} in {folder}: name the folder of the data sets")
+    data = read_whole(*files)
     for text in recipes(name):
         run = runs / re.sub(r"[^a-z0-9]+", "-", f"pilot-{name}-{text}")
         about = about_store(train_store(name, data, text, REFERENCES, run, 0, stderr()))

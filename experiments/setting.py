@@ -294,7 +294,8 @@ def train_store(
     """Train a target and its references, those of them that the folder lacks."""
     recipe = parse_recipe(text)
     # Networks for images see the paper's 18 views.
-    views = parse_views("rmia18") if data.is_images and name.startswith("cifar10_wrn") else views_for(recipe, data)
+    is_network = data.is_images and name.startswith(("cifar10_wrn", "cifar100_wrn"))
+    views = parse_views("rmia18") if is_network else views_for(recipe, data)
     plan = AuditPlan(data, recipe, references, views, Setup(seed=seed), (), may_skip=True)
     with Meter(f"training {text}", plan.references + 1, console) as meter:
         return train_run(plan, folder, default_engine(recipe), lambda _model, _trained: meter.tick(), meter.skip)

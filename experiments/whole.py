@@ -10,6 +10,7 @@ then 1. Training goes on where it was interrupted; the Wide-ResNets come last an
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from importlib import import_module
@@ -38,8 +39,8 @@ class Whole:
     ----------
     data : str
         Name of the data set.
-    files : tuple of str
-        Where it may lie; the first of these that there is, is read.
+    files : tuple of str, or of tuples of str
+        Alternatives; the first one of which the folder has all files is read. Files of a tuple are joined in order.
     recipe : str
         How models are trained.
     references : int
@@ -51,7 +52,7 @@ class Whole:
     """
 
     data: str
-    files: tuple[str, ...]
+    files: tuple[str | tuple[str, ...], ...]
     recipe: str
     references: int
     first_target: int = 43
@@ -61,13 +62,26 @@ class Whole:
         """What stands in NAME.json."""
         return {"data": self.data, "first_target": self.first_target, "leave_out": list(self.leave_out)}
 
-    def file_in(self, folder: Path) -> Path | None:
-        """Where a folder has the data, if it has."""
-        return next((folder / name for name in self.files if (folder / name).exists()), None)
+    @property
+    def alternatives(self) -> list[tuple[str, ...]]:
+        """Names of the files of each alternative."""
+        return [(names,) if isinstance(names, str) else names for names in self.files]
+
+    @property
+    def wanted(self) -> str:
+        """The alternatives, for messages."""
+        return " or ".join(" with ".join(names) for names in self.alternatives)
+
+    def files_in(self, folder: Path) -> list[Path]:
+        """Return the files in which a folder has the data; none if it lacks them."""
+        found = [[folder / name for name in names] for names in self.alternatives]
+        return next((paths for paths in found if all(path.exists() for path in paths)), [])
 
 
 # The committed signals are of images kept as JPEG; the archive of the authors gives nearly the same images.
 CIFAR = ("cifar10_jpg_train.npz", "cifar-10-binary.tar.gz")
+# Without loss in either form: the same images.
+CIFAR100 = (("cifar100_webp_train_0.npz", "cifar100_webp_train_1.npz"), "cifar-100-binary.tar.gz")
 LONG = "mlp?epochs={}&schedule=cosine"
 WHOLE = (
     {
@@ -88,31 +102,46 @@ WHOLE = (
     | {
         "cifar10_wrn": Whole("CIFAR-10", CIFAR, "wide-resnet?epochs=50&augment=true", 130, 71),
         "cifar10_wrn_plain": Whole("CIFAR-10, no augmentation", CIFAR, "wide-resnet", 46, 34, (0,)),
+        # Only model 0 was looked at.
+        "cifar100_wrn": Whole("CIFAR-100", CIFAR100, "wide-resnet?epochs=100&augment=true", 130, 1),
+        "cifar100_wrn_plain": Whole("CIFAR-100, no augmentation", CIFAR100, "wide-resnet", 46, 1),
     }
 )
 
 
-def read_whole(path: Path) -> LabelledData:
-    """Read a data set; an npz may also keep images as JPEG: files joined in `buf`, their offsets `off`, and `y`."""
+def read_whole(*paths: Path) -> LabelledData:
+    """Read a data set of one or more files; an npz may keep images encoded.
+
+    Encoded images are JPEG or WebP files joined in `buf`, with their offsets `off`, and `y`.
+    """
+    parts = [_read_part(path) for path in paths]
+    if len(parts) == 1:
+        return parts[0]
+    X, y = (np.concatenate([getattr(part, field) for part in parts]) for field in ("X", "y"))
+    return LabelledData(X, y, None, parts[0].name)
+
+
+def _read_part(path: Path) -> LabelledData:
     names = {"buf", "off", "y"}
     arrays = load_npz(path, names, "`X` and `y`", DataError) if path.suffix == ".npz" else {}
     if not names <= arrays.keys():
         return read_data(path)
-    return LabelledData(_decoded(path, arrays["buf"], arrays["off"]), arrays["y"], None, path.stem.partition("_jpg")[0])
+    name = re.split("_(?:jpg|webp)", path.stem)[0]
+    return LabelledData(_decoded(path, arrays["buf"], arrays["off"]), arrays["y"], None, name)
 
 
 def _decoded(path: Path, joined: Array, offsets: Array) -> Array:
-    """Pixels [images, height, width, 3] of JPEG files."""
+    """Pixels [images, height, width, 3] of JPEG or WebP files."""
     try:
         pillow = import_module("PIL.Image")
     except ImportError as error:
         raise DataError(
-            f"{path} holds JPEG images, which Pillow reads: pip install 'plmia[images]' ({error})"
+            f"{path} holds JPEG or WebP images, which Pillow reads: pip install 'plmia[images]' ({error})"
         ) from error
     images: list[Array] = []
     try:
         for start, stop in pairwise(offsets.tolist()):
-            with pillow.open(BytesIO(joined[start:stop].tobytes()), formats=["JPEG"]) as image:
+            with pillow.open(BytesIO(joined[start:stop].tobytes()), formats=["JPEG", "WEBP"]) as image:
                 images.append(np.asarray(image.convert("RGB")))
         return np.stack(images)
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
@@ -127,14 +156,14 @@ def main(data: Path, folder: Path, names: list[str]) -> int:
     skipped = 0
     for name in names or WHOLE:
         whole = WHOLE[name]
-        about, file = folder / f"{name}.json", whole.file_in(data)
+        about, files = folder / f"{name}.json", whole.files_in(data)
         if not (folder / f"{name}.npz").exists():
-            if file is None:
-                say(f"{name} is skipped: there is no {' or '.join(whole.files)} in {data}")
+            if not files:
+                say(f"{name} is skipped: there is no {whole.wanted} in {data}")
                 skipped = 1
                 continue
-            say(f"{name}: {whole.recipe} on {file.name}")
-            train_store(name, read_whole(file), whole.recipe, whole.references, folder / name, 0, stderr())
+            say(f"{name}: {whole.recipe} on {' and '.join(file.name for file in files)}")
+            train_store(name, read_whole(*files), whole.recipe, whole.references, folder / name, 0, stderr())
         if not about.exists():
             about.write_text(f"{json.dumps(whole.about(), indent=1)}\n", encoding="utf-8")
     return skipped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from plmia.errors import OutputError, PlmiaError
+from plmia.notes import doubts
 from plmia.saved import SavedResults
 from plmia.side_by_side import Pair, Row, SideBySide, compare_attacks, compare_runs
 from plmia.sides import Measured, Method, Run
@@ -79,6 +81,7 @@ def compare(
         click.echo(text)
     else:
         _show(found, stdout())
+        _show_doubts(runs, stdout())
 
 
 def _names(folders: tuple[Path, ...], names: str | None) -> list[str]:
@@ -119,6 +122,13 @@ def _show(found: SideBySide, console: Console) -> None:
     )
     for pair in found.pairs:
         console.print(pair.text, style="bold", markup=False, soft_wrap=True)
+
+
+def _show_doubts(runs: Sequence[Run], console: Console) -> None:
+    """Say which runs are in doubt: a comparison with them says as little as they do."""
+    for run in runs:
+        for note in doubts(run.results.notes):
+            console.print(f"- {run.name}: {note.severity} ({note.code}): {note.text}", markup=False, soft_wrap=True)
 
 
 def _table(pair: Pair) -> Table:

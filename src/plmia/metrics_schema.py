@@ -267,7 +267,7 @@ diagnostics = entry(
         "pairwise_p": maybe(
             both(
                 entry(
-                    {"members": items(count, 1), "non_members": items(count, 1), "distance": real},
+                    {"members": items(count, 1), "non_members": items(count, 1), "distance": maybe(real)},
                     {"warning": maybe(text)},
                 ),
                 alike("members", "non_members"),

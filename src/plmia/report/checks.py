@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ def p_values_figure(content: Content) -> Figure | Absent:
     """Histograms of pairwise p-values with the uniform line (`fig:pvalue_distribution`)."""
     title = "Pairwise p-values"
     found = content.entry().get("diagnostics", {}).get("pairwise_p")
-    if not found or not sum(found["non_members"]):
+    if not found or not sum(found["non_members"]) or found["distance"] is None:
         why = (found or {}).get("warning") or "this run kept no pairwise p-values: run it again"
         return Absent("p-values", title, sentence(why))
     n = len(found["members"])
@@ -288,7 +289,8 @@ def losses_figure(content: Content) -> Figure | Absent:
 
 def _range_and_median(curves: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Least, middle and largest finite value of curves [curves, epochs] at each epoch; NaN where there is none."""
-    known = np.ma.masked_invalid(curves)
+    # A median is half of a sum, which must be finite, too.
+    known = np.ma.masked_invalid(np.where(np.abs(curves) < sys.float_info.max / 4, curves, np.nan))
     low, middle, high = (part(known, axis=0).filled(np.nan) for part in (np.ma.min, np.ma.median, np.ma.max))
     return low, middle, high
 

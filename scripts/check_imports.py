@@ -14,7 +14,7 @@ from pathlib import Path
 
 # The data flow, left to right: a module (or a sub-package) may import only what stands before it.
 DATA_FLOW = """
-    errors notes user_code numerics cauchy_sum progress
+    errors notes private_files user_code numerics cauchy_sum progress
     archives data array_names design signals layouts importing store_files publication store_layout
     provenance store_records stacks store
     recipes engines audit_differences training interop
@@ -28,7 +28,7 @@ DATA_FLOW = """
 ONLY = {
     "progress": {"errors"},
     "archives": {"errors"},
-    "data": {"errors", "archives"},
+    "data": {"errors", "archives", "private_files"},
     "recipes": {"errors", "notes", "user_code", "numerics", "data"},
     "theory": {"errors", "numerics"},
 }

@@ -33,8 +33,8 @@ FDRS = (0.01, 0.05, 0.1)
 CONFIDENCE = 0.95
 # Of a check that says that an audit is invalid.
 NEARLY_CERTAIN = 0.999
-# Votes tie by design, a few points at a time; from this share of all points on, ties hide who is who.
-LARGE_TIE = 0.01
+# Votes and ranks tie by design, a few points at a time; from this share of all points on, ties hide who is who.
+LARGE_TIE = 0.1
 RULES: tuple[Callable[[float], Rule], ...] = (Analytic, Conformal, ClassConformal, HeldOut, Tolerance, ModelledTail)
 
 

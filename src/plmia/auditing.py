@@ -190,7 +190,8 @@ class AuditPlan:
 
     def notes(self) -> list[Note]:
         """What an auditor must know, as far as it is known before training."""
-        found = [*self.recipe.notes(self.data)]
+        # A recipe of a user's own need not inherit from `Recipe`, whose defaults it then lacks.
+        found = [*self.recipe.notes(self.data)] if hasattr(self.recipe, "notes") else []
         if copies := self.design.split_duplicates(self.data):
             # Few copies blur little; many hide members among their copies.
             many = copies > MANY_COPIES * self.data.n_points

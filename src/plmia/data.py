@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import sys
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from plmia.archives import Part, read_archive
 from plmia.errors import DataError, OutputError, PlmiaError, shown
+from plmia.private_files import replacing
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -466,15 +466,11 @@ def read_member(path: Path, name: str, member: zipfile.ZipExtFile, kind: type[Pl
 
 def save_npy(path: Path, array: Array) -> None:
     """Write one array as npy, in row order; ``path`` holds all of it or is as it was."""
-    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with replacing(path) as file:
             np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-        partial.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         raise OutputError(
             f"{path} cannot be written ({error.strerror or error}): free space, or choose another folder"
         ) from error

@@ -17,6 +17,7 @@ from plmia.design import MembershipDesign
 from plmia.errors import OutputError, SignalsError
 from plmia.layouts import Finding, ModelOutput, forget, is_softmax, look_into
 from plmia.numerics import logit_from_logits, logit_from_probabilities
+from plmia.private_files import replacing
 
 Array = npt.NDArray[Any]
 Tick = Callable[[int, str], None]
@@ -62,18 +63,16 @@ def write_signals(found: Finding, path: Path, tick: Tick | None = None) -> Impor
     """Convert and write what was found; see `import_signals`."""
     if path.suffix != ".npz":
         raise OutputError(f"{path} does not end in .npz: give the signals file such a name")
-    partial, made = path.with_name(path.name + ".partial"), []
+    made: list[Path] = []
     try:
         if path.is_dir():
             raise OutputError(f"{path} is a folder: give the name of a file that ends in .npz")
         made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(partial, "w", allowZip64=True) as archive:
+        with replacing(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
             imported = _write_arrays(archive, found, tick or (lambda _steps, _name: None))
-        partial.replace(path)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
             for folder in made:
                 folder.rmdir()
         if not isinstance(error, OSError):

@@ -332,7 +332,7 @@ verdict = entry(
         "fdr": rate,
         "targets": whole(1),
     },
-    {"unnamed": maybe(entry({"remedy": text}))},
+    {"unnamed": maybe(entry({"remedy": text}, {"reason": text})), "auc_attack": text},
 )
 # What schema 2 added.
 concluded = entry(

@@ -50,6 +50,8 @@ CODES: dict[str, str] = {
     "weak-attacks": "only attacks that use no references were run",
     "wide-interval": "the interval does not exclude a leak worth worrying about",
 }
+# About the number of evaluated records: more records would help, where nothing else is in doubt.
+SIZE = ("few-non-members", "wide-interval")
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,9 @@ class Note:
 
 
 def doubts(notes: Iterable[Note]) -> list[Note]:
-    """Notes that the verdict depends on, invalid ones first."""
+    """Notes that the verdict depends on: invalid ones first, those about the audit's size last."""
     found = [note for note in notes if note.severity != "info"]
-    return sorted(found, key=lambda note: note.severity != "invalid")
+    return sorted(found, key=lambda note: (note.severity != "invalid", note.code in SIZE))
 
 
 def _sentence(text: str) -> str:

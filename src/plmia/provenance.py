@@ -16,6 +16,8 @@ from typing import Any
 MOST_LOSSES, MOST_BYTES = 1 << 20, 1 << 20
 DEEPEST = 32
 LONGEST_NAME = 200
+# Of a file's path below the recipe's folder.
+MOST_NAME_BYTES = 4096
 # About 300 years.
 MOST_SECONDS = 1e10
 
@@ -59,6 +61,9 @@ def _known(n_signals: int) -> dict[str, tuple[Check, str]]:
         "train_accuracy": (lambda value: value is None or share[0](value), share[1]),
         "test_accuracy": (lambda value: value is None or share[0](value), share[1]),
         "n_clipped": (_whole(n_signals), f"a whole number from 0 to {n_signals} (the model's signals)"),
+        "n_renormalised": (_whole(n_signals), f"a whole number from 0 to {n_signals} (the model's signals)"),
+        "sum_error": (_number(sys.float_info.max), "a number from 0"),
+        "undeclared_files": (_are_names, "a list of short texts"),
         "losses": (_are_losses, f"a list of at most {MOST_LOSSES:,} finite numbers"),
         "versions": (_are_versions, "a JSON object of short texts"),
     }
@@ -77,6 +82,12 @@ def _are_losses(value: Any) -> bool:
     if not isinstance(value, list) or len(value) > MOST_LOSSES:
         return False
     return all(v is None or (type(v) in (int, float) and abs(v) <= sys.float_info.max) for v in value)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(text, str) and text.isprintable() and len(text) <= MOST_NAME_BYTES for text in value
+    )
 
 
 def _are_versions(value: Any) -> bool:

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from plmia.private_files import create_private
 from plmia.store_files import sync_folder
 
 # In the order in which they move: metrics.json holds the digests of the others.
@@ -61,15 +62,6 @@ def remove_empty(folders: list[Path]) -> None:
     for path in folders:
         with suppress(OSError):
             path.rmdir()
-
-
-def create_private(path: Path) -> BinaryIO:
-    """Create a file that only its owner may read, whatever the umask; nothing may be there, not even a link."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags, 0o600)
-    if os.name == "posix":
-        os.fchmod(descriptor, 0o600)
-    return os.fdopen(descriptor, "w+b")
 
 
 @contextmanager

@@ -9,7 +9,6 @@ over draws of the population and of the non-members, not of the one audit at han
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,9 +22,8 @@ from plmia.errors import OutputError, PlmiaError
 from plmia.frames import Tabular, html_table
 from plmia.metrics import BoolArray, FloatArray
 from plmia.moments import IntArray
-from plmia.publication import create_private
+from plmia.private_files import replacing
 from plmia.scoring import Scores
-from plmia.store_files import temporary_beside
 
 # Rows that are turned into text at a time.
 _ROWS = 1 << 16
@@ -158,13 +156,20 @@ class Naming:
         return next((size for size in sizes if self._least_with(size) <= self.standing), None)
 
     @property
-    def remedy(self) -> str:
-        """What would change it; or that nothing would."""
+    def reason(self) -> str:
+        """Why nobody was named, in a few words."""
         if self.larger is not None:
-            return f"Try --population {self.larger}"
+            return f"the population ({self.population:,}) is too small"
         if self._hopeless:
-            return "There are too few records for any population"
-        return "Too few records stand out for a larger population to help"
+            return f"the audit is too small ({self.evaluated:,} evaluated records)"
+        return "too few records stand out from the non-members"
+
+    @property
+    def remedy(self) -> str:
+        """What would change it, where something would."""
+        if self.larger is not None:
+            return f"Try --population {self.larger}."
+        return "Audit with more records." if self._hopeless else ""
 
     @property
     def _hopeless(self) -> bool:
@@ -176,14 +181,14 @@ class Naming:
 
     def __str__(self) -> str:
         return (
-            f"No individual record can be identified at {100 * self.fdr:g} % FDR: the population ({self.population:,}) "
-            f"is too small. This is not evidence of safety. {self.remedy}."
-        )
+            f"No individual record can be named as a member at {100 * self.fdr:g} % FDR: {self.reason}. This is not "
+            f"evidence of safety. {self.remedy}"
+        ).rstrip()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
         numbers = {"least": self.least, "standing": self.standing, "population": self.larger}
-        return numbers | {"text": str(self), "remedy": self.remedy}
+        return numbers | {"text": str(self), "reason": self.reason, "remedy": self.remedy}
 
 
 @dataclass(frozen=True)
@@ -248,14 +253,10 @@ class RecordTable(Tabular):
 
     def write_csv(self, path: Path) -> None:
         """Write all rows, whole or not at all, into a file that only its owner may read."""
-        partial = temporary_beside(path)
         try:
-            with create_private(partial) as file:
+            with replacing(path) as file:
                 self.write_lines(file)
-            partial.replace(path)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
             raise OutputError(f"cannot write {path} ({error.strerror}): make room or use another folder") from error
 
     def write_lines(self, file: BinaryIO) -> None:

@@ -17,6 +17,8 @@ from plmia.numerics import logit_from_probabilities
 
 # From this share of the signals in [0, 1] on, they are taken for probabilities, some of them stray.
 _LIKE_PROBABILITIES = 0.99
+# Of so many confidences, some are above 0.
+_MANY = 1000
 Scale = Literal["auto", "logit", "probability"]
 Array = npt.NDArray[np.generic]
 
@@ -196,6 +198,11 @@ def _on_logit_scale(path: Path, values: npt.NDArray[np.floating], scale: Scale) 
     if scale == "probability":
         _require_probabilities(values)
         return logit_from_probabilities(values)
+    if scale == "auto" and values.size >= _MANY and values.max() <= 0:
+        raise SignalsError(
+            f"no signal of {path} is above 0, like log-probabilities: give log p - log(1 - p) of the true label, or "
+            "say --scale logit if they are that"
+        )
     if scale == "auto" and values.size and np.isfinite(values.min() + values.max()):
         inside = _in_unit_interval(values)
         if inside == values.size:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.errors import StoreError
+from plmia.private_files import create_private
 
 NPY_HEADER_BYTES = 128
 RANGES_AT_ONCE = 16
@@ -229,7 +230,7 @@ def write_atomically(path: Path, *parts: Array | bytes) -> None:
     """Write a file so that it is there whole or not at all, even after a power cut."""
     temporary = temporary_beside(path)
     try:
-        with temporary.open("xb", buffering=0) as file:
+        with create_private(temporary) as file:
             for part in parts:
                 left = as_bytes(part)
                 while left:

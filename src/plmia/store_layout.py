@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from plmia.design import BoolArray, IntArray, MembershipDesign
 from plmia.errors import StoreError, some
+from plmia.private_files import create_private
 from plmia.store_files import (
     NPY_HEADER_BYTES,
     Folder,
@@ -215,8 +216,10 @@ def make_store(path: Path, layout: Layout, design: MembershipDesign, labels: Lab
     path.parent.mkdir(parents=True, exist_ok=True)
     new = temporary_beside(path)
     try:
-        (new / "records").mkdir(parents=True)
-        with (new / "signals.npy").open("x+b", buffering=0) as file:
+        new.mkdir(mode=0o700)
+        (new / "records").mkdir(mode=0o700)
+        create_private(new / "signals.npy").close()
+        with (new / "signals.npy").open("r+b", buffering=0) as file:
             allocate(file, layout)
         write_membership(new, design.matrix)
         if labels is not None:

@@ -19,6 +19,7 @@ from plmia.diagnostics import (
 )
 from plmia.errors import PlmiaError
 from plmia.evaluation import AttackResult
+from plmia.frames import DEFAULT
 from plmia.gaussianity import Gaussianity, gaussianity, metrics_by_group
 from plmia.intervals import mean_rate, over_targets
 from plmia.metrics import fpr_key, summarise
@@ -137,9 +138,12 @@ class Summary:
                 f"{fewest} reference{'s are' if fewest != 1 else ' is'} too few to exclude a leak. Train at least "
                 f"{LEAST_REFERENCES}; 16 or more find clearly more.",
             )
-        for _, check in sorted(self._likeness.items()):
-            if check and check.warning:
-                yield Note("unlike-references", "caution", check.warning)
+        unlike = {target: check.warning for target, check in sorted(self._likeness.items()) if check and check.warning}
+        if unlike:
+            first, more = next(iter(unlike)), len(unlike) - 1
+            who = f"The target ({first}" + (f", and {more} more" if more else "") + ")"
+            text = unlike[first].replace("The target", who if len(self._likeness) > 1 else "The target", 1)
+            yield Note("unlike-references", "caution", text)
         if self._power and self._power.warning:
             yield Note("more-references", "info", self._power.warning)
         pairs = {target: models for target, models in self._left_out.items() if models}
@@ -161,20 +165,24 @@ class Summary:
 
     def _attack_notes(self) -> Iterator[Note]:
         """Which attacks could not run, tell little, or have p-values that do not hold."""
+        severity: Severity
         if self._skipped:
             first, *others = dict.fromkeys(self._skipped.values())
             more = " The other reasons are under `skipped` in metrics.json." if others else ""
-            yield Note("attacks-left-out", "info", f"Left out: {', '.join(self._skipped)}. {_sentence(first)}{more}")
+            # Without the strongest attack an audit could have missed what that finds.
+            severity = "caution" if DEFAULT in self._skipped else "info"
+            text = f"Attacks left out: {', '.join(self._skipped)}. {_sentence(first)}{more}"
+            yield Note("attacks-left-out", severity, text)
         tied = {name: min(a.tied for a in group) for name, group in self._assessments.items()}
         names = [name for name, share in tied.items() if share > MANY_TIED]
         if names:
             # Where another attack tells records apart, the tied ones cost nothing.
-            severity: Severity = "caution" if len(names) == len(tied) else "info"
+            severity = "caution" if len(names) == len(tied) else "info"
             yield Note(
                 "tied-scores",
                 severity,
-                f"The scores of {', '.join(names)} tie at {100 * min(tied[name] for name in names):.0f} % of the "
-                "records or more, so they hardly tell records apart. Give logits or unrounded probabilities.",
+                f"The scores of {', '.join(names)} take few values: {100 * min(tied[name] for name in names):.0f} % of "
+                "the records or more tie with a tenth of all. Such an attack hardly tells records apart.",
             )
         wrong = {name: found for name in self._assessments if (found := self._refuted(name)) is not None}
         if wrong:

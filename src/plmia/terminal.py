@@ -64,6 +64,8 @@ def show_metrics(metrics: dict[str, Any], folder: Path) -> None:
     notes = [Note.from_json(note) for note in metrics["notes"]]
     serious = doubts(notes)
     for note in serious:
+        if note.text[1:] in metrics["verdict"]["text"]:
+            continue  # said already
         console.print(f"- {note.severity} ({note.code}): {note.text}", markup=False, soft_wrap=True)
     for note in notes:
         if note not in serious:

@@ -23,6 +23,8 @@ from plmia.data import LabelledData
 from plmia.engines import Engine, Failed, Inline, LocalProcesses
 from plmia.errors import OutputError, TrainingError, some
 from plmia.notes import Note
+from plmia.private_files import replacing
+from plmia.recipes.files import changed_files
 from plmia.recipes.recipe import Recipe, Trained
 from plmia.recipes.views import View
 from plmia.store import SignalStore
@@ -195,6 +197,7 @@ def train_missing(
         Where to keep weights, if they are wanted.
     """
     wanted, stack = store.missing(), _stack_size(work.recipe.stack, store.shape[0], engine)
+    declared, seen = getattr(work.recipe, "declared", ()), dict[str, object]()
     for attempt in range(MOST_SEEDS):
         diverged: dict[int, Trained] = {}
         with contextlib.closing(engine.run(work, list(_jobs(store, wanted, stack, seed, attempt)))) as results:
@@ -202,6 +205,10 @@ def train_missing(
                 if isinstance(result, Failed):
                     raise TrainingError(_sentence(job, result, _any_trained(store)), result.trace)
                 trained, seconds = result
+                if changed := changed_files(declared, seen):
+                    raise TrainingError(
+                        f"{', '.join(changed)} changed while models were trained: start again in another folder"
+                    )
                 diverged |= _store_stack(store, work, job, trained, seconds, report, models_folder)
         if not diverged:
             return
@@ -305,6 +312,9 @@ def rounding_of(trained: Trained) -> dict[str, Any]:
     }
 
 
+_ROUNDING_AT_MOST = 0.5
+
+
 def rounding_notes(records: Collection[Mapping[str, Any]]) -> list[Note]:
     """Say how many rows of probabilities were renormalised, by the records of a store."""
     counts = [record.get("n_renormalised") for record in records]
@@ -317,7 +327,8 @@ def rounding_notes(records: Collection[Mapping[str, Any]]) -> list[Note]:
         "class probabilities were renormalised where they missed a sum of 1 by rounding (number of rows: "
         f"{rows:,}, largest deviation: {largest:.2g})"
     )
-    return [Note("probabilities-renormalised", "info", text)]
+    # Beyond this it is hardly rounding any more.
+    return [Note("probabilities-renormalised", "caution" if largest > _ROUNDING_AT_MOST else "info", text)]
 
 
 def undeclared_notes(records: Collection[Mapping[str, Any]]) -> list[Note]:
@@ -328,8 +339,8 @@ def undeclared_notes(records: Collection[Mapping[str, Any]]) -> list[Note]:
         return []
     told = ", ".join(names[:_MOST_NAMES]) + f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
     text = (
-        f"Training read files that the recipe does not declare ({told}), so models of an earlier version of them may "
-        "have been reused. List those that decide what is trained in `files`"
+        f"Training read files that the recipe does not declare ({told}): after a change of these, finished models "
+        "would be reused. List those that decide what is trained in `files`"
     )
     return [Note("undeclared-files", "caution", text)]
 
@@ -341,19 +352,16 @@ def weights_file(folder: Path, model: int) -> Path:
 
 def _save_weights(path: Path, trained: Trained) -> None:
     try:
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
     except ImportError as error:
         raise TrainingError("keeping models needs safetensors: pip install 'plmia[torch]'") from error
     if trained.weights is None:
         raise TrainingError("this recipe returns no weights to keep: leave out --keep-models")
-    partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(trained.weights, partial)
-        partial.replace(path)
-    except Exception as error:  # of a full disk safetensors says so in an error of its own
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+        with replacing(path) as file:
+            file.write(save(trained.weights))
+    except Exception as error:  # safetensors has errors of its own
         raise OutputError(
             f"{path} cannot be written ({error}): free some space, or leave out --keep-models; finished models are kept"
         ) from error

@@ -55,6 +55,9 @@ def run_user_text(text: bytes, path: Path, kind: type[PlmiaError]) -> ModuleType
     spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
     assert spec is not None  # noqa: S101 - it is given its loader; this tells the type checker
     module = importlib.util.module_from_spec(spec)
+    # Modules beside the file can be imported, as when Python runs it; last, so that they hide nothing else.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     # Dataclasses look their module up by its name, when annotations are strings.
     sys.modules[loader.name] = module
     try:

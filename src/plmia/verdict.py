@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from plmia.assessment import CONFIDENCE, Assessment
+from plmia.errors import some
 from plmia.intervals import Interval, mean_rate
 from plmia.notes import Note, doubts
 from plmia.records import Naming
@@ -70,8 +72,14 @@ class Verdict:
         How many attacks the interval holds for.
     members : int
         How many members were evaluated: records, or groups where records come in groups; mean over targets.
-    swapped : bool
-        Whether non-members score above members beyond chance, by some attack.
+    swapped : tuple of int
+        Targets whose non-members score above their members beyond chance, by some attack, while no attack shows the
+        opposite.
+    chance : float
+        What guessing finds at `fpr`, on average: the empirical cut lies below the (k + 1)-th of n non-members, where
+        k / n is at most the rate, and (k + 1) / (n + 1) of further records lie above it.
+    auc_attack : str
+        The attack of ``auc``.
     doubts : tuple of Note
         What speaks against taking the numbers as they are, invalid ones first; see `with_notes`.
     """
@@ -87,7 +95,9 @@ class Verdict:
     unnamed: Naming | None = None
     attacks: int = 1
     members: int = 0
-    swapped: bool = False
+    swapped: tuple[int, ...] = ()
+    chance: float = 0.0
+    auc_attack: str = ""
     doubts: tuple[Note, ...] = ()
 
     def with_notes(self, notes: Iterable[Note]) -> Verdict:
@@ -104,7 +114,7 @@ class Verdict:
 
     @property
     def _finds_more(self) -> bool:
-        return self.interval is not None and self.fpr is not None and self.interval.low > self.fpr
+        return self.interval is not None and self.fpr is not None and self.interval.low > max(self.fpr, self.chance)
 
     @property
     def status(self) -> Status:
@@ -130,12 +140,13 @@ class Verdict:
 
     def notes(self) -> Iterator[Note]:
         """Yield what the numbers themselves say against or about them."""
-        if self.swapped and not self.beats_chance:
+        if self.swapped:
+            which = f" of target {some(self.swapped)}" if self.targets > 1 else ""
             yield Note(
                 "members-swapped",
                 "invalid",
-                "Non-members score above members, beyond chance: members and non-members may be swapped. Check the "
-                "membership (True where the model trained on the record).",
+                f"Non-members{which} score above members, beyond chance: they may be swapped. Check the membership "
+                "(True where the model trained on the record).",
             )
         if self.fpr is None:
             yield Note(
@@ -163,16 +174,19 @@ class Verdict:
     def __str__(self) -> str:
         if self.status == "invalid":
             return f"{self.headline}: {_lower(self._first_doubt())}"
-        sentences = []
         if self.status == "inconclusive":
-            sentences.append(self._first_doubt())
-        elif self.beats_chance and not self._finds_more:
+            return f"{self.headline}: no leak was shown, but {_lower(self._first_doubt())}"
+        sentences = []
+        if self.beats_chance and not self._finds_more:
             sentences.append(
-                f"Members score above non-members (AUC at least {100 * self.auc:.1f} %, guessing is 50 %)."
+                f"By {self.auc_attack or self.attack}, members score above non-members (AUC at least "
+                f"{100 * self.auc:.1f} %, guessing is 50 %)."
             )
         if self.interval is not None:
             sentences.append(self._found())
-        first, *rest = [*sentences, self._identified()]
+        if self.unnamed is None:
+            sentences.append(self._named())
+        first, *rest = sentences or ["No attack does better than guessing."]
         return " ".join([f"{self.headline}: {_lower(first)}", *rest])
 
     def _first_doubt(self) -> str:
@@ -195,20 +209,15 @@ class Verdict:
             f"{people}{joint}).{guessing}"
         )
 
-    def _identified(self) -> str:
+    def _named(self) -> str:
         """How many records are named as members, and how many of these may be wrong."""
         rate = f"{100 * VERDICT_FDR:g} %"
-        if self.unnamed is not None:
-            return "No individual record can be identified with this population, which is not evidence of safety."
         if self.exposed == 0:
-            return f"No individual record is identified at a false discovery rate of {rate}."
-        number = (
-            f"{self.exposed:,.0f}"
-            if self.exposed == round(self.exposed) or self.exposed >= 10
-            else (f"{self.exposed:.1f}")
-        )
+            return f"No individual record is named as a member at a false discovery rate of {rate}."
+        short = self.exposed != round(self.exposed) and self.exposed < 10
+        number = f"{self.exposed:.1f}" if short else f"{self.exposed:,.0f}"
         are = "record is" if self.exposed == 1 else "records are"
-        return f"{number} individual {are} identified at a false discovery rate of {rate}."
+        return f"{number} individual {are} named as members at a false discovery rate of {rate}."
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
@@ -221,6 +230,7 @@ class Verdict:
             "leak_shown": self.leaks,
             "doubts": [note.code for note in self.doubts],
             "auc_low": self.auc,
+            "auc_attack": self.auc_attack,
             "attack": self.attack,
             "fpr": self.fpr,
             "tpr": self.tpr,
@@ -276,6 +286,7 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
     group = assessments[best]
     exposures = [next(e for e in a.exposures if e.fdr == VERDICT_FDR) for a in group]
     exposed, least = sum(e.n_discoveries for e in exposures) / len(group), max(e.least for e in exposures)
+    lows = {name: max(a.joint_auc.low for a in each) for name, each in assessments.items()}
     verdict = Verdict(
         best,
         None,
@@ -284,11 +295,12 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
         exposed,
         least,
         len(group),
-        auc=max(a.joint_auc.low for a in everything),
+        auc=max(lows.values()),
+        auc_attack=strongest(lows, lambda name: (lows[name], name == best)),
         unnamed=_unnamed(group) if exposed == 0 and least > 1 else None,
         attacks=len(assessments),
         members=round(sum(a.metrics.n_members for a in group) / len(group)),
-        swapped=any(a.below_chance for a in everything),
+        swapped=tuple(_swapped(everything)),
     )
     if fpr is None:
         return verdict
@@ -299,7 +311,20 @@ def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:
     else:
         mean = mean_rate([a.metrics.tpr_at(fpr) for a in group], 1 - (1 - CONFIDENCE) / len(assessments))
         low, high = mean.low, mean.high
-    return replace(verdict, fpr=fpr, tpr=sum(rates) / len(rates), interval=Interval(low, high, CONFIDENCE))
+    chance = sum(_chance(fpr, a.metrics.n_non_members) for a in group) / len(group)
+    interval = Interval(low, high, CONFIDENCE)
+    return replace(verdict, fpr=fpr, tpr=sum(rates) / len(rates), interval=interval, chance=chance)
+
+
+def _chance(fpr: float, n: int) -> float:
+    """Mean true-positive rate of an attack that guesses, at an empirical false-positive rate of at most ``fpr``."""
+    return (math.floor(round(fpr * n, 9)) + 1) / (n + 1)
+
+
+def _swapped(everything: Iterable[Assessment]) -> list[int]:
+    """Targets that some attack ranks the wrong way round beyond chance, and none the right way."""
+    wrong = {a.metrics.target for a in everything if a.below_chance}
+    return sorted(wrong - {a.metrics.target for a in everything if a.joint_auc.low > 0.5})
 
 
 def strongest(candidates: Iterable[T], found: Callable[[T], tuple[float, ...]]) -> T:

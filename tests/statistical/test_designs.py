@@ -224,3 +224,15 @@ def test_with_a_leak_conformal_calls_accuse_at_most_their_level_and_find_it(desi
         error = false.std() / np.sqrt(len(false))
         assert 0.1 - 3.3 * error - 1 / 101 <= false.mean() <= 0.1 + 3.3 * error, attack
         assert true.mean() > 0.12, attack
+
+
+def test_the_mean_over_many_targets_shows_no_leak_where_there_is_none() -> None:
+    """An empirical cut at 1 % lets (k + 1) / (n + 1) of further records pass: over many targets that is not chance."""
+    leaks = 0
+    for seed in range(30):
+        rng = np.random.default_rng([seed, 7])
+        rows = _pairs(rng, 2400, 32)
+        signals = Signals(_signals(rng, rows)[:, :, None], MembershipDesign(rows))
+        found = attack_targets(signals, [ATTACKS["lira"]], range(32), Setup(seed=seed))
+        leaks += reach_verdict({"lira": [assess(result, 32) for result in found]}).beats_chance
+    assert leaks <= _allowed(0.05, 30)

@@ -175,3 +175,11 @@ def test_a_model_that_knows_nothing_may_say_so() -> None:
 def test_answers_of_another_shape_are_refused(answers: Any) -> None:
     with pytest.raises(RecipeError, match=r"query returned shape .*, \[3, 2\] is needed: a row a point"):
         conf_from_answers(answers, np.array([0, 1, 1]))
+
+
+def test_percentages_are_no_logits() -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(3), 50)
+    labels = np.zeros(50, int)
+    with pytest.raises(RecipeError, match="100"):
+        conf_from_answers(100 * p, labels)
+    conf_from_answers(np.log(p), labels)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from plmia.attacks import ATTACKS
 from plmia.errors import PlmiaError
 from plmia.intervals import Interval, tpr_interval
-from plmia.notes import CODES, doubts
+from plmia.notes import CODES, SIZE, Note, doubts
+from plmia.pointwise import Loss
+from plmia.results import NO_REFERENCES_USED
 from plmia.saved import SavedResults
 from plmia.terminal import stdout
 from plmia.verdict import status_of, strongest
@@ -50,8 +54,8 @@ def gate(
     RUN is the output folder of plmia audit or plmia score. The gate passes (exit code 0) only if every attack on every
     target is shown to find at most --max-tpr of the members at a false-positive rate of --at-fpr: the upper end of its
     interval counts, and all intervals hold at once. An audit that is inconclusive or invalid, or a pass that a failed
-    check puts in doubt, cannot be decided (exit code 2), unless --accept names the checks. Fewer non-members than the
-    rate needs are an error (exit code 2).
+    check puts in doubt, cannot be decided (exit code 2), unless --accept names the checks. Whether there are records
+    enough is decided by the limit itself; fewer non-members than the rate needs are an error (exit code 2).
 
     \b
     Examples:
@@ -67,35 +71,36 @@ def gate(
             f"--max-tpr {max_tpr:g} is not above --at-fpr {at_fpr:g}, which guessing finds, so no model would pass: "
             "allow more"
         )
-    for code in accepted:
-        if code not in CODES:
-            near = difflib.get_close_matches(code, CODES, 1)
-            raise PlmiaError(f"there is no check {code!r}: {f'did you mean {near[0]!r}?' if near else 'see the notes'}")
     saved = SavedResults(run)
     saved.require_verified()
+    _check_accepted(accepted, saved)
     found = _intervals(saved, list(dict.fromkeys(names)) or saved.attacks, at_fpr, confidence)
     attack, target = worst_of = strongest(found, lambda key: (found[key][1].high, found[key][0], found[key][2]))
     tpr, interval, _ = found[worst_of]
     within = interval.high <= max_tpr
-    open_doubts = [note for note in doubts(saved.notes) if note.code not in accepted]
+    # Whether there are records enough is what the limit itself decides, at the rate that was asked for.
+    weak = [NO_REFERENCES_USED] if names and all(_uses_no_references(name) for name in names) else []
+    open_doubts = [note for note in doubts([*saved.notes, *weak]) if note.code not in (*accepted, *SIZE)]
     status = status_of(bool(saved.metrics["verdict"]["beats_chance"]), open_doubts)
     # A failed check costs power: what exceeds the limit fails all the same, what stays below it proves nothing.
     undecided = status in ("invalid", "inconclusive") or (within and bool(open_doubts))
     outcome = "UNDECIDED" if undecided else "PASS" if within else "FAIL"
-    text = (
-        f"{outcome}: at a false-positive rate of {100 * at_fpr:g} %, {attack} identifies {100 * tpr:.2f} % of the "
-        f"training records of target {target}, at most {100 * interval.high:.2f} % with {100 * confidence:g} % "
-        f"confidence; {100 * max_tpr:g} % are allowed."
-    )
     if undecided:
-        codes = " ".join(f"--accept {code}" for code in dict.fromkeys(note.code for note in open_doubts))
-        text = f"{outcome}: {open_doubts[0].text} Correct that and audit again, or decide with {codes}."
+        text = f"{outcome}: {_undecided(open_doubts)}"
+    else:
+        despite = f" (accepted: {', '.join(sorted(set(accepted)))})" if accepted else ""
+        more = " The estimate is within the limit: more records may show it." if not within and tpr <= max_tpr else ""
+        text = (
+            f"{outcome}{despite}: at a false-positive rate of {100 * at_fpr:g} %, {attack} identifies "
+            f"{100 * tpr:.2f} % of the training records of target {target}, at most {100 * interval.high:.2f} % with "
+            f"{100 * confidence:g} % confidence; {100 * max_tpr:g} % are allowed.{more}"
+        )
     if as_json:
         worst = {"attack": attack, "target": target, "tpr": tpr, "low": interval.low, "high": interval.high}
         shown = {
             "passed": outcome == "PASS",
             "outcome": outcome.lower(),
-            "status": status,
+            "status": saved.metrics["verdict"]["status"],
             "doubts": [note.code for note in open_doubts],
             "accepted": sorted(set(accepted)),
             "max_tpr": max_tpr,
@@ -108,6 +113,29 @@ def gate(
         stdout().print(text, markup=False, soft_wrap=True)
     if outcome != "PASS":
         ctx.exit(FAILED if outcome == "FAIL" else UNDECIDED)
+
+
+def _uses_no_references(attack: str) -> bool:
+    return attack in ATTACKS and isinstance(ATTACKS[attack].statistic, Loss)
+
+
+def _undecided(notes: Sequence[Note]) -> str:
+    """Why a release cannot be decided, and what to do."""
+    if notes[0].severity == "invalid":
+        return f"{notes[0].text} Correct that and audit again (check {notes[0].code})."
+    codes = ", ".join(dict.fromkeys(note.code for note in notes))
+    return f"{notes[0].text} Correct that and audit again; if you can defend it, give --accept ({codes})."
+
+
+def _check_accepted(codes: Sequence[str], saved: SavedResults) -> None:
+    """Refuse codes that no check has, and say which of them are in doubt here."""
+    for code in codes:
+        if code not in CODES:
+            near = difflib.get_close_matches(code, CODES, 1)
+            here = ", ".join(note.code for note in doubts(saved.notes)) or "none"
+            raise PlmiaError(
+                f"there is no check {code!r}{f', did you mean {near[0]!r}?' if near else ''}: in doubt here: {here}"
+            )
 
 
 def _intervals(

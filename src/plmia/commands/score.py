@@ -32,6 +32,7 @@ from plmia.evaluation import Setup
 from plmia.notes import Note
 from plmia.progress import Meter
 from plmia.results import run_attacks
+from plmia.saved import SavedResults
 from plmia.signals import Scale, Signals, read_signals
 from plmia.store import signals_digest
 from plmia.terminal import show_metrics, stderr, stdout
@@ -113,6 +114,8 @@ def score(
     setup = Setup(cast("Mode", mode), references, population, seed)
     chosen = chosen_attacks(names)
     signals, digest, records, notes = _read(signals_path, cast("Scale", scale))
+    if not quiet and _holds_others(folder, digest):
+        stderr().print(f"plmia: replaces the results of other signals in {folder}", markup=False, soft_wrap=True)
     numbers = _target_numbers(targets, signals)
     notes += _split_groups(signals, numbers)
     total = len(numbers) * len(chosen) * signals.n_points
@@ -136,6 +139,14 @@ def _read(path: Path, scale: Scale) -> tuple[Signals, str, Mapping[int, Mapping[
         raise SignalsError(f"{path} is an audit: its signals are in {path / 'signals'}, give that folder")
     signals = read_signals(path, scale)
     return signals, signals_digest(path), {}, unused_arrays(path, SIGNALS_ARRAYS, SignalsError)
+
+
+def _holds_others(folder: Path, digest: str) -> bool:
+    """Whether a folder has results of other signals."""
+    try:
+        return str(SavedResults(folder).metrics["about"]["signals"].get("sha256")) != digest
+    except PlmiaError:
+        return False
 
 
 def _target_numbers(targets: tuple[str, ...], signals: Signals) -> list[int]:

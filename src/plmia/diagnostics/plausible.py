@@ -38,13 +38,16 @@ def require_plausible(signals: Signals) -> None:
     members = signals.design.matrix[:, points]
     if signals.n_views > 1:
         _require_views(values, None if signals.labels is None else signals.labels[points])
-    shift, error = _in_minus_out(values[:, :, 0], members)
-    if shift < -CLEARLY * error:
+    for view in range(signals.n_views):
+        shift, error = _in_minus_out(values[:, :, view], members)
+        if shift >= -CLEARLY * error:
+            continue
+        where = f" (view {view})" if signals.n_views > 1 else ""
         looks = "like losses" if values.min() >= 0 else "negated"
         raise SignalsError(
             f"models that trained on a record have lower signals there than models that did not (by {-shift:.3g} on "
-            f"average): the signals look {looks}, or `membership` is inverted; give log p - log(1 - p) of the true "
-            "label, and True where the model trained on the record"
+            f"average{where}): the signals look {looks}, or `membership` is inverted; give log p - log(1 - p) of the "
+            "true label, and True where the model trained on the record"
         )
 
 
@@ -83,11 +86,12 @@ def _require_views(values: FloatArray, labels: npt.NDArray[np.integer] | None) -
     n_models, _, n_views = values.shape
     mean = values.mean(axis=0)
     found = None
-    if labels is not None and labels.min() >= 0 and labels.max() < n_views:
-        agreement, error = _kappa(mean.argmax(axis=1), labels, n_views)
+    known, numbers = (None, None) if labels is None else np.unique(labels, return_inverse=True)
+    if numbers is not None and known is not None and len(known) <= n_views:
+        agreement, error = _kappa(mean.argmax(axis=1), numbers, n_views)
         if agreement > max(AGREEMENT, CLEARLY * error):
             found = f"the largest of the {n_views} is the label {100 * agreement:.0f} % more often than by chance"
-    elif n_views > 2 and labels is None and n_models > 1:
+    if found is None and n_models > 1:
         records = mean.mean(axis=1)
         residuals = mean - records[:, None] - mean.mean(axis=0) + mean.mean()
         within, noise = float(residuals.var()), float(values.var(axis=0).mean()) / n_models

@@ -12,6 +12,7 @@ import numpy as np
 
 from plmia.attacks import Attack
 from plmia.design import MembershipDesign, ReferencePlan
+from plmia.diagnostics.plausible import require_plausible
 from plmia.errors import ReferencesError
 from plmia.evaluation import AttackResult, Setup, attack_targets
 from plmia.metrics import fpr_key, roc_curve
@@ -67,7 +68,8 @@ class Pilot:
 
     @classmethod
     def run(cls, signals: Signals, attack: Attack, target: int, setup: Setup, fprs: Iterable[float] = FPRS) -> Pilot:
-        """Attack ``target`` with all references that ``setup`` allows."""
+        """Attack ``target`` with all references that ``setup`` allows; signals that are something else are refused."""
+        require_plausible(signals)
         (full,) = attack_targets(signals, [attack], [target], setup)
         outsiders = int(np.sum(~full.truth.members[full.truth.queries]))
         return cls(signals, attack, setup, full, tuple(fpr for fpr in fprs if outsiders >= needed_outsiders(fpr)))

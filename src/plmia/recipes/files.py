@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from plmia.errors import RecipeError
+from plmia.errors import RecipeError, shown
 
 _opened = threading.local()
 
@@ -58,12 +58,42 @@ def declared_files(files: Any, base: Path, where: str) -> tuple[DeclaredFile, ..
     for file in files:
         if not isinstance(file, str | Path) or not str(file):
             raise RecipeError(f"{where} holds {file!r}: give paths, such as 'texts.npy'")
-        name = Path(file).name if Path(file).is_absolute() else Path(file).as_posix()
+        name = shown(Path(file).name if Path(file).is_absolute() else Path(file).as_posix())
         if name in found:
             raise RecipeError(f"{where} holds two files called {name}: give each once, by relative paths")
         path = (base / file).absolute()
         found[name] = DeclaredFile(name, str(path), _digest(path, f"{name} of {where}"))
     return tuple(found[name] for name in sorted(found))
+
+
+def changed_files(files: Iterable[DeclaredFile], seen: dict[str, object]) -> list[str]:
+    """Names of declared files whose contents are others by now; hashed again only if they were written to.
+
+    Parameters
+    ----------
+    files : iterable of DeclaredFile
+        As they were declared.
+    seen : dict
+        What was seen of each when this was last asked; empty at first, and filled in.
+    """
+    changed = []
+    for file in files:
+        marks = _marks(Path(file.path))
+        if seen.get(file.name) != marks:
+            if _digest(Path(file.path), file.name) != file.digest:
+                changed.append(file.name)
+            seen[file.name] = marks
+    return changed
+
+
+def _marks(path: Path) -> object:
+    """Times and sizes of a file or of all files in a folder: they differ after a write."""
+    found = []
+    for inner in [path, *(path.rglob("*") if path.is_dir() else ())]:
+        with contextlib.suppress(OSError):
+            status = inner.stat()
+            found.append((str(inner), status.st_mtime_ns, status.st_size))
+    return sorted(found)
 
 
 def files_json(files: Iterable[DeclaredFile]) -> dict[str, dict[str, str]]:
@@ -159,5 +189,5 @@ def undeclared(paths: Iterable[str], declared: Iterable[DeclaredFile], base: Pat
         foreign = any(real.is_relative_to(root) for root in ignored) or "site-packages" in real.parts
         hidden = any(part.startswith(".") for part in inside.parts)
         if not (foreign or hidden or any(real.is_relative_to(entry) for entry in known)) and real.is_file():
-            found.add(real.name if inside.is_absolute() else inside.as_posix())
+            found.add(shown(real.name if inside.is_absolute() else inside.as_posix()))
     return tuple(sorted(found))

@@ -115,6 +115,11 @@ class Function:
     def __hash__(self) -> int:
         return hash(self.key)
 
+    @property
+    def declared(self) -> tuple[DeclaredFile, ...]:
+        """Files that the functions read."""
+        return self.files
+
     def to_json(self) -> dict[str, Any]:
         """Key, and digests of the declared files."""
         return {"recipe": self.name, "key": self.key} | files_json(self.files)

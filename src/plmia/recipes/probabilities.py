@@ -17,6 +17,8 @@ from plmia.recipes.recipe import BoolArray, Trained, accuracies, not_finite
 _ROUNDING = 1e-5
 # Probabilities in half precision miss a sum of 1 by this much.
 _SUM_ROUNDING = 1e-2
+# Of so many rows of logits, sums differ.
+_MANY_ROWS = 10
 # Classifiers that normalise large log-likelihoods in 32 bits (GaussianNB) lose all digits at a few records, where tied
 # classes get 1 each. So this share of the rows may miss 1 by more; a larger share is no rounding.
 _MOST_ROUNDED = 0.05
@@ -130,6 +132,13 @@ def conf_from_answers(answers: npt.ArrayLike, labels: IntArray) -> Confidences:
                 f"query returned numbers in [0, 1] that add up to {sums[wrong]:.4g} at point {wrong}: "
                 "return probabilities that add up to 1, or logits as they are before softmax or sigmoid"
             )
+    sums = a.sum(axis=1)
+    alike = len(a) >= _MANY_ROWS and np.isfinite(sums).all() and np.ptp(sums) <= _ROUNDING * sums[0]
+    if alike and a.min() >= 0 and np.ptp(a) > 0:
+        raise RecipeError(
+            f"query returned rows that all add up to {sums[0]:.4g}: return probabilities that add up to 1, or logits "
+            "as they are before softmax or sigmoid"
+        )
     return Confidences(conf_from_logits(a, labels))
 
 

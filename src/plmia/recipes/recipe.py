@@ -13,6 +13,7 @@ import numpy.typing as npt
 from plmia.data import LabelledData
 from plmia.errors import RecipeError, some
 from plmia.notes import Note
+from plmia.recipes.files import DeclaredFile
 from plmia.recipes.views import VIEW_SETS, View, default_views
 
 FloatArray32 = npt.NDArray[np.float32]
@@ -31,30 +32,30 @@ class Trained:
         Share of right predictions on the points it trained on, and on the others (first view).
     n_clipped : int
         How many probabilities were 0 or 1 to the last digit.
-    n_renormalised : int
-        Number of rows of probabilities that missed a sum of 1 by rounding and were renormalised.
-    sum_error : float
-        Largest distance of those sums from 1.
-    undeclared : tuple of str
-        Names of files that training read without their being declared, as far as that was seen.
     losses : tuple of float
         Mean training loss of each epoch (or round), where there are such.
     weights : dict, optional
         Arrays by name, if they were asked for.
     trouble : str
         What to say of a model without a loss whose answers are not finite.
+    n_renormalised : int
+        Number of rows of probabilities that missed a sum of 1 by rounding and were renormalised.
+    sum_error : float
+        Largest distance of those sums from 1.
+    undeclared : tuple of str
+        Names of files that training read without their being declared, as far as that was seen.
     """
 
     conf: FloatArray32
     train_accuracy: float
     test_accuracy: float
     n_clipped: int = 0
-    n_renormalised: int = 0
-    sum_error: float = 0.0
-    undeclared: tuple[str, ...] = ()
     losses: tuple[float, ...] = ()
     weights: dict[str, npt.NDArray[Any]] | None = field(default=None, repr=False)
     trouble: str = ""
+    n_renormalised: int = 0
+    sum_error: float = 0.0
+    undeclared: tuple[str, ...] = ()
 
     @property
     def diverged(self) -> bool:
@@ -70,6 +71,11 @@ class Recipe(Protocol):
     @property
     def stack(self) -> int:
         """At most how many models `train` takes at once."""
+
+    @property
+    def declared(self) -> tuple[DeclaredFile, ...]:
+        """Files that training reads by itself; none by default."""
+        return ()
 
     def to_json(self) -> dict[str, Any]:
         """Everything that decides what is trained; equal recipes give equal JSON."""

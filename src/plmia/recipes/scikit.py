@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ import numpy as np
 from plmia.data import Array, LabelledData
 from plmia.errors import RecipeError
 from plmia.notes import Note
-from plmia.recipes.files import DeclaredFile, declared_files, files_json
+from plmia.recipes.files import DeclaredFile, declared_files, files_json, noting_reads, undeclared
 from plmia.recipes.probabilities import conf_from_probabilities, trained_by_answers
 from plmia.recipes.recipe import BoolArray, Trained, stable_text
 from plmia.recipes.views import View
@@ -130,8 +130,10 @@ class Sklearn:
             raise RecipeError("scikit-learn models cannot be kept as safetensors: leave out --keep-models")
         results = []
         for row, seed in zip(members, seeds, strict=True):
-            fitted = self._fitted(seed, _accepted(self.template, data, data.X[row]), data.y[row])
-            results.append(self.query(fitted, data, row, views))
+            with noting_reads() as reads:
+                fitted = self._fitted(seed, _accepted(self.template, data, data.X[row]), data.y[row])
+                trained = self.query(fitted, data, row, views)
+            results.append(replace(trained, undeclared=undeclared(reads, self.declared, Path())))
         return results
 
     def _fitted(self, seed: int, X: Any, y: Any) -> Any:

@@ -47,6 +47,8 @@ def verdict_words(verdict: Mapping[str, Any]) -> str:
 def next_step(content: Content) -> str:
     """What to do with the verdict, in one line."""
     found = content.verdict["status"]
+    if content.verdict["grade"] == "barely measurable":
+        return "hold it to a limit that you set, with plmia gate; audit with more records if the interval is too wide."
     if found == "leak":
         change = "train with less fit to single records (stop earlier, regularise, differential privacy)"
         if _level(content):
@@ -103,7 +105,9 @@ def words(content: Content) -> list[tuple[str, str]]:
 def tiles(content: Content) -> list[dict[str, Any]]:
     """Numbers at a glance: each with a heading, a value, what it is compared with, and a scale if it has one."""
     verdict, entry = content.verdict, content.metrics["attacks"][content.verdict["attack"]]
-    found = []
+    found: list[dict[str, Any]] = []
+    if verdict["status"] == "invalid":
+        return found  # numbers at a glance would be taken at their word
     if verdict["fpr"] is not None:
         ends, fpr = verdict["interval"], verdict["fpr"]
         times = verdict["tpr"] / fpr
@@ -119,21 +123,23 @@ def tiles(content: Content) -> list[dict[str, Any]]:
     evaluated, unnamed = len(content.queries), verdict.get("unnamed")
     found.append(
         {
-            "head": "Individual records identified",
+            "head": "Records named as members",
             "value": "none can be" if unnamed else _count(verdict["exposed"]),
-            "note": f"of {evaluated:,} evaluated records: the population is too small, which is not evidence of "
-            f"safety. {unnamed['remedy']}"
+            "note": f"of {evaluated:,} evaluated records: {unnamed['reason']}, which is not evidence of safety. "
+            f"{unnamed['remedy']}"
             if unnamed
             else f"of {evaluated:,} evaluated records, at a false discovery rate of {nice_percent(verdict['fdr'])}"
             + (": at most so many of them are expected to be wrong" if verdict["exposed"] else "")
             + (f"; mean over {verdict['targets']} targets" if verdict["targets"] > 1 else ""),
         }
     )
+    widest = verdict.get("auc_attack") or verdict["attack"]
+    entry = content.metrics["attacks"].get(widest, entry)
     auc, interval = entry["auc"], entry["per_target"][0].get("auc_interval")
     interval = auc.get("interval") or (interval if len(entry["per_target"]) == 1 else None)
     found.append(
         {
-            "head": f"Area under the curve of {verdict['attack']}",
+            "head": f"Area under the curve of {widest}",
             "value": percent(auc["mean"]),
             "note": f"{nice_percent(0.5)} is guessing, {nice_percent(1)} is certainty"
             + (f"; {nice_percent(0.95)} interval, for this attack alone, {_ends(interval)}" if interval else ""),

@@ -167,3 +167,11 @@ def test_no_run_at_all_is_a_wrong_call(command: Run) -> None:
     result = command("compare")
     assert result.exit_code == 2
     assert "RUN" in result.stderr
+
+
+def test_a_run_in_doubt_is_named(score: Score, command: Run) -> None:
+    before = score("before", "--attack", "rmia", shift=2.0)
+    few = score("few", "--attack", "rmia", shift=0.0, models=4)
+    lines = command("compare", before, few).stdout.splitlines()
+    assert "caution (few-references)" in next(line for line in lines if line.startswith("- few"))
+    assert not any(line.startswith("- before") for line in lines)

@@ -157,3 +157,33 @@ def test_clipped_signals_are_told():
         summary.add(result)
     notes = summary.to_json({"signals": {"clipped": 1234}})["notes"]
     assert [note["text"][:5] for note in notes if note["code"] == "clipped-probabilities"] == ["1,234"]
+
+
+def test_an_attack_with_few_values_says_so():
+    """Two values at all points, by one attack alone: info; by all attacks: a caution."""
+    plain = signals(n_points=400)
+    values = plain.values.copy()
+    values[0] = np.sign(values[0])
+    coarse = Signals(values, plain.design)
+    loss, ratio = Attack("loss", Loss(), BinaryVote()), Attack("ratio", GaussianLR(), CauchyCombination())
+    for attacks, severity in (([loss], "caution"), ([loss, ratio], "info")):
+        summary = Summary([attack.name for attack in attacks])
+        for result in attack_targets(coarse, attacks, [0], Setup()):
+            summary.add(result)
+        (note,) = (note for note in summary.notes() if note.code == "tied-scores")
+        assert note.severity == severity
+        assert "loss" in note.text
+        assert "ratio" not in note.text
+
+
+def test_the_target_that_is_unlike_is_named():
+    plain = signals(n_models=24, n_points=600)
+    values = plain.values.copy()
+    values[2] += 50
+    summary = Summary(["mine"], 2)
+    for result in attack_targets(
+        Signals(values, plain.design), [Attack("mine", Loss(), BinaryVote())], [0, 2], Setup()
+    ):
+        summary.add(result)
+    (note,) = (note for note in summary.notes() if note.code == "unlike-references")
+    assert "(2)" in note.text

@@ -31,7 +31,15 @@ from plmia.commands.audit import _Accuracies
 from plmia.data import LabelledData
 from plmia.design import MembershipDesign
 from plmia.engines import Inline, LocalProcesses
-from plmia.errors import DataError, PlmiaError, PopulationError, RecipeError, ReferencesError, StoreError
+from plmia.errors import (
+    DataError,
+    PlmiaError,
+    PopulationError,
+    RecipeError,
+    ReferencesError,
+    StoreError,
+    TrainingError,
+)
 from plmia.evaluation import Setup
 from plmia.given_target import GivenTarget
 from plmia.progress import Meter
@@ -693,3 +701,82 @@ def test_a_model_that_goes_missing_before_scoring_is_not_passed_over(tmp_path: P
     with pytest.raises(StoreError, match=rf"model {model} .* is not finished: run the audit again"):
         score_run(plan, store, tmp_path / "run")
     assert not (tmp_path / "run/metrics.json").exists()
+
+
+# Recipes of users' own -----------------------------------------------------------------------------------------------
+
+
+class Bare:
+    """A recipe that does not inherit from `Recipe`, as users write them."""
+
+    name: ClassVar[str] = "bare"
+    stack: ClassVar[int] = 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {"recipe": self.name}
+
+    def check(self, data: LabelledData) -> None:
+        del data
+
+    def train(self, data: Any, members: Any, seeds: Any, views: Any, keep_weights: bool = False) -> list[Trained]:
+        return Leaky().train(data, members, seeds, views, keep_weights)
+
+
+def test_a_recipe_need_not_inherit(tmp_path: Path) -> None:
+    assert audit(Bare(), tmp_path / "run").auc("rmia") > 0.9
+
+
+class Reader(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Reads a file that nobody declared."""
+
+    def fit(self, X: Any, y: Any) -> Reader:
+        np.load("secret.npy")
+        self.fitted_ = GaussianNB().fit(X, y)
+        self.classes_ = self.fitted_.classes_
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        return self.fitted_.predict_proba(X)
+
+
+def test_files_that_a_classifier_reads_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("secret.npy", np.zeros(3))
+    found = audit(Reader(), tmp_path / "run", engine=Inline())
+    (note,) = (note for note in found.metrics["notes"] if note["code"] == "undeclared-files")
+    assert note["severity"] == "caution"
+    assert "secret.npy" in note["text"]
+    declared = audit(Sklearn(Reader(), files=["secret.npy"]), tmp_path / "declared", engine=Inline())
+    assert "undeclared-files" not in [note["code"] for note in declared.metrics["notes"]]
+
+
+def test_a_declared_file_that_changes_during_training_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("rows.npy", np.zeros(3))
+    calls = []
+
+    def train(X: Any, y: Any, seed: int) -> Any:
+        calls.append(seed)
+        if len(calls) == 3:
+            np.save("rows.npy", np.ones(4))
+        return GaussianNB().fit(X, y)
+
+    def query(model: Any, X: Any, y: Any) -> Any:
+        return model.predict_proba(X)
+
+    recipe = Function.of(train, query, key="mine", files=["rows.npy"])
+    with pytest.raises(TrainingError, match=r"rows\.npy"):
+        audit(recipe, tmp_path / "run", engine=Inline())
+    assert len(SignalStore.open(tmp_path / "run/signals").finished()) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_the_store_is_private_also_in_a_folder_that_was_there(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        audit(Leaky(), tmp_path / "run", groups=PAIRED)
+    finally:
+        os.umask(before)
+    open_to_others = [path for path in (tmp_path / "run").rglob("*") if path.stat().st_mode & 0o077]
+    assert open_to_others == []

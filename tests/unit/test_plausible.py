@@ -13,7 +13,7 @@ import pytest
 from plmia.design import MembershipDesign
 from plmia.diagnostics import require_plausible
 from plmia.errors import SignalsError
-from plmia.signals import Signals
+from plmia.signals import Signals, read_signals
 
 Simulate = Callable[..., Signals]
 
@@ -61,6 +61,46 @@ def test_class_logits_are_not_views(classes: int, told: bool, simulate_signals: 
     logits, labels = class_logits(signals, classes, np.random.default_rng(0))
     with pytest.raises(SignalsError, match="class logits"):
         require_plausible(changed(signals, logits, labels if told else None))
+
+
+def test_classes_may_be_numbered_from_one(simulate_signals: Simulate) -> None:
+    signals = simulate_signals(0, points=400)
+    logits, labels = class_logits(signals, 3, np.random.default_rng(0))
+    with pytest.raises(SignalsError, match="class logits"):
+        require_plausible(changed(signals, logits, labels + 1))
+
+
+def test_two_classes_are_not_two_views(simulate_signals: Simulate) -> None:
+    signals = simulate_signals(0, points=400)
+    logits, _ = class_logits(signals, 2, np.random.default_rng(0))
+    with pytest.raises(SignalsError, match="class logits"):
+        require_plausible(changed(signals, logits - logits.mean(axis=2, keepdims=True)))
+
+
+def test_one_negated_view_is_enough(simulate_signals: Simulate) -> None:
+    signals = simulate_signals(0, points=400, views=2, shift=2.0, difficulty=0.0)
+    with pytest.raises(SignalsError, match="view 1"):
+        require_plausible(changed(signals, signals.values * np.array([1, -1])))
+
+
+def test_log_probabilities_are_refused_unless_called_logits(simulate_signals: Simulate, tmp_path: Path) -> None:
+    signals = simulate_signals(0, points=400)
+    path = tmp_path / "log.npz"
+    np.savez(path, signals=-np.log1p(np.exp(-signals.values)), membership=signals.design.matrix)
+    with pytest.raises(SignalsError, match="log-probabilities"):
+        read_signals(path)
+    assert read_signals(path, "logit").n_points == 400
+
+
+def test_a_plan_is_not_made_of_losses(
+    signals_file: Callable[..., Path], command: Callable[..., click.testing.Result], tmp_path: Path
+) -> None:
+    with np.load(signals_file(points=400, shift=2.0)) as arrays:
+        loss = np.log1p(np.exp(-arrays["signals"]))
+        np.savez(tmp_path / "loss.npz", **(dict(arrays) | {"signals": loss}))
+    result = command("plan", tmp_path / "loss.npz", "--budget", 16)
+    assert result.exit_code == 2
+    assert "losses" in result.stderr
 
 
 def test_two_views_of_two_classes_are_views(simulate_signals: Simulate) -> None:

@@ -421,3 +421,12 @@ def test_a_file_of_the_same_name_elsewhere_is_not_the_declared_one(
     reader.write_text(READS.replace('np.load(HERE / "rows.npy")', 'np.load("rows.npy")'))
     (trained,) = Function.from_file(reader).train(NUMBERS, MEMBERS[:1], [1], (View(),))
     assert trained.undeclared == ("here/rows.npy",)
+
+
+def test_modules_beside_the_file_can_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "beside_of_test.py").write_text("SCALE = 2.0\n")
+    text = (
+        "from beside_of_test import SCALE\ndef train(X, y, seed):\n    return SCALE\ndef query(model, X, y):\n    ..."
+    )
+    (tmp_path / "mine.py").write_text(text)
+    assert Function.from_file(tmp_path / "mine.py").fit(None, None, 0) == 2.0

@@ -555,6 +555,9 @@ JUNK: dict[str, Any] = {
     "too large": {"note": "x" * (1 << 20)},
     "too deep": {"note": json.loads("[" * 200 + "]" * 200)},
     "no object": ["seed", 1],
+    "a negative deviation": {"sum_error": -1.0},
+    "more renormalised rows than signals": {"n_renormalised": 10**9},
+    "names with line breaks": {"undeclared_files": ["a\nb"]},
 }
 
 

@@ -50,7 +50,7 @@ scale_option = click.option(
 
 show_records_option = click.option(
     "--show-records/--no-records",
-    help="Show images, features, texts and groups of records; by default they are named by number only.",
+    help="Show images, features, texts and groups of records; by default they are named by number and class only.",
 )
 
 

@@ -85,7 +85,8 @@ def _simulated(rng: np.random.Generator, shift: float, spread: float) -> tuple[A
     signals = (
         rng.normal(size=(MODELS, POINTS)) * np.where(design, spread, 1.0) + shift * design + rng.normal(size=POINTS)
     )
-    references = References(signals[1:, :, None], np.arange(MODELS - 1), design[1:])
+    # Without model 1, the target's complement: it would give the answer away.
+    references = References(signals[2:, :, None], np.arange(MODELS - 2), design[2:])
     known = np.flatnonzero(~design[0])[:200]
     return AttackView(signals[0][:, None], references, known, np.zeros(POINTS, int)), design[0]
 

@@ -277,7 +277,15 @@ def test_an_audit_writes_metrics_scores_and_signals(audit: Run, command: Run, tm
         assert 0.8 < attack["auc"]["mean"] <= 1
         assert attack["tpr"].keys() >= {"0", "0.0001", "0.001", "0.01"}
         assert [entry["target"] for entry in attack["per_target"]] == [0]
-    for words in ("1 target", "120 points", "8 references", "% train", "% held out", "rmia", "pl-mia", "metrics.json"):
+    for words in (
+        "1 target",
+        "120 points",
+        "8 references",
+        "accuracy on members and non-members: target",
+        "rmia",
+        "pl-mia",
+        "metrics.json",
+    ):
         assert words in result.stdout
     store = SignalStore.open(run / "signals")
     assert store.shape == (9, 120, 1)

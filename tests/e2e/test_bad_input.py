@@ -366,7 +366,7 @@ USER_FILES: dict[str, tuple[str, list[str]]] = {
     ),
     "statistic divides by zero": ("MINE = make(lambda view: view.target / 0)", ["not finite", "point 0, 1, 2, 3, 4"]),
     "statistic cannot be hashed": ("MINE = Attack('mine', NotFrozen(), NoCalibration())", ["mine", "frozen dataclass"]),
-    "has a slash in its name": ("MINE = Attack('a/b', S(3), NoCalibration())", ["'a/b'", "slashes"]),
+    "has a slash in its name": ("MINE = Attack('a/b', S(3), NoCalibration())", ["'a/b'", "slash"]),
     "votes without a population": ("MINE = make(len, views=VotesOfViews())", ["mine", "add a calibration"]),
     "asks for too large a population": (
         "MINE = Attack('mine', RMIA.statistic, RMIA.calibration, population=FreshPopulation(999))",
@@ -501,4 +501,4 @@ def test_groups_of_signals_by_another_name_are_refused(refused: Callable[..., st
 def test_arrays_beside_signals_that_are_not_used_are_noted(command: Run, signals_file: Write, tmp_path: Path) -> None:
     result = command("score", signals_file(replace={"member": np.arange(3)}), "-o", tmp_path / "out")
     assert "Array 'member' of" in result.stdout
-    assert "did you mean 'membership'?" in result.stdout
+    assert "perhaps 'membership' was meant" in result.stdout

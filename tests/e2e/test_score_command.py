@@ -398,7 +398,7 @@ def level(signals_file: Write, simulate: Callable[..., dict[str, Any]]) -> Path:
 
 
 def test_of_all_attacks_one_with_a_constant_score_is_left_out(level: Path, command: Run, tmp_path: Path) -> None:
-    out = _ok(command("score", level, "-o", tmp_path)).stdout
+    out = _ok(command("score", level, "-o", tmp_path, "--scale", "logit")).stdout
     contents = _metrics(tmp_path)
     assert list(contents["skipped"]) == ["rmia"]
     assert set(contents["attacks"]) == set(ATTACKS) - {"rmia"}
@@ -413,12 +413,12 @@ def test_of_all_attacks_one_with_a_constant_score_is_left_out(level: Path, comma
 def test_an_attack_that_was_asked_for_and_has_a_constant_score_stops_the_run(
     level: Path, command: Run, tmp_path: Path
 ) -> None:
-    result = command("score", level, "-o", tmp_path / "out", "--attack", "rmia", "--attack", "lira")
+    result = command("score", level, "-o", tmp_path / "out", "--scale", "logit", "--attack", "rmia", "--attack", "lira")
     assert result.exit_code == 2
     assert "have the same score by rmia" in result.stderr
     assert result.stderr.endswith("tells nothing of them: take another attack\n")
     assert not (tmp_path / "out").exists()
-    assert command("score", level, "-o", tmp_path / "out", "--attack", "lira").exit_code == 0
+    assert command("score", level, "-o", tmp_path / "out", "--scale", "logit", "--attack", "lira").exit_code == 0
 
 
 def test_experiments_measure_a_constant_score_as_it_is(simulate_signals: Callable[..., Signals]) -> None:
@@ -443,6 +443,16 @@ def test_groups_that_a_target_saw_in_part_are_told(
     whole = membership[:, groups * 2]
     file = signals_file(replace={"groups": groups, "membership": whole})
     assert "groups hold members and" not in _ok(command("score", file, "-o", tmp_path / "b", "--attack", "lira")).stdout
+
+
+def test_results_of_other_signals_are_replaced_with_a_word(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    first, other = signals_file(name="a.npz"), signals_file(1, name="b.npz")
+    attack = ("--attack", "rmia")
+    assert _ok(command("score", first, "-o", tmp_path / "out", *attack)).stderr == ""
+    assert _ok(command("score", first, "-o", tmp_path / "out", *attack)).stderr == ""
+    result = command("score", other, "-o", tmp_path / "out", *attack)
+    assert result.exit_code == 0
+    assert "replaced" in result.stderr
 
 
 # Designs that reveal membership --------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_no_leak_is_said_in_at_most_one_of_twenty_audits() -> None:
 
 def test_members_are_hardly_ever_called_swapped() -> None:
     """The check has one false alarm in two thousand audits, so one of 400 is allowed."""
-    assert sum(reach_verdict(audit.assessments).swapped for audit in _audits()) <= 1
+    assert sum(bool(reach_verdict(audit.assessments).swapped) for audit in _audits()) <= 1
 
 
 def _single() -> Iterator[tuple[str, Assessment]]:

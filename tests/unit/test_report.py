@@ -361,10 +361,10 @@ def test_the_first_screen_says_what_the_json_says(content: Content) -> None:
     assert verdict["fpr"] is not None
     assert shown["Members"] == percent(verdict["tpr"])
     if verdict["unnamed"] is None:
-        assert shown["Individual"].replace(",", "") in (f"{verdict['exposed']:.0f}", f"{verdict['exposed']:.1f}")
+        assert shown["Records"].replace(",", "") in (f"{verdict['exposed']:.0f}", f"{verdict['exposed']:.1f}")
     else:
-        assert shown["Individual"] == "none can be"
-    assert shown["Area"] == percent(content.metrics["attacks"][verdict["attack"]]["auc"]["mean"])
+        assert shown["Records"] == "none can be"
+    assert shown["Area"] == percent(content.metrics["attacks"][verdict["auc_attack"]]["auc"]["mean"])
     assert "for all attacks at once" in tiles(content)[0]["note"]
     facts = dict(audited(content))
     assert facts["Signals, SHA-256"] == "ab" * 32

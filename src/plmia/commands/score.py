@@ -114,8 +114,7 @@ def score(
     setup = Setup(cast("Mode", mode), references, population, seed)
     chosen = chosen_attacks(names)
     signals, digest, records, notes = _read(signals_path, cast("Scale", scale))
-    if not quiet and _holds_others(folder, digest):
-        stderr().print(f"plmia: replaces the results of other signals in {folder}", markup=False, soft_wrap=True)
+    others = _holds_others(folder, digest)
     numbers = _target_numbers(targets, signals)
     notes += _split_groups(signals, numbers)
     total = len(numbers) * len(chosen) * signals.n_points
@@ -124,6 +123,8 @@ def score(
         metrics = run_attacks(
             signals, chosen, numbers, setup, folder, about, meter.tick, may_skip=not names, notes=notes
         )
+    if others and not quiet:
+        stderr().print(f"plmia: replaced the results of other signals in {folder}", markup=False, soft_wrap=True)
     if as_json:
         click.echo(json.dumps(metrics, indent=1))
     elif not quiet:

@@ -215,7 +215,8 @@
   }, { rootMargin: "500px" });
   figures.forEach((node) => watcher.observe(node));
   const redraw = () => figures.filter((node) => node.dataset.drawn).forEach(draw);
-  dark.addEventListener("change", redraw);
+  // A list of its own: Chromium tells nobody of a change that was read from the list before.
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   let width = window.innerWidth;
   window.addEventListener("resize", () => {
     if ((width < NARROW) !== (window.innerWidth < NARROW)) redraw();
@@ -392,7 +393,7 @@
   byId("class").addEventListener("change", refresh);
   byId("fdr").addEventListener("change", refresh);
   byId("csv").addEventListener("click", csv);
-  slim.addEventListener("change", () => { head(); show(); });
+  window.matchMedia(slim.media).addEventListener("change", () => { head(); show(); });
   const turn = (change) => () => { state.page = change(state.page); show(); };
   byId("first").addEventListener("click", turn(() => 0));
   byId("previous").addEventListener("click", turn((page) => page - 1));

@@ -33,6 +33,8 @@ def read_metrics(text: bytes) -> dict[str, Any]:
     if metrics["schema"] == 1:
         metrics = _upgraded(metrics)
     CURRENT(metrics, "metrics.json")
+    if metrics["verdict"]["auc_attack"] not in attacks:
+        raise ValueError("the verdict's attack of the largest area is not among the attacks")
     if len(set(targets)) < len(targets):
         raise ValueError("a target stands twice in about.targets")
     for name, attack in attacks.items():
@@ -58,6 +60,8 @@ def _upgraded(metrics: dict[str, Any]) -> dict[str, Any]:
         "beats_chance": found["leak_shown"],
         "doubts": [doubt.code],
         "members": metrics["attacks"][found["attack"]]["per_target"][0]["n_members"],
+        "auc_attack": found["attack"],
+        "unnamed": {"reason": "the population is too small", "remedy": ""} if found.get("unnamed") else None,
     }
     told = [doubt, *(Note("earlier-version", "info", note) for note in metrics["notes"] if isinstance(note, str))]
     return metrics | {"verdict": found | added, "notes": [note.to_json() for note in told]}
@@ -332,7 +336,7 @@ verdict = entry(
         "fdr": rate,
         "targets": whole(1),
     },
-    {"unnamed": maybe(entry({"remedy": text}, {"reason": text})), "auc_attack": text},
+    {"unnamed": maybe(entry({"remedy": text}))},
 )
 # What schema 2 added.
 concluded = entry(
@@ -343,6 +347,8 @@ concluded = entry(
         "beats_chance": flag,
         "doubts": items(text),
         "members": count,
+        "auc_attack": text,
+        "unnamed": maybe(entry({"reason": text, "remedy": text})),
     }
 )
 accuracy = entry({"members": maybe(rate), "non_members": maybe(rate)})

@@ -133,10 +133,10 @@ def tiles(content: Content) -> list[dict[str, Any]]:
             + (f"; mean over {verdict['targets']} targets" if verdict["targets"] > 1 else ""),
         }
     )
-    widest = verdict.get("auc_attack") or verdict["attack"]
-    entry = content.metrics["attacks"].get(widest, entry)
-    auc, interval = entry["auc"], entry["per_target"][0].get("auc_interval")
-    interval = auc.get("interval") or (interval if len(entry["per_target"]) == 1 else None)
+    widest = verdict["auc_attack"]
+    area = content.metrics["attacks"][widest]
+    auc, interval = area["auc"], area["per_target"][0].get("auc_interval")
+    interval = auc.get("interval") or (interval if len(area["per_target"]) == 1 else None)
     found.append(
         {
             "head": f"Area under the curve of {widest}",

@@ -485,6 +485,29 @@ def test_counts_that_cannot_be_balanced_make_the_audit_invalid(
     assert command("gate", tmp_path / "out", "--max-tpr", 0.99, "--at-fpr", 0.01).exit_code == 2
 
 
+# Sentences -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"points": 2_000, "shift": 0.0},
+        {"points": 2_000, "shift": 3.0, "views": 2},
+        {"points": 60, "shift": 0.0},
+        {"points": 400, "models": 4},
+        {"points": 2_000, "shift": 0.3, "models": 24},
+    ],
+)
+def test_what_a_user_sees_is_short(shape: dict[str, Any], signals_file: Write, command: Run, tmp_path: Path) -> None:
+    """Two lines of a wide terminal at most, and no note twice."""
+    _ok(command("score", signals_file(**shape), "-o", tmp_path / "out"))
+    contents = _metrics(tmp_path / "out")
+    texts = [note["text"] for note in contents["notes"]]
+    assert len(set(texts)) == len(texts)
+    assert max(map(len, [*texts, contents["verdict"]["text"]])) <= 320
+    assert all(text[0].isupper() and text.endswith(".") and "\n" not in text for text in texts)
+
+
 # Same input and seed, same bytes -------------------------------------------------------------------------------------
 
 

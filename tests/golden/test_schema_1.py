@@ -1,4 +1,4 @@
-"""Results that the version before statuses and digests wrote, schema 1: they open, and no verdict of theirs is clean."""
+"""Results of schema 1, from before statuses and digests: they open, and no verdict of theirs is clean."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from plmia.data import LabelledData
 from plmia.engines import LocalProcesses
 from plmia.errors import RecipeError
 from plmia.numerics import logit_from_logits
+from plmia.provenance import problem_of
+from plmia.recipes.files import declared_files
 from plmia.recipes.function import Function
 from plmia.recipes.views import View
 from plmia.training import Job, Work
@@ -430,3 +432,19 @@ def test_modules_beside_the_file_can_be_imported(tmp_path: Path) -> None:
     )
     (tmp_path / "mine.py").write_text(text)
     assert Function.from_file(tmp_path / "mine.py").fit(None, None, 0) == 2.0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX has names that are not text")
+def test_names_that_are_no_text_can_be_declared_and_noted(tmp_path: Path) -> None:
+    name = os.fsdecode(b"rows\xff.npy")
+    np.save(tmp_path / name, RNG.normal(size=(N, 2)))
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/a.txt").write_text("one")
+    (tmp_path / "mine.py").write_text(
+        READS.replace('["rows.npy", "more"]', '["more"]').replace('"rows.npy"', ascii(name))
+    )
+    (trained,) = Function.from_file(tmp_path / "mine.py").train(NUMBERS, np.ones((1, N), bool), [0], [View()])
+    assert trained.undeclared == ("rows\ufffd.npy",)
+    assert problem_of({"undeclared_files": list(trained.undeclared)}, N) is None
+    (file,) = declared_files([name], tmp_path, "files")
+    assert file.name == "rows\ufffd.npy"

@@ -505,7 +505,7 @@ def test_what_a_user_sees_is_short(shape: dict[str, Any], signals_file: Write, c
     texts = [note["text"] for note in contents["notes"]]
     assert len(set(texts)) == len(texts)
     assert max(map(len, [*texts, contents["verdict"]["text"]])) <= 320
-    assert all(text[0].isupper() and text.endswith(".") and "\n" not in text for text in texts)
+    assert all(not text[0].islower() and text.endswith(".") and "\n" not in text for text in texts)
 
 
 # Same input and seed, same bytes -------------------------------------------------------------------------------------

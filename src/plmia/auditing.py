@@ -365,7 +365,7 @@ def score_run(
         "accuracy": accuracy_of(signals, [0], records),
     }
     setup = replace(plan.setup, references=plan.references)
-    # What is said of attacks that lack references stands in the results, which know which of them ran.
+    # The results themselves note attacks that lack references: they know which of them ran.
     told = [note for note in plan.notes() if note.code != "attacks-left-out"]
     told += plan.data_notes(records.values())
     told += [*([] if plan.target is None else plan.target.compared(signals)), *notes]

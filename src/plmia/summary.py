@@ -182,7 +182,7 @@ class Summary:
                 "tied-scores",
                 severity,
                 f"The scores of {', '.join(names)} take few values: {100 * min(tied[name] for name in names):.0f} % of "
-                "the records or more tie with a tenth of all. Such an attack hardly tells records apart.",
+                "the records share theirs with a tenth of all. Such an attack hardly tells records apart.",
             )
         wrong = {name: found for name in self._assessments if (found := self._refuted(name)) is not None}
         if wrong:

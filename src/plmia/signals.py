@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -43,6 +44,8 @@ class Signals:
     models : tuple of int
         Number of the model in each row; 0, 1, 2, ... by default. Targets and references are named by these numbers, so
         that a model keeps its number where others are missing.
+    digest : str
+        SHA-256 that tells signals of a file or a store from others; empty if they were made in memory.
     """
 
     values: npt.NDArray[np.floating]
@@ -51,6 +54,7 @@ class Signals:
     n_clipped: int = 0
     groups: npt.NDArray[np.integer] | None = None
     models: tuple[int, ...] = ()
+    digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.values.ndim != 3 or 0 in self.values.shape or not np.issubdtype(self.values.dtype, np.floating):
@@ -152,7 +156,10 @@ def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
         values = values[:, :, None]
     membership = _membership(arrays)
     values, n_clipped = _on_logit_scale(path, values, scale)
-    return Signals(values, MembershipDesign(membership), arrays.get("labels"), n_clipped, arrays.get("groups"))
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    design, labels, groups = MembershipDesign(membership), arrays.get("labels"), arrays.get("groups")
+    return Signals(values, design, labels, n_clipped, groups, digest=digest)
 
 
 def _floats(path: Path, values: Array) -> npt.NDArray[np.floating]:

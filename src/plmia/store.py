@@ -15,7 +15,6 @@ write at once, and a stack of models is there as a whole or not at all. Any tool
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -81,7 +80,7 @@ from plmia.store_records import (
 if TYPE_CHECKING:
     from plmia.signals import Signals
 
-__all__ = ["SignalStore", "signals_digest", "store_key", "write_stack"]
+__all__ = ["SignalStore", "store_key", "write_stack"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +289,7 @@ class SignalStore:
         values = self._mapped(records) if isinstance(self.folder, LocalFolder) else self.read(chosen)
         n_clipped = sum(record.provenance.get("n_clipped", 0) for record in records)
         design, groups = MembershipDesign(self.design.matrix[chosen]), read_groups(self.folder, self.layout)
-        return Signals(values, design, self.labels, n_clipped, groups, tuple(chosen))
+        return Signals(values, design, self.labels, n_clipped, groups, tuple(chosen), self.fingerprint(chosen))
 
     def fingerprint(self, models: Numbers | None = None) -> str:
         """Digest that tells signals of some models from all others: which models, their signals, their membership.
@@ -428,19 +427,3 @@ def store_key(
 ) -> str:
     """Key that a store of these would have, for a machine that trains without one; see `SignalStore.create`."""
     return layout_of(about, design, views, labels).key
-
-
-def signals_digest(source: SignalStore | Path, models: Numbers | None = None) -> str:
-    """Digest that tells the signals of a store, or of an npz file, from others: ``about.signals.sha256`` of results.
-
-    Parameters
-    ----------
-    source : SignalStore or Path
-        The store or the file.
-    models : sequence of int, optional
-        Which models of a store; default: the finished ones.
-    """
-    if isinstance(source, SignalStore):
-        return source.fingerprint(models)
-    with source.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

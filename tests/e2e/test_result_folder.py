@@ -18,8 +18,11 @@ import click.testing
 import numpy as np
 import pytest
 
+from plmia.errors import SignalsError
 from plmia.publication import PARTS, PENDING
+from plmia.report import Extras, write_report
 from plmia.saved import SavedResults
+from plmia.signals import read_signals
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks, modes and signals of POSIX")
 
@@ -345,6 +348,15 @@ def test_results_without_digests_do_not_pass_the_gate(scored: Path, command: Run
 # Signals -------------------------------------------------------------------------------------------------------------
 
 
+def test_python_refuses_signals_that_were_not_scored(scored: Path, tmp_path: Path) -> None:
+    """The same shape and membership, other values."""
+    signals = read_signals(tmp_path / "signals.npz")
+    write_report(scored, Extras(signals=signals))
+    np.savez(tmp_path / "other.npz", signals=signals.values + 1, membership=signals.design.matrix)
+    with pytest.raises(SignalsError, match=signals.digest[:12]):
+        write_report(scored, Extras(signals=read_signals(tmp_path / "other.npz")))
+
+
 def test_signals_that_were_not_scored_are_refused(
     scored: Path, signals_file: Write, command: Run, tmp_path: Path
 ) -> None:
@@ -394,7 +406,7 @@ def test_a_store_that_is_not_of_the_results_is_left_out_with_the_reason(
     shutil.copytree(run / "signals", other / "signals")
     assert command("report", other, "--quiet").exit_code == 0
     assert "are not those of these results" in (other / "report.html").read_text(encoding="utf-8")
-    assert "not of the signals" in refused(command, "report", other, "--signals", run / "signals")
+    assert "not of these signals" in refused(command, "report", other, "--signals", run / "signals")
     # A store scored into the folder of its audit.
     assert command("score", run / "signals", "-o", run, "--attack", "rmia", "--quiet").exit_code == 0
     assert command("report", run, "--quiet").exit_code == 0

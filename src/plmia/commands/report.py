@@ -58,7 +58,7 @@ def report(
     if signals_path is not None:
         store = store_at(signals_path)
         signals = read_signals(signals_path) if store is None else store.signals()
-        extras = replace(extras, signals=signals, signals_from=store or signals_path)
+        extras = replace(extras, signals=signals)
     write_report(saved, extras, show_records=show_records, attack=attack, target=target)
     if not saved.verified:
         stderr().print(f"plmia: {saved.unverified}", markup=False, soft_wrap=True)

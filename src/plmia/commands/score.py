@@ -34,7 +34,6 @@ from plmia.progress import Meter
 from plmia.results import run_attacks
 from plmia.saved import SavedResults
 from plmia.signals import Scale, Signals, read_signals
-from plmia.store import signals_digest
 from plmia.terminal import show_metrics, stderr, stdout
 from plmia.view import Mode
 
@@ -113,13 +112,13 @@ def score(
     require_folder(folder)
     setup = Setup(cast("Mode", mode), references, population, seed)
     chosen = chosen_attacks(names)
-    signals, digest, records, notes = _read(signals_path, cast("Scale", scale))
-    others = _holds_others(folder, digest)
+    signals, records, notes = _read(signals_path, cast("Scale", scale))
+    others = _holds_others(folder, signals.digest)
     numbers = _target_numbers(targets, signals)
     notes += _split_groups(signals, numbers)
     total = len(numbers) * len(chosen) * signals.n_points
     with Meter("scoring", total, None if quiet else stderr()) as meter:
-        about = _about(digest, signals, numbers, setup) | {"accuracy": accuracy_of(signals, numbers, records)}
+        about = _about(signals, numbers, setup) | {"accuracy": accuracy_of(signals, numbers, records)}
         metrics = run_attacks(
             signals, chosen, numbers, setup, folder, about, meter.tick, may_skip=not names, notes=notes
         )
@@ -131,15 +130,15 @@ def score(
         show_metrics(metrics, folder)
 
 
-def _read(path: Path, scale: Scale) -> tuple[Signals, str, Mapping[int, Mapping[str, Any]], list[Note]]:
-    """Signals of a store or a file, a digest that tells them from others, provenance of the models, and notes."""
+def _read(path: Path, scale: Scale) -> tuple[Signals, Mapping[int, Mapping[str, Any]], list[Note]]:
+    """Signals of a store or a file, provenance of the models, and notes."""
     if (store := store_at(path)) is not None:
         signals = store.signals()
-        return signals, signals_digest(store, signals.models), store.finished(), store_notes(store, signals)
+        return signals, store.finished(), store_notes(store, signals)
     if is_store(path / "signals"):
         raise SignalsError(f"{path} is an audit: its signals are in {path / 'signals'}, give that folder")
     signals = read_signals(path, scale)
-    return signals, signals_digest(path), {}, unused_arrays(path, SIGNALS_ARRAYS, SignalsError)
+    return signals, {}, unused_arrays(path, SIGNALS_ARRAYS, SignalsError)
 
 
 def _holds_others(folder: Path, digest: str) -> bool:
@@ -182,11 +181,11 @@ def _split_groups(signals: Signals, targets: list[int]) -> Iterator[Note]:
             return
 
 
-def _about(digest: str, signals: Signals, targets: list[int], setup: Setup) -> dict[str, Any]:
+def _about(signals: Signals, targets: list[int], setup: Setup) -> dict[str, Any]:
     return {
         "plmia": __version__,
         "signals": {
-            "sha256": digest,
+            "sha256": signals.digest,
             "models": signals.n_models,
             "points": signals.n_points,
             "views": signals.n_views,

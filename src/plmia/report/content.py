@@ -22,7 +22,7 @@ from plmia.records import RecordTable
 from plmia.saved import SavedResults
 from plmia.scoring import Scores
 from plmia.signals import Signals
-from plmia.store import SignalStore, signals_digest
+from plmia.store import SignalStore
 
 # All but control characters, lone surrogates and what is no character at all: no SVG may hold these, and no UTF-8 file
 # can hold a surrogate.
@@ -47,8 +47,6 @@ class Extras:
         Signals of target and references; those of an audit are found in its folder.
     notes : tuple of Note
         What a reader must know about these texts and names.
-    signals_from : SignalStore or Path, optional
-        The store or file that the signals were read from, to verify that it is the one that was scored.
     """
 
     data: LabelledData | None = None
@@ -57,7 +55,6 @@ class Extras:
     feature_names: Sequence[str] | None = None
     signals: Signals | None = None
     notes: tuple[Note, ...] = ()
-    signals_from: SignalStore | Path | None = None
 
     def __post_init__(self) -> None:
         if self.data is None:
@@ -236,18 +233,24 @@ def _own_store(path: Path, about: Mapping[str, Any]) -> tuple[SignalStore | None
     )
 
 
-def _made_of(about: Mapping[str, Any], source: SignalStore | Path) -> bool:
-    """Whether results were made of the signals in a store or a file, as far as they say of which they were made."""
+def _made_of(about: Mapping[str, Any], store: SignalStore) -> bool:
+    """Whether results were made of the signals in a store, as far as they say of which they were made."""
     known, used = about["signals"].get("sha256"), None
     if "audit" in about:
-        if not (isinstance(source, SignalStore) and source.about == about["audit"]):
+        if store.about != about["audit"]:
             return False
         used = range(about["signals"]["models"])  # the store may have grown since
-    return known is None or known == signals_digest(source, used)
+    return known is None or known == store.fingerprint(used)
 
 
 def _require_same_signals(saved: SavedResults, signals: Signals) -> None:
-    """Refuse signals of other models or points than those of the results."""
+    """Refuse signals that are not those of the results."""
+    known = saved.metrics["about"]["signals"].get("sha256")
+    if known and signals.digest and signals.digest != known:
+        raise SignalsError(
+            f"the results in {saved.folder} are not of these signals (digest {signals.digest[:12]}, scored were "
+            f"{known[:12]}): give those that were scored"
+        )
     shape = signals.n_models, signals.n_points
     scored = saved.metrics["about"]["signals"]["models"], saved.metrics["about"]["signals"]["points"]
     if shape != scored:
@@ -279,10 +282,6 @@ def _require_same_points(content: Content) -> None:
         raise DataError(
             f"class_names has {len(names)} texts, the labels of the results reach {labels.max()}: give one a class"
         )
-    if extras.signals_from is not None and not _made_of(content.about, extras.signals_from):
-        source = extras.signals_from
-        name = source.folder if isinstance(source, SignalStore) else source
-        raise SignalsError(f"the results in {content.saved.folder} are not of the signals in {name}: give those scored")
     if extras.signals is not None:
         _require_same_signals(content.saved, extras.signals)
 

@@ -272,8 +272,8 @@ def _reveals(n_in: int, n_out: int) -> Note:
     return Note(
         "counts-reveal-membership",
         "invalid",
-        "members have other numbers of IN and OUT references than non-members, so scores may show the design instead "
-        f"of a leak. Give each record more references: made even, some would keep {n_in} IN and {n_out} OUT",
+        "Members have other numbers of IN and OUT references than non-members, so scores may show the design instead "
+        f"of a leak. Train more references: balanced, some records would keep {n_in} IN and {n_out} OUT.",
     )
 
 

@@ -141,8 +141,9 @@ class Summary:
         unlike = {target: check.warning for target, check in sorted(self._likeness.items()) if check and check.warning}
         if unlike:
             first, more = next(iter(unlike)), len(unlike) - 1
-            who = f"The target ({first}" + (f", and {more} more" if more else "") + ")"
-            text = unlike[first].replace("The target", who if len(self._likeness) > 1 else "The target", 1)
+            others = f" and {more} more" if more else ""
+            which = f"Target {first}{others}: " if len(self._likeness) > 1 else ""
+            text = f"{which}{unlike[first]}"
             yield Note("unlike-references", "caution", text)
         if self._power and self._power.warning:
             yield Note("more-references", "info", self._power.warning)

@@ -63,9 +63,9 @@ def show_metrics(metrics: dict[str, Any], folder: Path) -> None:
     console.print(metrics["verdict"]["text"], style="bold", soft_wrap=True, markup=False)
     notes = [Note.from_json(note) for note in metrics["notes"]]
     serious = doubts(notes)
-    for note in serious:
-        if note.text[1:] in metrics["verdict"]["text"]:
-            continue  # said already
+    # The verdict of such an audit quotes its first doubt.
+    quoted = metrics["verdict"]["status"] in ("invalid", "inconclusive")
+    for note in serious[quoted:]:
         console.print(f"- {note.severity} ({note.code}): {note.text}", markup=False, soft_wrap=True)
     for note in notes:
         if note not in serious:

@@ -38,6 +38,8 @@ STACKS_A_WORKER, FEW_MODELS = 4, 8
 _LOCK = "lock"
 # Undeclared files that are named.
 _MOST_NAMES = 5
+# A sum of probabilities that is further from 1 is hardly one by rounding.
+_ROUNDING_AT_MOST = 0.5
 
 
 @dataclass(frozen=True)
@@ -312,9 +314,6 @@ def rounding_of(trained: Trained) -> dict[str, Any]:
     }
 
 
-_ROUNDING_AT_MOST = 0.5
-
-
 def rounding_notes(records: Collection[Mapping[str, Any]]) -> list[Note]:
     """Say how many rows of probabilities were renormalised, by the records of a store."""
     counts = [record.get("n_renormalised") for record in records]
@@ -327,7 +326,6 @@ def rounding_notes(records: Collection[Mapping[str, Any]]) -> list[Note]:
         "class probabilities were renormalised where they missed a sum of 1 by rounding (number of rows: "
         f"{rows:,}, largest deviation: {largest:.2g})"
     )
-    # Beyond this it is hardly rounding any more.
     return [Note("probabilities-renormalised", "caution" if largest > _ROUNDING_AT_MOST else "info", text)]
 
 

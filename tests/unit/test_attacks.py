@@ -186,4 +186,4 @@ def test_the_target_that_is_unlike_is_named():
     ):
         summary.add(result)
     (note,) = (note for note in summary.notes() if note.code == "unlike-references")
-    assert "(2)" in note.text
+    assert note.text.startswith("Target 2: ")

@@ -37,7 +37,7 @@ def metrics_of(std=0.0123, resolved=True, names=("lira", "pl-mia-pooled")):
             "population": [50],
         },
         "attacks": dict.fromkeys(names, attack),
-        "verdict": {"text": "The verdict."},
+        "verdict": {"text": "The verdict.", "status": "leak"},
         "notes": [
             {"code": "groups", "severity": "info", "text": "A note."},
             {"code": "unlike-references", "severity": "caution", "text": "A doubt."},
@@ -75,6 +75,10 @@ def test_doubts_stand_before_other_notes_with_their_codes(stream, tmp_path):
     show_metrics(metrics_of(), tmp_path)
     lines = [line for line in out.getvalue().splitlines() if line.startswith("- ")]
     assert lines == ["- caution (unlike-references): A doubt.", "- A note."]
+    out, metrics = stream(False), metrics_of()
+    metrics["verdict"]["status"] = "inconclusive"
+    show_metrics(metrics, tmp_path)
+    assert "A doubt." not in out.getvalue(), "the verdict quotes it"
 
 
 def test_accuracies_of_target_and_references_are_shown(stream, tmp_path):

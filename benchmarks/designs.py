@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia import ATTACKS, Attack, AttackView, References, Setup, Signals, attack_targets, evaluate
-from plmia.design import MembershipDesign, complementary_pairs, exact_k_per_point
+from plmia.attacks.scoring import score_unchecked
+from plmia.data.designs import MembershipDesign, complementary_pairs, exact_k_per_point
 from plmia.errors import ReferencesError
-from plmia.scoring import score_unchecked
 
 AUDITS, POINTS = 40, 2000
 NAMES = ("lira", "lira-fixed", "rmia", "pl-mia-eb")

@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia import ATTACKS, Attack, AttackView, Setup, Signals, attack_targets, read_signals
-from plmia.calibration import CauchyCombination, NoCalibration
-from plmia.empirical_bayes import EmpiricalBayesLR
-from plmia.metrics import evaluate
-from plmia.pointwise import BayesLR, GaussianLR
+from plmia.attacks.calibration import CauchyCombination, NoCalibration
+from plmia.attacks.empirical_bayes import EmpiricalBayesLR
+from plmia.attacks.statistics import BayesLR, GaussianLR
+from plmia.evaluation.metrics import evaluate
 
 EB = Attack("pl-mia-eb", EmpiricalBayesLR(), CauchyCombination())
 # Votes saturate: without them RMIA's statistic ranks better, so both are to be beaten.

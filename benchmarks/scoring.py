@@ -27,14 +27,14 @@ import scipy
 from scipy.stats import norm
 
 import plmia
-from plmia.attacks import ATTACKS
-from plmia.cauchy_sum import cauchy_mean, cauchy_mean_exact
-from plmia.design import MembershipDesign
-from plmia.evaluation import Setup, attack_targets
-from plmia.moments import Feature, Powers, Probabilities, References, leave_one_out, sum_over
-from plmia.scoring import score_all
-from plmia.signals import Signals
-from plmia.view import AttackView, amid
+from plmia.attacks.attack import ATTACKS
+from plmia.attacks.cauchy_sum import cauchy_mean, cauchy_mean_exact
+from plmia.attacks.moments import Feature, Powers, Probabilities, References, leave_one_out, sum_over
+from plmia.attacks.scoring import score_all
+from plmia.attacks.view import AttackView, amid
+from plmia.data.designs import MembershipDesign
+from plmia.evaluation.targets import Setup, attack_targets
+from plmia.signals.signals import Signals
 
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from plmia.data import LabelledData
-from plmia.recipes.mlp import MLP
-from plmia.recipes.views import View
+from plmia.data.dataset import LabelledData
+from plmia.training.recipes.mlp import MLP
+from plmia.training.recipes.views import View
 
 Weights = list[dict[str, npt.NDArray[Any]]]
 

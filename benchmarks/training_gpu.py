@@ -30,12 +30,12 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from plmia.data import LabelledData
-from plmia.recipes.mlp import MLP
-from plmia.recipes.recipe import Trained
-from plmia.recipes.torch_device import fast_arithmetic
-from plmia.recipes.views import VIEW_SETS, View
-from plmia.recipes.wide_resnet import Images, Program, WideResNet, _Net
+from plmia.data.dataset import LabelledData
+from plmia.training.recipes.mlp import MLP
+from plmia.training.recipes.recipe import Trained
+from plmia.training.recipes.torch_device import fast_arithmetic
+from plmia.training.recipes.views import VIEW_SETS, View
+from plmia.training.recipes.wide_resnet import Images, Program, WideResNet, _Net
 
 Rows = list[dict[str, Any]]
 PAPER = MLP(stack=256, device="cuda")

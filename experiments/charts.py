@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plmia.report.plots import Axis, Figure, Spec, bars, line, linear_axis, log_percent_axis, points
-from plmia.report.scene import SMALL, WIDTH, width_of
-from plmia.report.theme import series
+from plmia.reporting.plots import Axis, Figure, Spec, bars, line, linear_axis, log_percent_axis, points
+from plmia.reporting.scene import SMALL, WIDTH, width_of
+from plmia.reporting.theme import series
 
 from .outcome import Keys, Rows, Value, beside, paper_item, paper_rows
 
 # Values that are None are left out; the package's writer takes them so, though it does not say.
 Series = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
-# The margins that `plmia.report.scene` leaves around a panel, in pixels.
+# The margins that `plmia.reporting.scene` leaves around a panel, in pixels.
 MARGIN, LEAST_MARGIN, RIGHT_MARGIN = 16, 40, 18
 # An attack has the same colour in every figure.
 ORDER = ("lira-fixed", "lira", "rmia", "pl-mia", "pl-mia-pooled", "pl-mia-eb", "pl-mia-plus")

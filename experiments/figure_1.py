@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from plmia.attacks import ATTACKS, Attack
-from plmia.calibration import BinaryVote
+from plmia.attacks.attack import ATTACKS, Attack
+from plmia.attacks.calibration import BinaryVote
 
 from .charts import Chart, figure, steps_axis, value_axis
 from .measure import AUC, BEYOND, Measured, attacks_called, difference, in_words, judged, measure, over_targets, sign

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from plmia.attacks import Attack
-from plmia.comparison import Difference
-from plmia.population import FreshPopulation
-from plmia.report.plots import Figure
-from plmia.scoring import score_all
+from plmia.attacks.attack import Attack
+from plmia.attacks.population import FreshPopulation
+from plmia.attacks.scoring import score_all
+from plmia.reporting.plots import Figure
+from plmia.results.comparison import Difference
 
 from .charts import Chart, figure, steps_axis, value_axis
 from .measure import (

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from plmia.calibration import CauchyCombination
-from plmia.evaluation import AttackResult
-from plmia.gaussian import side_moments
-from plmia.metrics import FloatArray
-from plmia.moments import IntArray
-from plmia.report.plots import Figure, log_percent_axis
-from plmia.scoring import score_all
-from plmia.theory import Hypothesis, cauchy_threshold, glr
+from plmia.attacks.calibration import CauchyCombination
+from plmia.attacks.gaussian import side_moments
+from plmia.attacks.moments import IntArray
+from plmia.attacks.scoring import score_all
+from plmia.attacks.theory import Hypothesis, cauchy_threshold, glr
+from plmia.evaluation.metrics import FloatArray
+from plmia.evaluation.targets import AttackResult
+from plmia.reporting.plots import Figure, log_percent_axis
 
 from .charts import Chart, figure
 from .measure import AUC, attacks_called, metrics_of, results

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from plmia.gaussianity import Gaussianity, gaussianity
-from plmia.metrics import FloatArray
-from plmia.moments import References
-from plmia.report.plots import Figure, Spec, bars, line, linear_axis, note
+from plmia.attacks.moments import References
+from plmia.evaluation.diagnostics.gaussianity import Gaussianity, gaussianity
+from plmia.evaluation.metrics import FloatArray
+from plmia.reporting.plots import Figure, Spec, bars, line, linear_axis, note
 
 from .charts import density
 from .measure import CONFORMAL, attacks_called, measure

@@ -23,18 +23,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plmia.attacks import ATTACKS
-from plmia.data import load_npz
-from plmia.design import MembershipDesign, audit_design
+from plmia.attacks.attack import ATTACKS
+from plmia.data.dataset import load_npz
+from plmia.data.designs import MembershipDesign, audit_design
 from plmia.errors import DataError, SignalsError
-from plmia.evaluation import Setup, attack_targets
-from plmia.metrics import evaluate
-from plmia.recipes.named import parse_recipe
-from plmia.recipes.views import VIEW_SETS
-from plmia.signals import Signals
-from plmia.stacks import read_stacks
-from plmia.store import store_key
-from plmia.training import audit_about
+from plmia.evaluation.metrics import evaluate
+from plmia.evaluation.targets import Setup, attack_targets
+from plmia.signals.signals import Signals
+from plmia.signals.store import read_stacks, store_key
+from plmia.training.recipes.named import parse_recipe
+from plmia.training.recipes.views import VIEW_SETS
+from plmia.training.train import audit_about
 
 from .script import end, say
 from .setting import SIGNALS

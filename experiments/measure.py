@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from plmia.attacks import ATTACKS, Attack
-from plmia.comparison import Difference, compare_over_targets
-from plmia.evaluation import AttackResult, attack_targets
-from plmia.metrics import BoolArray, FloatArray, evaluate, roc_curve
-from plmia.moments import IntArray
-from plmia.signals import Signals
-from plmia.view import Mode
+from plmia.attacks.attack import ATTACKS, Attack
+from plmia.attacks.moments import IntArray
+from plmia.attacks.view import Mode
+from plmia.evaluation.metrics import BoolArray, FloatArray, evaluate, roc_curve
+from plmia.evaluation.targets import AttackResult, attack_targets
+from plmia.results.comparison import Difference, compare_over_targets
+from plmia.signals.signals import Signals
 
 from .outcome import FAILS, HOLDS, PARTLY, SO_FAR, UNDECIDED, Cell, Value
 from .setting import Source

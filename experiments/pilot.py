@@ -13,8 +13,8 @@ import re
 import sys
 from pathlib import Path
 
+from plmia.cli.terminal import stderr
 from plmia.errors import DataError, RecipeError
-from plmia.terminal import stderr
 
 from .script import end
 from .setting import RUNS, about_store, train_store

@@ -17,15 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-from plmia.data import LabelledData
-from plmia.design import audit_design
-from plmia.elsewhere import train_stacks
+from plmia.data.dataset import LabelledData
+from plmia.data.designs import audit_design
 from plmia.errors import DataError
-from plmia.recipes.named import parse_recipe
-from plmia.recipes.views import VIEW_SETS, View
-from plmia.stacks import read_stacks
-from plmia.store import store_key
-from plmia.training import audit_about
+from plmia.signals.store import read_stacks, store_key
+from plmia.training.recipes.named import parse_recipe
+from plmia.training.recipes.views import VIEW_SETS, View
+from plmia.training.remote_worker import train_stacks
+from plmia.training.train import audit_about
 
 from .kept import SEED
 from .script import end

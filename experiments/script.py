@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from plmia.cli.terminal import stderr
 from plmia.errors import PlmiaError
-from plmia.terminal import stderr
 
 
 def say(sentence: str) -> None:

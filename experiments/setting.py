@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from plmia.auditing import AuditPlan, default_engine, train_run
-from plmia.data import LabelledData, read_data
-from plmia.design import MembershipDesign
+from plmia.attacks.moments import IntArray
+from plmia.attacks.view import Mode
+from plmia.auditing.run import AuditPlan, default_engine, train_run
+from plmia.cli.progress import Meter
+from plmia.data.dataset import LabelledData, read_data
+from plmia.data.designs import MembershipDesign
 from plmia.errors import ReferencesError, SignalsError
-from plmia.evaluation import Setup
-from plmia.moments import IntArray
-from plmia.progress import Meter
-from plmia.recipes.named import parse_recipe
-from plmia.recipes.recipe import views_for
-from plmia.recipes.views import parse_views
-from plmia.signals import Signals, read_signals
-from plmia.store import SignalStore
-from plmia.view import Mode
+from plmia.evaluation.targets import Setup
+from plmia.signals.signals import Signals, read_signals
+from plmia.signals.store import SignalStore
+from plmia.training.recipes.named import parse_recipe
+from plmia.training.recipes.recipe import views_for
+from plmia.training.recipes.views import parse_views
 
 HERE = Path(__file__).parent
 SIGNALS, RUNS = HERE / "signals", HERE / "runs"

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from plmia.attacks import Attack
-from plmia.calibration import BinaryVote, CauchyCombination, NoCalibration
-from plmia.design import complementary_pairs
-from plmia.moments import References
-from plmia.pointwise import BayesLR, GaussianLR, Loss, ReferenceRank
-from plmia.scoring import score
-from plmia.view import AttackView
+from plmia.attacks.attack import Attack
+from plmia.attacks.calibration import BinaryVote, CauchyCombination, NoCalibration
+from plmia.attacks.moments import References
+from plmia.attacks.scoring import score
+from plmia.attacks.statistics import BayesLR, GaussianLR, Loss, ReferenceRank
+from plmia.attacks.view import AttackView
+from plmia.data.designs import complementary_pairs
 
 from .charts import dots
 from .measure import AUC, BEYOND, attacks_called, measure, metrics_of

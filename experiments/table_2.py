@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast, get_args
 
-from plmia.view import Mode
+from plmia.attacks.view import Mode
 
 from .charts import dots
 from .measure import AUC, BEYOND, MAIN, Measured, attacks_called, difference, in_words, judged, measure, sign

@@ -6,7 +6,7 @@ from typing import cast, get_args
 
 import numpy as np
 
-from plmia.view import Mode
+from plmia.attacks.view import Mode
 
 from .charts import dots
 from .measure import (

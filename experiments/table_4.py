@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from plmia.attacks import ATTACKS, Attack
-from plmia.gaussian import FixedVariance, PerPointVariance, Variance
-from plmia.pointwise import BayesLR, GaussianLR, ShiftedOut
+from plmia.attacks.attack import ATTACKS, Attack
+from plmia.attacks.gaussian import FixedVariance, PerPointVariance, Variance
+from plmia.attacks.statistics import BayesLR, GaussianLR, ShiftedOut
 
 from .charts import dots
 from .measure import AUC, BEYOND, MAIN, Measured, attacks_called, difference, in_words, judged, measure, sign

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from plmia.attacks import Attack
-from plmia.report.plots import Figure
+from plmia.attacks.attack import Attack
+from plmia.reporting.plots import Figure
 
 from .charts import Chart, figure, steps_axis, value_axis
 from .measure import AUC, BEYOND, MAIN, Measured, attacks_called, difference, in_words, judged, measure, sign

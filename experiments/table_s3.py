@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plmia.attacks import PL_MIA
-from plmia.calibration import MeanOfViews, MedianOfViews, Views, VotesOfViews
+from plmia.attacks.attack import PL_MIA
+from plmia.attacks.calibration import MeanOfViews, MedianOfViews, Views, VotesOfViews
 
 from .charts import dots
 from .measure import AUC, BEYOND, MAIN, Measured, attacks_called, difference, in_words, measure, verdict_above

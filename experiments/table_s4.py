@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from plmia.gaussianity import GROUPS, gaussianity, groups
+from plmia.evaluation.diagnostics.gaussianity import GROUPS, gaussianity, groups
 
 from .charts import dots
 from .measure import AUC, CONFORMAL, Measured, attacks_called, difference, in_words, metrics_of, results, verdict_above

@@ -8,8 +8,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaincinv
 
-from plmia.comparison import Difference, compare_over_targets
-from plmia.theory import (
+from plmia.attacks.theory import (
     Hypothesis,
     blr_law,
     combination_beats_voting,
@@ -21,6 +20,7 @@ from plmia.theory import (
     pl_mia_tpr,
     small_p_probability,
 )
+from plmia.results.comparison import Difference, compare_over_targets
 
 from .measure import judged, sign
 from .outcome import Claim

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from plmia.data import Array, LabelledData, load_npz, read_data
+from plmia.cli.terminal import stderr
+from plmia.data.dataset import Array, LabelledData, load_npz, read_data
 from plmia.errors import DataError
-from plmia.terminal import stderr
 
 from .script import end, say
 from .setting import train_store

@@ -35,7 +35,7 @@ RMIA_A, RMIA_GAMMA = 0.3, math.log(2)
 
 def published_population() -> list[int]:
     with tempfile.TemporaryDirectory() as folder:
-        command = "from plmia.cli import main; main()"
+        command = "from plmia.cli.main import main; main()"
         subprocess.run(
             [sys.executable, "-c", command, "score", str(SOURCE), "-o", folder, "--quiet", "--attack", "attack-p"],
             check=True,

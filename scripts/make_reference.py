@@ -146,7 +146,7 @@ def _answers(block: Block, page: str) -> Iterator[str]:
     for command in commands:
         words = shlex.split(command[2:], comments=True)
         programs = {
-            "plmia": [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"],
+            "plmia": [sys.executable, "-c", "from plmia.cli.main import main; main(prog_name='plmia')"],
             "python": [sys.executable],
         }
         if words[0] not in programs:
@@ -164,7 +164,7 @@ def command_page() -> str:
     """Return the page with the help of every command."""
     import click
 
-    from plmia.cli import main as command
+    from plmia.cli.main import main as command
 
     names = command.list_commands(click.Context(command))
     codes = (
@@ -176,7 +176,8 @@ def command_page() -> str:
         title = " ".join(["plmia", *words])
         parts.append(f"## `{title}`\n\n```text\n{_help(words)}```\n")
     parts.append(
-        "## `python -m plmia.elsewhere`\n\nTrains the models of an audit on a machine that has only NumPy and PyTorch; "
+        "## `python -m plmia.training.remote_worker`\n\n"
+        "Trains the models of an audit on a machine that has only NumPy and PyTorch; "
         f"see [GPU elsewhere](../how-to/gpu-elsewhere.md).\n\n```text\n{_elsewhere_help()}```\n"
     )
     return "\n".join(parts)
@@ -185,7 +186,7 @@ def command_page() -> str:
 def _help(words: list[str]) -> str:
     import click.testing
 
-    from plmia.cli import main as command
+    from plmia.cli.main import main as command
 
     result = click.testing.CliRunner().invoke(command, [*words, "--help"], prog_name="plmia", terminal_width=100)
     if result.exit_code:
@@ -196,7 +197,7 @@ def _help(words: list[str]) -> str:
 def _elsewhere_help() -> str:
     # The width is argparse's business, and the folders in which Python looks are not.
     environment = os.environ | {"COLUMNS": "100"}
-    words = [sys.executable, "-m", "plmia.elsewhere", "--help"]
+    words = [sys.executable, "-m", "plmia.training.remote_worker", "--help"]
     return subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout
 
 

@@ -18,7 +18,7 @@ def main(bench: str | None = None) -> None:
     text = readme.read_text(encoding="utf-8")
     tour = re.search(r"<!-- tour -->\n```console\n\$ plmia (.*)\n", text)
     assert tour is not None
-    words = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')", *tour[1].split()]
+    words = [sys.executable, "-c", "from plmia.cli.main import main; main(prog_name='plmia')", *tour[1].split()]
     output = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     block = f"<!-- tour -->\n```console\n$ plmia {tour[1]}\n{output}```"
     text = re.sub(r"<!-- tour -->\n```console\n.*?```", lambda _: block, text, flags=re.DOTALL)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from plmia.cli import main
-from plmia.design import MembershipDesign
-from plmia.signals import Signals
+from plmia.cli.main import main
+from plmia.data.designs import MembershipDesign
+from plmia.signals.signals import Signals
 
 # The same examples on every machine and in every run: a failure in CI fails here too.
 settings.register_profile(

@@ -15,52 +15,55 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "archives": "read_archive",
-    "assessment": "Assessment assess",
-    "attacks": (
-        "ATTACKS ATTACK_P ATTACK_R LIRA LIRA_FIXED PL_MIA PL_MIA_EB PL_MIA_PLUS PL_MIA_POOLED RMIA Attack find_attack"
+    "attacks.attack": (
+        "ATTACKS ATTACK_P ATTACK_R Attack LIRA LIRA_FIXED PL_MIA PL_MIA_EB PL_MIA_PLUS PL_MIA_POOLED RMIA find_attack"
     ),
-    "auditing": "Audit AuditPlan audit run_audit",
-    "calibration": "BinaryVote CauchyCombination MeanOfViews MedianOfViews NoCalibration VotesOfViews",
-    "comparison": "compare compare_auc compare_over_targets",
-    "data": "LabelledData read_data",
-    "decisions": "Analytic ClassConformal Conformal Decision HeldOut Known ModelledTail Tolerance decide judge",
-    "design": "MembershipDesign ReferencePlan audit_design complementary_pairs exact_k_per_point independent_halves",
-    "diagnostics": ("enough_references nominal_against_realised pairwise_p_values population_size unlike_references"),
-    "empirical_bayes": "EmpiricalBayesLR",
-    "engines": "Inline LocalProcesses Ray",
-    "epsilon": "EpsilonBound epsilon_bound",
+    "attacks.calibration": "BinaryVote CauchyCombination MeanOfViews MedianOfViews NoCalibration VotesOfViews",
+    "attacks.empirical_bayes": "EmpiricalBayesLR",
+    "attacks.gaussian": "FixedVariance MeanCentre MedianCentre PerPointVariance PooledVariance PublishedFixedVariance",
+    "attacks.moments": "References",
+    "attacks.population": "FreshPopulation SharedPopulation WithinClass",
+    "attacks.scoring": "Scores score score_all",
+    "attacks.statistics": "BayesLR GaussianLR Loss OneSided ReferenceRank ShiftedOut",
+    "attacks.view": "AttackView Truth",
+    "auditing.given_target": "GivenTarget",
+    "auditing.planning": "Plan make_plan",
+    "auditing.run": "Audit AuditPlan audit run_audit",
+    "data.archives": "read_archive",
+    "data.dataset": "LabelledData read_data",
+    "data.designs": (
+        "MembershipDesign ReferencePlan audit_design complementary_pairs exact_k_per_point independent_halves"
+    ),
     "errors": (
-        "AttackError DataError OutputError PlmiaError PopulationError RecipeError ReferencesError SignalsError "
-        "StoreError TrainingError"
+        "AttackError DataError Note OutputError PlmiaError PopulationError RecipeError ReferencesError "
+        "SignalsError StoreError TrainingError"
     ),
-    "evaluation": "AttackResult Setup attack_targets",
-    "frames": "FrameError",
-    "gaussian": "FixedVariance MeanCentre MedianCentre PerPointVariance PooledVariance PublishedFixedVariance",
-    "gaussianity": "Gaussianity gaussianity",
-    "given_target": "GivenTarget",
-    "importing": "Imported import_signals",
-    "intervals": "Interval RocBand auc_interval over_targets roc_band tpr_interval",
-    "metrics": "AttackMetrics Operating Roc TargetMetrics clopper_pearson evaluate roc_curve summarise",
-    "moments": "References",
-    "notes": "Note",
+    "evaluation.decisions": (
+        "Analytic ClassConformal Conformal Decision HeldOut Known ModelledTail Tolerance decide judge"
+    ),
+    "evaluation.diagnostics": (
+        "enough_references nominal_against_realised pairwise_p_values population_size unlike_references"
+    ),
+    "evaluation.diagnostics.gaussianity": "Gaussianity gaussianity",
+    "evaluation.epsilon": "EpsilonBound epsilon_bound",
+    "evaluation.intervals": "Interval RocBand auc_interval over_targets roc_band tpr_interval",
+    "evaluation.metrics": "AttackMetrics Operating Roc TargetMetrics clopper_pearson evaluate roc_curve summarise",
+    "evaluation.records": "RecordTable discoveries q_values record_table",
+    "evaluation.tables": "FrameError",
+    "evaluation.targets": "AttackResult Setup attack_targets",
     "numerics": "log_sigmoid logit_from_logits logit_from_probabilities",
-    "pointwise": "BayesLR GaussianLR Loss OneSided ReferenceRank ShiftedOut",
-    "population": "FreshPopulation SharedPopulation WithinClass",
-    "planning": "Plan make_plan",
-    "recipes.function": "Function",
-    "recipes.named": "parse_recipe",
-    "recipes.scikit": "Sklearn",
-    "recipes.views": "View parse_views",
-    "records": "RecordTable discoveries q_values record_table",
-    "saved": "SavedResults",
-    "scoring": "Scores score score_all",
-    "side_by_side": "SideBySide compare_attacks compare_runs",
-    "sides": "Run",
-    "signals": "Signals read_signals",
-    "store": "SignalStore write_stack",
-    "verdict": "Verdict",
-    "view": "AttackView Truth",
+    "results.assessment": "Assessment assess",
+    "results.comparison": "Run SideBySide compare compare_attacks compare_auc compare_over_targets compare_runs",
+    "results.saved": "SavedResults",
+    "results.verdict": "Verdict",
+    "signals.importers": "Imported import_signals",
+    "signals.signals": "Signals read_signals",
+    "signals.store": "SignalStore write_stack",
+    "training.engines": "Inline LocalProcesses Ray",
+    "training.recipes.function": "Function",
+    "training.recipes.named": "parse_recipe",
+    "training.recipes.scikit": "Sklearn",
+    "training.recipes.views": "View parse_views",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 

@@ -1,5 +1,5 @@
 """``python -m plmia``: the command."""
 
-from plmia.cli import main
+from plmia.cli.main import main
 
 main(prog_name="plmia")

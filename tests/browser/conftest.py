@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmia.attacks import ATTACKS
-from plmia.data import LabelledData
-from plmia.design import MembershipDesign
-from plmia.evaluation import Setup
-from plmia.report import Extras, write_report
-from plmia.results import run_attacks
-from plmia.signals import Signals
+from plmia.attacks.attack import ATTACKS
+from plmia.data.dataset import LabelledData
+from plmia.data.designs import MembershipDesign
+from plmia.evaluation.targets import Setup
+from plmia.reporting import Extras, write_report
+from plmia.results.folder import run_attacks
+from plmia.signals.signals import Signals
 
 ARGUMENTS = [
     "--no-sandbox",

@@ -12,7 +12,7 @@ import pytest
 
 import plmia
 from plmia import ATTACKS, Attack, AttackView, References, Setup, Signals, attack_targets, find_attack, score_all
-from plmia.view import KnownSums
+from plmia.attacks.view import KnownSums
 
 USER_FILE = Path(__file__).parent / "difficulty_attack.py"
 
@@ -57,7 +57,7 @@ def test_the_view_of_a_target_holds_neither_it_nor_its_complement(
         seen[target] = view
         return score_all(attacks, view, *others)
 
-    monkeypatch.setattr("plmia.evaluation.score_unchecked", spy)
+    monkeypatch.setattr("plmia.evaluation.targets.score_unchecked", spy)
     for setup in (Setup(), Setup(references=6), Setup("offline")):
         seen.clear()
         assert len(list(attack_targets(signals, [ATTACKS["lira"]], range(12), setup))) == 12

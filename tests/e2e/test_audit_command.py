@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 
 import plmia
-from plmia.recipes.named import parse_recipe
-from plmia.store import SignalStore
-from plmia.training import seed_of
+from plmia.signals.store import SignalStore
+from plmia.training.recipes.named import parse_recipe
+from plmia.training.train import seed_of
 
 Run = Callable[..., click.testing.Result]
 Arrays = dict[str, Any]
 
-COMMAND = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"]
+COMMAND = [sys.executable, "-c", "from plmia.cli.main import main; main(prog_name='plmia')"]
 
 # The nearest neighbour of each class: members are at distance 0. It notes each model that it trains.
 OWN = """

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmia.store import SignalStore
-from plmia.training import seed_of
+from plmia.signals.store import SignalStore
+from plmia.training.train import seed_of
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 
@@ -38,7 +38,7 @@ def query(model, X, y):
 
 
 def start(tmp_path: Path, folder: str, run: str) -> subprocess.Popen[str]:
-    code = "from plmia.cli import main; main(prog_name='plmia')"
+    code = "from plmia.cli.main import main; main(prog_name='plmia')"
     options = ["--data", "data.npz", "--recipe", "function:own.py", "--references", str(REFERENCES), "--workers", "1"]
     return subprocess.Popen(
         [sys.executable, "-c", code, "audit", *options, "--attack", "rmia", "-o", folder, "--quiet"],

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 from plmia import ATTACKS, PlmiaError, read_signals
-from plmia.publication import Staging
+from plmia.data.files import Staging
 
 Run = Callable[..., click.testing.Result]
 Write = Callable[..., Path]
 Arrays = dict[str, Any]
 
-COMMAND = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"]
+COMMAND = [sys.executable, "-c", "from plmia.cli.main import main; main(prog_name='plmia')"]
 MODELS, POINTS = 16, 120
 
 

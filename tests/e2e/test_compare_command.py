@@ -11,7 +11,7 @@ import click.testing
 import numpy as np
 import pytest
 
-from plmia.comparison import compare_auc
+from plmia.results.comparison import compare_auc
 
 Run = Callable[..., click.testing.Result]
 Write = Callable[..., Path]

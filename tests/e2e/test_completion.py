@@ -15,7 +15,7 @@ import pytest
 
 Run = Callable[..., click.testing.Result]
 
-COMMAND = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"]
+COMMAND = [sys.executable, "-c", "from plmia.cli.main import main; main(prog_name='plmia')"]
 
 
 def complete(line: str) -> list[str]:
@@ -82,7 +82,7 @@ def test_ctrl_c_ends_every_command_with_130_and_one_line(
         raise KeyboardInterrupt
 
     reader = {"score": "_read", "plan": "_pilot_signals"}.get(name, "SavedResults")
-    monkeypatch.setattr(f"plmia.commands.{name}.{reader}", interrupted)
+    monkeypatch.setattr(f"plmia.cli.commands.{name}.{reader}", interrupted)
     options = {"score": ["-o", tmp_path / "out"], "gate": ["--max-tpr", 0.1, "--at-fpr", 0.01]}.get(name, [])
     result = command(name, tmp_path / "input", *options)
     assert (result.exit_code, result.stdout) == (130, "")

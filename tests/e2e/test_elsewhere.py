@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from plmia import SignalStore
-from plmia.recipes.named import parse_recipe, recipe_from_json
-from plmia.store_layout import sealed
+from plmia.signals.store import sealed
+from plmia.training.recipes.named import parse_recipe, recipe_from_json
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("torch", reason="the recipe is torch's")
 
-COMMAND = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"]
+COMMAND = [sys.executable, "-c", "from plmia.cli.main import main; main(prog_name='plmia')"]
 # Whatever the other machine lacks cannot be imported.
 BARE = """
 import sys
 for name in ("scipy", "sklearn", "click", "rich", "lightgbm", "ray", "threadpoolctl"):
     sys.modules[name] = None
-from plmia.elsewhere import main
+from plmia.training.remote_worker import main
 main()
 """
 OPTIONS = ["--recipe", "mlp?widths=16&epochs=3&batch=32", "--references", "4", "--seed", "5"]

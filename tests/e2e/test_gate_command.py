@@ -11,8 +11,8 @@ import click.testing
 import numpy as np
 import pytest
 
-from plmia.intervals import tpr_interval
-from plmia.metrics import roc_curve
+from plmia.evaluation.intervals import tpr_interval
+from plmia.evaluation.metrics import roc_curve
 
 Run = Callable[..., click.testing.Result]
 Write = Callable[..., Path]

@@ -243,7 +243,7 @@ def test_ctrl_c_leaves_nothing(
     def interrupted(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("plmia.importing._confidences", interrupted)
+    monkeypatch.setattr("plmia.signals.importers._confidences", interrupted)
     before = sorted(tmp_path.rglob("*"))
     result = command("import", "arrays", folders["arrays"], "-o", tmp_path / "new" / "s.npz")
     assert (result.exit_code, result.stdout) == (130, "")

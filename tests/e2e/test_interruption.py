@@ -16,7 +16,7 @@ import pytest
 Run = Callable[..., click.testing.Result]
 Write = Callable[..., Path]
 
-COMMAND = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"]
+COMMAND = [sys.executable, "-c", "from plmia.cli.main import main; main(prog_name='plmia')"]
 HEADER = """
 import time
 from pathlib import Path

@@ -12,8 +12,8 @@ import click.testing
 import numpy as np
 import pytest
 
-from plmia.design import MembershipDesign
-from plmia.store import SignalStore
+from plmia.data.designs import MembershipDesign
+from plmia.signals.store import SignalStore
 
 Run = Callable[..., click.testing.Result]
 Write = Callable[..., Path]

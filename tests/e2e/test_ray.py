@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmia.auditing import AuditPlan, run_audit
-from plmia.data import LabelledData
-from plmia.engines import MOST_TRIES, Failed, LocalProcesses, Ray
+from plmia.auditing.run import AuditPlan, run_audit
+from plmia.data.dataset import LabelledData
 from plmia.errors import RecipeError, TrainingError
-from plmia.recipes.named import parse_recipe
-from plmia.recipes.views import View
+from plmia.training.engines import MOST_TRIES, Failed, LocalProcesses, Ray
+from plmia.training.recipes.named import parse_recipe
+from plmia.training.recipes.views import View
 
 # Ray's own clean-up, not ours: sockets and pipes that it leaves to the garbage collector.
 pytestmark = [
@@ -136,7 +136,7 @@ def test_the_command_trains_on_the_cluster_and_goes_on(address: str, data: Path,
     """In a process of its own, which is not connected yet."""
 
     def audit(folder: str, *options: str) -> subprocess.CompletedProcess[str]:
-        code = "from plmia.cli import main; main(prog_name='plmia')"
+        code = "from plmia.cli.main import main; main(prog_name='plmia')"
         given = ["--data", "data.npz", "--recipe", "function:own.py", "--attack", "rmia", "-o", folder, *options]
         return subprocess.run(
             [sys.executable, "-c", code, "audit", *given], capture_output=True, text=True, cwd=tmp_path, timeout=120
@@ -281,7 +281,7 @@ def test_an_address_where_nobody_answers_is_a_sentence(port: str, tmp_path: Path
 
 
 def test_statistics_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    from plmia.engines import _import_ray
+    from plmia.training.engines import _import_ray
 
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
     _import_ray()

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMAND = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"]
+COMMAND = [sys.executable, "-c", "from plmia.cli.main import main; main(prog_name='plmia')"]
 
 
 @pytest.fixture(scope="module")

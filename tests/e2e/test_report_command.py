@@ -14,12 +14,12 @@ import click.testing
 import numpy as np
 import pytest
 
-from plmia.attacks import ATTACKS, Attack
-from plmia.design import MembershipDesign
-from plmia.evaluation import Setup
-from plmia.report import Extras, write_report
-from plmia.results import run_attacks
-from plmia.signals import Signals
+from plmia.attacks.attack import ATTACKS, Attack
+from plmia.data.designs import MembershipDesign
+from plmia.evaluation.targets import Setup
+from plmia.reporting import Extras, write_report
+from plmia.results.folder import run_attacks
+from plmia.signals.signals import Signals
 
 Run = Callable[..., click.testing.Result]
 Write = Callable[..., Path]

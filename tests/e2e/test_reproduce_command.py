@@ -14,7 +14,7 @@ import click.testing
 import numpy as np
 import pytest
 
-from plmia.commands import reproduce as module
+from plmia.cli.commands import reproduce as module
 
 Run = Callable[..., click.testing.Result]
 

@@ -18,11 +18,11 @@ import click.testing
 import numpy as np
 import pytest
 
+from plmia.data.files import PARTS, PENDING
 from plmia.errors import SignalsError
-from plmia.publication import PARTS, PENDING
-from plmia.report import Extras, write_report
-from plmia.saved import SavedResults
-from plmia.signals import read_signals
+from plmia.reporting import Extras, write_report
+from plmia.results.saved import SavedResults
+from plmia.signals.signals import read_signals
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks, modes and signals of POSIX")
 
@@ -36,7 +36,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from plmia import ATTACKS, Setup, read_signals
-from plmia.results import run_attacks
+from plmia.results.folder import run_attacks
 
 file, folder, name, times = sys.argv[1:]
 signals = read_signals(file)
@@ -50,7 +50,7 @@ for _ in range(int(times)):
 # The command, killed at the n-th rename.
 KILLED = """
 import os, signal, sys
-from plmia.cli import main
+from plmia.cli.main import main
 
 left = int(sys.argv.pop(1))
 
@@ -71,7 +71,7 @@ main(prog_name="plmia")
 LIVING = """
 import sys
 from pathlib import Path
-from plmia.publication import Staging
+from plmia.data.files import Staging
 
 with Staging(Path(sys.argv[1])) as staging:
     staging.create("scores.npz").close()
@@ -180,7 +180,7 @@ def test_killed_at_any_rename_of_a_report_the_results_stay(signals_file: Write, 
 def test_a_report_on_results_that_another_run_replaces_is_not_written(
     signals_file: Write, command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from plmia.report import page
+    from plmia.reporting import page
 
     file, run = signals_file(points=300), tmp_path / "run"
     assert command("score", file, "-o", run, "--attack", "rmia", "--quiet").exit_code == 0

@@ -19,17 +19,17 @@ import numpy as np
 import pytest
 
 from plmia import ATTACKS, Setup, Signals, __version__, attack_targets, read_signals
-from plmia.cli import main
-from plmia.commands.options import store_notes
-from plmia.design import MembershipDesign
-from plmia.notes import CODES
-from plmia.store import SignalStore
+from plmia.cli.commands.options import store_notes
+from plmia.cli.main import main
+from plmia.data.designs import MembershipDesign
+from plmia.errors import CODES
+from plmia.signals.store import SignalStore
 
 Run = Callable[..., click.testing.Result]
 Write = Callable[..., Path]
 
 FPRS = ["0", "0.0001", "0.001", "0.01"]
-COMMAND = [sys.executable, "-c", "from plmia.cli import main; main(prog_name='plmia')"]
+COMMAND = [sys.executable, "-c", "from plmia.cli.main import main; main(prog_name='plmia')"]
 SLICE = "examples/cifar10_cnn_slice.npz"
 
 

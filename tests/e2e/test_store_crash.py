@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmia.store import SignalStore
+from plmia.signals.store import SignalStore
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL and fork")
 
@@ -25,9 +25,9 @@ COMMON = f"""
 import os, sys
 from pathlib import Path
 import numpy as np
-from plmia.design import MembershipDesign
+from plmia.data.designs import MembershipDesign
 from plmia.errors import StoreError
-from plmia.store import SignalStore
+from plmia.signals.store import SignalStore
 
 def values_of(models):
     return np.stack([np.random.default_rng(m).standard_normal(({N_POINTS}, 1), dtype=np.float32) for m in models])

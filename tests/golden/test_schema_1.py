@@ -9,7 +9,7 @@ from pathlib import Path
 import click.testing
 import pytest
 
-from plmia.saved import SavedResults
+from plmia.results.saved import SavedResults
 
 Run = Callable[..., click.testing.Result]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plmia.metrics import Roc, clopper_pearson, evaluate, roc_curve
+from plmia.evaluation.metrics import Roc, clopper_pearson, evaluate, roc_curve
 
 Queries = tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]
 

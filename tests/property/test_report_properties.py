@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plmia.attacks import ATTACKS
-from plmia.design import MembershipDesign
+from plmia.attacks.attack import ATTACKS
+from plmia.data.designs import MembershipDesign
 from plmia.errors import PlmiaError
-from plmia.evaluation import Setup
-from plmia.report import Extras, write_report
-from plmia.report.plots import CLOSEST, Figure, apart, bars, distinct, line, linear_axis
-from plmia.report.scene import Area, Stroke, lay_out
-from plmia.report.static import png, svg
-from plmia.results import run_attacks
-from plmia.signals import Signals
+from plmia.evaluation.targets import Setup
+from plmia.reporting import Extras, write_report
+from plmia.reporting.plots import CLOSEST, Figure, apart, bars, distinct, line, linear_axis
+from plmia.reporting.scene import Area, Stroke, lay_out
+from plmia.reporting.static import png, svg
+from plmia.results.folder import run_attacks
+from plmia.signals.signals import Signals
 
 ENDS = st.floats(-1e308, 1e308, allow_subnormal=True) | st.sampled_from(
     [0.0, 1.0, 5e-324, -5e-324, 1e-310, 1e30, 1e30 + 1e15, 1e12, 1e12 + 0.25, -math.log(2), -math.log(2) + 1e-8]
@@ -161,7 +161,7 @@ def reported(kind: str, seed: int, folder: Path) -> bool:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "too large to be squared"])
 def test_a_report_is_written_or_the_run_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Pictures take most of the time; they are drawn below, from the same scenes.
-    monkeypatch.setattr("plmia.report.page.png", lambda _: None)
+    monkeypatch.setattr("plmia.reporting.page.png", lambda _: None)
     assert sum(reported(kind, seed, tmp_path / str(seed)) for seed in range(10)) >= 3
 
 

@@ -42,9 +42,9 @@ from plmia import (
     score,
     score_all,
 )
-from plmia.cauchy_sum import cauchy_mean
-from plmia.design import ReferencePlan
-from plmia.evaluation import _shared_sums
+from plmia.attacks.cauchy_sum import cauchy_mean
+from plmia.data.designs import ReferencePlan
+from plmia.evaluation.targets import _shared_sums
 
 Floats = npt.NDArray[np.float64]
 Simulate = Callable[..., Signals]

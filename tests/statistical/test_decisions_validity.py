@@ -17,14 +17,23 @@ import pytest
 from scipy import stats
 
 from plmia import Attack, CauchyCombination, NoCalibration, References, Setup, Signals, attack_targets
-from plmia.attacks import ATTACKS
-from plmia.decisions import Analytic, ClassConformal, Conformal, HeldOut, Known, ModelledTail, Tolerance, judge
-from plmia.design import MembershipDesign
+from plmia.attacks.attack import ATTACKS
+from plmia.attacks.scoring import score
+from plmia.attacks.view import AttackView
+from plmia.data.designs import MembershipDesign
 from plmia.errors import PopulationError
-from plmia.records import exposure
-from plmia.scoring import score
-from plmia.tail import fit_tail
-from plmia.view import AttackView
+from plmia.evaluation.decisions import (
+    Analytic,
+    ClassConformal,
+    Conformal,
+    HeldOut,
+    Known,
+    ModelledTail,
+    Tolerance,
+    judge,
+)
+from plmia.evaluation.pareto_tail import fit_tail
+from plmia.evaluation.records import exposure
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -20,9 +20,15 @@ import pytest
 from scipy.special import bdtrik, stdtrit
 
 from plmia import ATTACKS, Setup, Signals, attack_targets, import_signals, read_signals
-from plmia.assessment import Assessment, assess
-from plmia.design import MembershipDesign, audit_design, complementary_pairs, exact_k_per_point, independent_halves
-from plmia.verdict import reach_verdict
+from plmia.data.designs import (
+    MembershipDesign,
+    audit_design,
+    complementary_pairs,
+    exact_k_per_point,
+    independent_halves,
+)
+from plmia.results.assessment import Assessment, assess
+from plmia.results.verdict import reach_verdict
 
 AUDITS = 400
 MODELS = (4, 5, 8, 9, 16, 33, 64)

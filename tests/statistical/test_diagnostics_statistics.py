@@ -10,15 +10,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plmia.attacks import ATTACKS, PL_MIA
-from plmia.design import MembershipDesign
-from plmia.diagnostics import Pilot, enough_references, nominal_against_realised, unlike_answers, unlike_references
-from plmia.evaluation import Setup
-from plmia.gaussianity import shapiro_wilk
-from plmia.moments import References
-from plmia.scoring import Scores
-from plmia.signals import Signals
-from plmia.view import AttackView, Truth
+from plmia.attacks.attack import ATTACKS, PL_MIA
+from plmia.attacks.moments import References
+from plmia.attacks.scoring import Scores
+from plmia.attacks.view import AttackView, Truth
+from plmia.data.designs import MembershipDesign
+from plmia.evaluation.diagnostics import (
+    Pilot,
+    enough_references,
+    nominal_against_realised,
+    unlike_answers,
+    unlike_references,
+)
+from plmia.evaluation.diagnostics.gaussianity import shapiro_wilk
+from plmia.evaluation.targets import Setup
+from plmia.signals.signals import Signals
 
 
 @pytest.mark.parametrize("n", [4, 8, 11, 12, 32, 127])

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmia.empirical_bayes import EmpiricalBayesLR
-from plmia.metrics import roc_curve
-from plmia.moments import References
-from plmia.pointwise import BayesLR, GaussianLR
-from plmia.view import AttackView, Mode
+from plmia.attacks.empirical_bayes import EmpiricalBayesLR
+from plmia.attacks.moments import References
+from plmia.attacks.statistics import BayesLR, GaussianLR
+from plmia.attacks.view import AttackView, Mode
+from plmia.evaluation.metrics import roc_curve
 
 N_POINTS = 20_000
 FACTORS = np.array([[0.25, 0.2], [0.2, 0.3]])

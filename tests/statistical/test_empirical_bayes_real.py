@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pytest
 
 from plmia import ATTACKS, Attack, Setup, Signals, attack_targets
-from plmia.calibration import NoCalibration
-from plmia.empirical_bayes import EmpiricalBayesLR
-from plmia.metrics import evaluate
-from plmia.pointwise import BayesLR
-from plmia.view import Mode
+from plmia.attacks.calibration import NoCalibration
+from plmia.attacks.empirical_bayes import EmpiricalBayesLR
+from plmia.attacks.statistics import BayesLR
+from plmia.attacks.view import Mode
+from plmia.evaluation.metrics import evaluate
 
 TARGETS = range(6)
 EB = Attack("eb", EmpiricalBayesLR(), NoCalibration())

@@ -15,8 +15,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import expit, ndtr
 
-from plmia.epsilon import epsilon_bound
-from plmia.metrics import roc_curve
+from plmia.evaluation.epsilon import epsilon_bound
+from plmia.evaluation.metrics import roc_curve
 
 AUDITS = 200
 MOST = 10 + 4 * math.sqrt(AUDITS * 0.05 * 0.95)

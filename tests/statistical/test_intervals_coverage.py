@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pytest
 from scipy.special import ndtr
 
-from plmia.comparison import compare, compare_auc, compare_over_targets
-from plmia.intervals import auc_interval, over_targets, roc_band, tpr_interval
-from plmia.metrics import Roc, clopper_pearson, roc_curve
-from plmia.theory import Hypothesis, glr, glr_tpr
+from plmia.attacks.theory import Hypothesis, glr, glr_tpr
+from plmia.evaluation.intervals import auc_interval, over_targets, roc_band, tpr_interval
+from plmia.evaluation.metrics import Roc, clopper_pearson, roc_curve
+from plmia.results.comparison import compare, compare_auc, compare_over_targets
 
 AUDITS = 1_000
 ERROR = 4 * math.sqrt(0.95 * 0.05 / AUDITS)

@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr
 
-from plmia.metrics import Operating, clopper_pearson, roc_curve
+from plmia.evaluation.metrics import Operating, clopper_pearson, roc_curve
 
 AUDITS = 4_000
 LEAST = 0.95 - 4 * math.sqrt(0.95 * 0.05 / AUDITS)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plmia import ATTACKS, Attack, Setup, Signals, attack_targets, summarise
-from plmia.metrics import AttackMetrics
+from plmia.evaluation.metrics import AttackMetrics
 
 TARGETS = range(6)
 COMPARED = [ATTACKS[name] for name in ("pl-mia", "lira-fixed", "rmia")]

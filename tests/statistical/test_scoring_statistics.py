@@ -25,7 +25,7 @@ from plmia import (
     evaluate,
     score_all,
 )
-from plmia.theory import glr_population_tpr, glr_tpr
+from plmia.attacks.theory import glr_population_tpr, glr_tpr
 
 Simulate = Callable[..., Signals]
 

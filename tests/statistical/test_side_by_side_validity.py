@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plmia.scoring import Scores
-from plmia.side_by_side import compare_runs
-from plmia.sides import Run
+from plmia.attacks.scoring import Scores
+from plmia.results.comparison import Run, compare_runs
 
 REPEATS, LEVEL = 300, 0.05
 
@@ -40,7 +39,7 @@ class Drawn:
         return Scores(attack, score, score, score, score)
 
     def roc(self, attack, target):
-        from plmia.metrics import roc_curve
+        from plmia.evaluation.metrics import roc_curve
 
         return roc_curve(self._scores[target], self._members[target])
 

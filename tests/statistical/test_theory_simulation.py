@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, gammaincinv, ndtr, ndtri
 
-from plmia import theory
-from plmia.theory import Hypothesis
+from plmia.attacks import theory
+from plmia.attacks.theory import Hypothesis
 
 H0, H1 = Hypothesis.H0, Hypothesis.H1
 ERRORS = 5.0

@@ -15,13 +15,13 @@ import pytest
 from scipy.special import bdtrik
 
 from plmia import Attack, AttackView, CauchyCombination, Setup, attack_targets
-from plmia.assessment import Assessment, assess
-from plmia.design import MembershipDesign
-from plmia.metrics import roc_curve
-from plmia.moments import FloatArray
-from plmia.signals import Signals
-from plmia.theory import glr_tpr
-from plmia.verdict import reach_verdict
+from plmia.attacks.moments import FloatArray
+from plmia.attacks.theory import glr_tpr
+from plmia.data.designs import MembershipDesign
+from plmia.evaluation.metrics import roc_curve
+from plmia.results.assessment import Assessment, assess
+from plmia.results.verdict import reach_verdict
+from plmia.signals.signals import Signals
 
 AUDITS = 200
 POINTS = 8_000

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from plmia.moments import References
-from plmia.view import AttackView, Mode
+from plmia.attacks.moments import References
+from plmia.attacks.view import AttackView, Mode
 
 Bools = npt.NDArray[np.bool_]
 

@@ -1,0 +1,1 @@
+"""Attacks: a pointwise statistic times a population calibration, from signals to scores."""

@@ -1,0 +1,239 @@
+"""Evidence from reference signals: sums in the coordinates of the model, some points at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.attacks.empirical_bayes.priors import Evidence
+from plmia.attacks.moments import FloatArray, IntArray, Powers, References, Sums
+from plmia.attacks.view import AttackView, first_out
+
+BoolArray = npt.NDArray[np.bool_]
+
+# Where a squared mean exceeds the variance so many times, float32 sums leave it less than two digits.
+CANCELLATION = 1e5
+# So many signals show which values repeat; one that this share of them has is an atom.
+SIGNALS_FOR_ATOMS = 1 << 14
+LEAST_ATOM = 0.005
+
+
+@dataclass(frozen=True)
+class Grain:
+    """How coarse signals are that repeat a few values: votes of a forest, say, or probabilities that were clipped.
+
+    References that agree on an atom (a value that many signals share) have no variance, but all that is known is that
+    they lie in its cell. That is taken to be as wide as the stretch beside the atom which holds half as many signals:
+    on a grid that is its step, at the end of a scale what the signals there would fill if it went on.
+
+    Parameters
+    ----------
+    at, variance : float64 arrays [places]
+        Variance of a cell at places along the signals, linear in between, 0 beyond them and away from atoms.
+    """
+
+    at: FloatArray
+    variance: FloatArray
+
+    @classmethod
+    def of(cls, signals: FloatArray) -> Grain | None:
+        """Grain of ``signals``; None if they have no atoms."""
+        ordered = np.sort(signals.ravel()[:: -(-signals.size // SIGNALS_FOR_ATOMS)])
+        first = np.flatnonzero(np.diff(ordered, prepend=-np.inf))
+        count = np.diff(first, append=len(ordered))
+        large = count >= max(LEAST_ATOM * len(ordered), 8)
+        if not large.any():
+            return None
+        first, count = first[large], count[large]
+        atoms, half, last = ordered[first], (count + 1) // 2, len(ordered) - 1
+        below = np.where(first >= half, atoms - ordered[np.maximum(first - half, 0)], np.inf)
+        beyond = first + count + half - 1
+        above = np.where(beyond <= last, ordered[np.minimum(beyond, last)] - atoms, np.inf)
+        width = np.minimum(np.minimum(below, above), ordered[last] - ordered[0])
+        if not width.any():
+            return None  # all signals are the same
+        at = np.unique(np.concatenate([atoms - width, atoms, atoms + width]))
+        near = np.maximum(1 - np.abs(at[:, None] - atoms) / width, 0.0)
+        return cls(at, (near * width**2 / 12).max(axis=1))
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """What signals are turned into before they are modelled.
+
+    Parameters
+    ----------
+    bend : float
+        Signals are bent to asinh(conf / bend), not at all if it is infinite.
+    rotation : float64 array [views, coordinates]
+        Orthonormal columns, as many as coordinates are kept.
+    grain : Grain or None
+        How coarse bent signals are, if they are.
+    """
+
+    bend: float
+    rotation: FloatArray
+    grain: Grain | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether they are the signals themselves."""
+        return np.isinf(self.bend) and len(self.rotation) == 1
+
+    def of(self, conf: npt.NDArray[np.floating]) -> FloatArray:
+        """Signals [..., views] in these coordinates [..., coordinates]."""
+        bent: FloatArray = self.bent(conf.astype(np.float64)).astype(np.float64, copy=False)
+        return bent @ self.rotation if len(self.rotation) > 1 else bent
+
+    def bent(self, conf: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        """Signals, bent."""
+        return conf if np.isinf(self.bend) else np.arcsinh(conf / conf.dtype.type(self.bend))
+
+    def log_slope(self, conf: npt.NDArray[np.floating]) -> FloatArray:
+        """Log of the slope of the bend at signals [..., views], their mean over views [...]."""
+        if np.isinf(self.bend):
+            return np.zeros(conf.shape[:-1])
+        slope: FloatArray = np.log(np.hypot(conf.astype(np.float64), self.bend)).mean(axis=-1)
+        return -slope
+
+    def hidden(self, mean: FloatArray, size: npt.NDArray[np.floating], stored: np.dtype[np.floating]) -> FloatArray:
+        """Variance, broadcasts to [2, points, coordinates], that signals around ``mean`` (its shape) do not show.
+
+        They have this ``size`` [points, views], and are ``stored`` as this type.
+        """
+        rounded = rounding(size, stored, self.bend)[:, None]
+        if self.grain is None:
+            return rounded
+        cells = np.interp(mean @ self.rotation.T, self.grain.at, self.grain.variance)
+        coarse: FloatArray = cells @ self.rotation**2
+        return coarse + rounded
+
+
+@dataclass(frozen=True)
+class TurnedPowers(Powers):
+    """Deviations from the centre in other coordinates, and their squares; the centre is bent but not rotated."""
+
+    coordinates: Coordinates
+
+    def values(
+        self, conf: npt.NDArray[np.floating], points: slice, out: npt.NDArray[np.floating]
+    ) -> list[npt.NDArray[np.floating]]:
+        """Return the deviations."""
+        turned, away = out
+        if np.isinf(self.coordinates.bend):
+            np.subtract(conf, self.centre[points], out=away)
+        else:
+            np.divide(conf, self.coordinates.bend, out=away, dtype=away.dtype)
+            np.arcsinh(away, out=away)
+            np.subtract(away, self.centre[points], out=away)
+        rotation = self.coordinates.rotation.astype(away.dtype)
+        n_views, n_kept = rotation.shape
+        if n_views == 1:
+            return [away]
+        kept = turned.reshape(-1)[: away.size // n_views * n_kept].reshape(-1, n_kept)
+        if n_kept == 1:  # not as a product of matrices, which rounds single columns differently from place to place
+            np.einsum("ij,j->i", away.reshape(-1, n_views), rotation[:, 0], out=kept[:, 0])
+        else:
+            np.matmul(away.reshape(-1, n_views), rotation, out=kept)
+        return [kept.reshape(*away.shape[:2], n_kept)]
+
+
+def collect(references: References, coordinates: Coordinates, n_pairs: int) -> Evidence:
+    """Evidence of all points of ``references``; nothing of the IN signals reaches the OUT side."""
+    first = first_out(references)
+    centre = coordinates.bent(first)
+    sums = Sums.zeros(references.n_points, coordinates.rotation.shape[1])
+    sums.add(references, TurnedPowers(centre, coordinates))
+    turned = centre.astype(np.float64) @ coordinates.rotation
+    return replace(_evidence(references, coordinates, sums, turned, first), n_pairs=n_pairs)
+
+
+def collect_block(view: AttackView, points: slice, coordinates: Coordinates, n_pairs: int) -> Evidence:
+    """Evidence of some points, from the view's own sums where these serve."""
+    part = view.references.part(points)
+    if not coordinates.plain:
+        return collect(part, coordinates, n_pairs)
+    sums, centre = view.confidence_sums.part(points), view.centre[points]
+    return replace(_evidence(part, coordinates, sums, centre.astype(np.float64), centre), n_pairs=n_pairs)
+
+
+def _evidence(
+    references: References,
+    coordinates: Coordinates,
+    sums: Sums,
+    centre: FloatArray,
+    size: npt.NDArray[np.floating],
+) -> Evidence:
+    """Counts, means and variances from sums about a ``centre`` [points, coordinates]."""
+    n = np.stack([sums.n_in, sums.n_out]).astype(np.float64)
+    total, square = (np.stack([inside, out]) for inside, out in zip(sums.inside, sums.outside, strict=True))
+    mean = total / np.maximum(n, 1)[:, :, None]
+    square -= mean * total
+    square /= np.maximum(n - 1, 1)[:, :, None]
+    variance = np.maximum(square, 0.0, out=square)
+    # Coordinate by coordinate: several times as fast as along so short an axis.
+    lost = reduce(np.logical_or, np.moveaxis(variance * CANCELLATION < mean**2, 2, 0)) & (n > 1)
+    mean += centre
+    for points, conf, in_mask in references.at(np.flatnonzero(lost.any(axis=0))):
+        exact = exactly(coordinates.of(conf), in_mask)
+        here = lost[:, points]
+        mean[:, points] = np.where(here[:, :, None], exact.mean, mean[:, points])
+        variance[:, points] = np.where(here[:, :, None], exact.variance, variance[:, points])
+    variance += coordinates.hidden(mean, size, references.signals.dtype)
+    return Evidence(n, mean, variance)
+
+
+def exactly(turned: FloatArray, in_mask: BoolArray) -> Evidence:
+    """The same from the signals [references, points, coordinates] themselves, without what they hide."""
+    masks = np.stack([in_mask, ~in_mask]).astype(np.float64)
+    n = masks.sum(axis=1)
+    mean = np.einsum("srn,rnk->snk", masks, turned) / np.maximum(n, 1)[:, :, None]
+    squares = [np.einsum("rn,rnk->nk", mask, (turned - at) ** 2) for mask, at in zip(masks, mean, strict=True)]
+    return Evidence(n, mean, np.stack(squares) / np.maximum(n - 1, 1)[:, :, None])
+
+
+def rounding(size: npt.NDArray[np.floating], stored: np.dtype[np.floating], bend: float) -> FloatArray:
+    """Variance [points] that storing signals of this ``size`` [points, views] adds: spacing^2 / 12, at least that at 1.
+
+    It is far below any other spread, but references may agree to the last digit that is stored.
+    """
+    most = np.finfo(stored).max / 2
+    # Column by column: several times as fast as a maximum over so short an axis.
+    largest = np.clip(reduce(np.maximum, np.abs(size).T), 1.0, most).astype(np.float64)
+    variance: FloatArray = np.square(np.spacing(largest.astype(stored)), dtype=np.float64)
+    variance /= 12
+    return variance if np.isinf(bend) else variance / (bend**2 + largest**2)
+
+
+def gather(references: References, points: IntArray) -> References:
+    """Return the references at some points, in memory."""
+    signals = references.signals[references.rows[:, None], points]
+    return References(signals, np.arange(len(references)), references.in_mask[:, points])
+
+
+def find_pairs(in_mask: BoolArray) -> list[IntArray]:
+    """References that are to be left out together: complementary pairs [2], then single ones [1].
+
+    Their order follows from membership alone, not from the order of the references.
+    """
+    rows = [row.tobytes() for row in np.packbits(in_mask, axis=1)]
+    complements = [row.tobytes() for row in np.packbits(~in_mask, axis=1)]
+    pairs: list[IntArray] = []
+    single: dict[bytes, list[int]] = {}
+    for i in sorted(range(len(rows)), key=rows.__getitem__):
+        partners = single.get(complements[i])
+        if partners:
+            pairs.append(np.array([partners.pop(), i]))
+        else:
+            single.setdefault(rows[i], []).append(i)
+    return pairs + [np.array([i]) for alone in single.values() for i in alone]
+
+
+def evenly(values: IntArray, most: int) -> IntArray:
+    """At most so many of the ``values``, evenly spaced."""
+    if len(values) <= most:
+        return values
+    return values[np.linspace(0, len(values) - 1, most).astype(np.intp)]

@@ -1,0 +1,467 @@
+"""A whole audit: from a data set and a way to train to metrics and scores."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import tempfile
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.attacks.attack import ATTACKS, Attack
+from plmia.auditing.given_target import GivenTarget
+from plmia.data.dataset import LabelledData
+from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
+from plmia.data.files import make_private, writing
+from plmia.errors import DataError, Note, PopulationError, RecipeError, ReferencesError, some
+from plmia.evaluation.diagnostics import accuracy_of
+from plmia.evaluation.records import RecordTable
+from plmia.evaluation.tables import Overview
+from plmia.evaluation.targets import Setup
+from plmia.results.folder import run_attacks
+from plmia.results.saved import SavedResults
+from plmia.signals.store import SignalStore, write_groups
+from plmia.training.engines import Engine
+from plmia.training.recipes.named import as_recipe, described
+from plmia.training.recipes.recipe import Recipe, Trained, views_for
+from plmia.training.recipes.views import View, check_views
+from plmia.training.train import (
+    Work,
+    audit_about,
+    audit_differences,
+    default_engine,
+    is_running,
+    rounding_notes,
+    rounding_of,
+    shared_data,
+    train_missing,
+    undeclared_notes,
+    versions,
+)
+
+if TYPE_CHECKING:
+    from plmia.reporting import Extras
+    from plmia.reporting.plots import Figure
+
+
+# From this share of copies on, they weaken what an audit can exclude.
+MANY_COPIES = 0.05
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """What an audit trains and how it attacks.
+
+    Parameters
+    ----------
+    data : LabelledData
+        The points.
+    recipe : Recipe
+        How the target and its references are trained.
+    references : int
+        How many references.
+    views : tuple of View
+        How points are shown to models.
+    setup : Setup
+        Mode, population and seed.
+    attacks : tuple of Attack
+        What to run.
+    target : GivenTarget, optional
+        A target that exists already.
+    layout : {"pairs", "halves", "exact"} or MembershipDesign
+        How references share the points (see `audit_design`), or a design of your own: model 0 is the target.
+    may_skip : bool
+        Whether attacks that lack references are left out with a warning; by default they stop the audit.
+    """
+
+    data: LabelledData
+    recipe: Recipe
+    references: int
+    views: tuple[View, ...]
+    setup: Setup = field(default_factory=Setup)
+    attacks: tuple[Attack, ...] = tuple(ATTACKS.values())
+    target: GivenTarget | None = None
+    layout: DesignKind | MembershipDesign = "pairs"
+    may_skip: bool = False
+
+    def __post_init__(self) -> None:
+        self.recipe.check(self.data)
+        check_views(self.views, self.data)
+        if self.target is not None:
+            self.target.check(self.data)
+
+    @functools.cached_property
+    def _given(self) -> Trained | None:
+        """What a given target answers."""
+        return None if self.target is None else self.target.ask(self.data, self.views)
+
+    def about(self) -> dict[str, Any]:
+        """Everything that decides what is trained; a store made for other values is never reused."""
+        target = "trained"
+        if self.target is not None and self._given is not None:
+            digest = hashlib.sha256(np.packbits(self.target.members).tobytes())
+            digest.update(self._given.conf.tobytes())
+            target = digest.hexdigest()
+        design = self.layout.digest if isinstance(self.layout, MembershipDesign) else self.layout
+        return audit_about(self.data, self.recipe, self.views, self.setup.seed, target, design)
+
+    @functools.cached_property
+    def design(self) -> MembershipDesign:
+        """Model 0 is the target, the others are references; checked against all that is known before training."""
+        design = self.layout if isinstance(self.layout, MembershipDesign) else self._drawn(self.layout)
+        if design.matrix.shape != (self.references + 1, self.data.n_points):
+            raise DataError(
+                f"the design has shape {design.matrix.shape} [models, points], a target and {self.references} others "
+                f"on {self.data.n_points} points need {(self.references + 1, self.data.n_points)}: give one row a model"
+            )
+        if self.target is not None:
+            design = MembershipDesign(np.concatenate([self.target.members[None], design.matrix[1:]]))
+        design.require_classes(self.data.y)
+        self._require_references(design.matrix)
+        self._require_population(self._count(~design.matrix[0]))
+        return design
+
+    def _drawn(self, kind: DesignKind) -> MembershipDesign:
+        rng = np.random.default_rng(self.setup.seed)
+        return audit_design(self.data.n_points, self.references, rng, self.data.groups, kind)
+
+    def _require_references(self, matrix: npt.NDArray[np.bool_]) -> None:
+        """Find out before training what the attacks' estimators would refuse afterwards."""
+        least = 1 if self.may_skip else max(map(self._least, self.attacks))
+        fewest = self._fewest(matrix)
+        short = np.flatnonzero(fewest < least)
+        if len(short):
+            raise ReferencesError(
+                f"point {some(short)} would have {fewest.min()} IN or OUT references, the attacks need {least}: "
+                f"ask for more references ({2 * least} in pairs)"
+            )
+
+    def _fewest(self, matrix: npt.NDArray[np.bool_]) -> npt.NDArray[np.integer]:
+        """How many references each point has on the side where it has fewer; offline only OUT counts."""
+        inside: npt.NDArray[np.integer] = matrix[1:].sum(axis=0)
+        outside = len(matrix) - 1 - inside
+        groups = self.data.groups
+        alone = np.arange(len(inside)) if groups is None else np.unique(groups, return_index=True)[1]
+        if counts_depend_on(matrix[0, alone], inside[alone]):  # scoring then drops some
+            inside, outside = even_counts(matrix[0], inside, len(matrix) - 1, alone)
+        return outside if self.setup.mode == "offline" else np.minimum(inside, outside)
+
+    def _least(self, attack: Attack) -> int:
+        """How many references of each side the attack's estimator needs at every point."""
+        variance = getattr(attack.statistic, "variance", None)
+        return 1 if variance is None else max(1, variance.least(len(self.views)))
+
+    def _count(self, points: npt.NDArray[np.bool_]) -> int:
+        """How many points, or groups of them."""
+        groups = self.data.groups
+        return int(points.sum()) if groups is None else len(np.unique(groups[points]))
+
+    def _require_population(self, outsiders: int) -> None:
+        """Find out before training what scoring would refuse afterwards."""
+        size = self.setup.population
+        if outsiders < 4:
+            raise PopulationError(
+                f"the target has {outsiders} non-members, 4 are needed to compare with some and evaluate others: "
+                "give more points that it was not trained on"
+            )
+        if size is not None and not 2 <= size < outsiders:
+            raise PopulationError(
+                f"a population of {size} was asked for, the target has {outsiders} non-members: "
+                f"take from 2 to {outsiders - 1}, so that some are left to be evaluated"
+            )
+
+    def data_notes(self, records: Collection[Mapping[str, Any]]) -> list[Note]:
+        """Say what rounding did to the answers and which files were read, by the records of the trained models."""
+        return [*rounding_notes(records), *undeclared_notes(records)]
+
+    def warnings(self) -> list[Note]:
+        """Notes that may change a user's mind before training: all but how a recipe prepares the data."""
+        return [note for note in self.notes() if (note.code, note.severity) != ("recipe-preprocessing", "info")]
+
+    def notes(self) -> list[Note]:
+        """What an auditor must know, as far as it is known before training."""
+        # A recipe of a user's own need not inherit from `Recipe`, whose defaults it then lacks.
+        found = [*self.recipe.notes(self.data)] if hasattr(self.recipe, "notes") else []
+        if copies := self.design.split_duplicates(self.data):
+            # Few copies blur little; many hide members among their copies.
+            many = copies > MANY_COPIES * self.data.n_points
+            found.append(
+                Note(
+                    "split-copies",
+                    "caution" if many else "info",
+                    f"{copies:,} of {self.data.n_points:,} records have exact copies on the other side of a split, "
+                    "which blurs who is a member. Keep copies together with groups, or leave them out.",
+                )
+            )
+        fewest = int(self._fewest(self.design.matrix).min())
+        if names := ", ".join(attack.name for attack in self.attacks if self._least(attack) > fewest):
+            found.append(
+                Note(
+                    "attacks-left-out",
+                    "info",
+                    f"Attacks that will be left out: {names}. They need more than {fewest} IN or OUT reference per "
+                    "record; ask for more references to run them.",
+                )
+            )
+        if self.target is not None and self._given is not None:
+            found += self.target.doubts(self._given.conf, self.design, self.data)
+        return found
+
+
+@dataclass(frozen=True, repr=False)
+class Audit(Overview):
+    """The result of an audit; a notebook shows the verdict and a table.
+
+    Parameters
+    ----------
+    folder : Path
+        Where signals, metrics and scores are.
+    metrics : dict
+        The contents of metrics.json.
+    """
+
+    folder: Path
+    metrics: dict[str, Any]
+
+    def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
+        """Evaluated points, the most exposed first; see `SavedResults.records`."""
+        return SavedResults(self.folder).records(attack, target)
+
+    def figures(self) -> dict[str, Figure]:
+        """Return the report's figures by name; a notebook shows each."""
+        from plmia.reporting import figures
+
+        return figures(self.folder)
+
+
+def run_audit(
+    plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool = False, *, show_records: bool = False
+) -> Audit:
+    """Train what is missing, score, and write the results; run again, it goes on where it was.
+
+    Parameters
+    ----------
+    plan : AuditPlan
+        What to do.
+    folder : Path
+        Where to keep signals and results.
+    engine : Engine
+        Where to train.
+    keep_models : bool
+        Whether to save the models' weights.
+    show_records : bool
+        As in `score_run`.
+    """
+    store = train_run(plan, folder, engine, keep_models=keep_models)
+    return Audit(folder, score_run(plan, store, folder, show_records=show_records))
+
+
+def open_store(plan: AuditPlan, folder: Path) -> SignalStore:
+    """Open the store of an audit, or make it."""
+    views = [str(view) for view in plan.views]
+    tell = functools.partial(audit_differences, file=getattr(plan.recipe, "file", None))
+    anew, about, design = not is_running(folder), plan.about(), plan.design
+    with writing(str(folder)):
+        make_private(folder)
+    store = SignalStore.create(folder / "signals", about, design, views, plan.data.y, tell, anew)
+    if plan.data.groups is not None:
+        write_groups(folder / "signals", plan.data.groups)
+    return store
+
+
+def train_run(
+    plan: AuditPlan,
+    folder: Path,
+    engine: Engine,
+    report: Callable[[int, Trained], None] = lambda _model, _trained: None,
+    skip: Callable[[int], None] = lambda _: None,
+    keep_models: bool = False,
+) -> SignalStore:
+    """Train the models that the folder's store lacks.
+
+    Parameters
+    ----------
+    plan, folder, engine, keep_models
+        As in `run_audit`.
+    report : callable
+        Told of every model that was trained.
+    skip : callable
+        Told how many models were there already.
+    """
+    if keep_models and not getattr(plan.recipe, "keeps_weights", True):
+        raise RecipeError(
+            f"models of recipe {plan.recipe.name!r} cannot be kept as safetensors: leave out --keep-models"
+        )
+    store = open_store(plan, folder)
+    if plan._given is not None and 0 in store.missing():
+        accuracy = {"train_accuracy": plan._given.train_accuracy, "test_accuracy": plan._given.test_accuracy}
+        known = {name: value for name, value in accuracy.items() if not math.isnan(value)}
+        made = {"given": True, "versions": versions(), **known, **rounding_of(plan._given)}
+        store.append([0], plan._given.conf[None], [made])
+    skip(len(store.finished()))
+    if store.missing():
+        with shared_data(plan.data, folder, engine) as data:
+            work = Work(data, plan.recipe, plan.views, keep_models)
+            train_missing(store, work, engine, plan.setup.seed, report, folder / "models" if keep_models else None)
+    return store
+
+
+def score_run(
+    plan: AuditPlan,
+    store: SignalStore,
+    folder: Path,
+    tick: Callable[[int], None] = lambda _: None,
+    show_records: bool = False,
+    extras: Extras | None = None,
+    notes: Sequence[Note] = (),
+) -> dict[str, Any]:
+    """Attack model 0 of the store and write metrics.json, scores.npz, records.csv and report.html.
+
+    Parameters
+    ----------
+    plan, folder
+        As in `run_audit`.
+    store : SignalStore
+        The trained models' signals.
+    tick : callable
+        Told how many points are done.
+    show_records : bool
+        Whether the report shows images, features and texts of records, and all files their groups.
+    extras : Extras, optional
+        Texts and names that the report may show.
+    notes : sequence of Note
+        What is known beforehand and must stand beside the results; those of the plan are added.
+    """
+    from plmia.reporting import Extras as Shown
+    from plmia.reporting import write_report
+
+    # All of them: a model that went missing meanwhile must not be passed over.
+    signals = store.signals(range(store.shape[0]))
+    records = store.finished()
+    about = {
+        "audit": plan.about(),
+        "recipe": described(plan.recipe),
+        "signals": {
+            "sha256": store.fingerprint(signals.models),
+            "models": signals.n_models,
+            "points": signals.n_points,
+            "views": signals.n_views,
+        },
+        "mode": plan.setup.mode,
+        "targets": [0],
+        "seed": plan.setup.seed,
+        "train_accuracy": _mean([record.get("train_accuracy") for record in records.values()]),
+        "test_accuracy": _mean([record.get("test_accuracy") for record in records.values()]),
+        "accuracy": accuracy_of(signals, [0], records),
+    }
+    setup = replace(plan.setup, references=plan.references)
+    # The results themselves note attacks that lack references: they know which of them ran.
+    told = [note for note in plan.notes() if note.code != "attacks-left-out"]
+    told += plan.data_notes(records.values())
+    told += [*([] if plan.target is None else plan.target.compared(signals)), *notes]
+    metrics = run_attacks(
+        signals,
+        plan.attacks,
+        [0],
+        setup,
+        folder,
+        about,
+        tick,
+        may_skip=plan.may_skip,
+        notes=told,
+        show_records=show_records,
+    )
+    shown = replace(extras or Shown(), data=plan.data, signals=signals)
+    write_report(folder, shown, show_records=show_records)
+    return metrics
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def audit(
+    model: Any,
+    X: npt.ArrayLike,
+    y: npt.ArrayLike,
+    *,
+    references: int = 32,
+    views: Sequence[View] | None = None,
+    target: GivenTarget | None = None,
+    attacks: Sequence[Attack] | None = None,
+    setup: Setup | None = None,
+    design: DesignKind | MembershipDesign = "pairs",
+    groups: npt.ArrayLike | None = None,
+    folder: str | Path | None = None,
+    engine: Engine | None = None,
+    show_records: bool = False,
+) -> Audit:
+    """Audit a way to train: tell how surely someone can find out which records such a model was trained on.
+
+    Parameters
+    ----------
+    model : scikit-learn classifier, Recipe or str
+        How to train, or the name of a recipe ("mlp", "gbdt?depth=5"). Clones of a classifier are trained, never the
+        object itself.
+    X : array [points, ...] or pandas data frame
+        Features or images, numbers only. A scikit-learn classifier gets them as they are: type, shape and frame.
+    y : int array [points]
+        Labels 0 to C - 1.
+    references : int
+        How many reference models to train.
+    views : sequence of View, optional
+        How points are shown to models; see `plmia.training.recipes.recipe.views_for`.
+    target : GivenTarget, optional
+        A model that exists already; by default the audit trains its target, too.
+    attacks : sequence of Attack, optional
+        What to run; by default all that have the references they need.
+    setup : Setup, optional
+        Mode, population and seed.
+    design : {"pairs", "halves", "exact"} or MembershipDesign
+        How references share the points; see `AuditPlan`.
+    groups : int array [points], optional
+        Rows of one group (all of one patient, say) are members together or not at all.
+    folder : path, optional
+        Where to keep everything; run again with the same folder, it goes on. By default a new folder among the
+        system's temporary files, `Audit.folder`, which stays until you remove it: like the data, it tells who is a
+        member, so choose a folder where the data may be.
+    engine : Engine, optional
+        Where to train; all cores of this machine by default.
+    show_records : bool
+        Whether the report shows images and features of records, and all files their groups; by default records are
+        named by number only.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.tree import DecisionTreeClassifier
+    >>> import plmia
+    >>> X, y = load_digits(return_X_y=True)
+    >>> plmia.audit(DecisionTreeClassifier(), X, y, references=8).auc("rmia") > 0.55
+    True
+    """
+    data = LabelledData(cast("Any", X), np.asarray(y), None if groups is None else np.asarray(groups))
+    recipe = model if hasattr(model, "to_json") else as_recipe(model)
+    plan = AuditPlan(
+        data,
+        recipe,
+        references,
+        tuple(views or views_for(recipe, data)),
+        setup or Setup(),
+        tuple(ATTACKS.values() if attacks is None else attacks),
+        target,
+        design,
+        may_skip=attacks is None,
+    )
+    for note in plan.warnings():
+        warnings.warn(note.text, stacklevel=2)
+    where = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="plmia-"))
+    return run_audit(plan, where, engine or default_engine(recipe), show_records=show_records)

@@ -1,0 +1,1 @@
+"""The command: options, terminal output and progress."""

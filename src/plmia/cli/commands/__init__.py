@@ -1,0 +1,1 @@
+"""The commands of `plmia`, one a module; `plmia.cli.main` gathers them."""

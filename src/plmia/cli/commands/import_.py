@@ -1,0 +1,70 @@
+"""`plmia import`: what other tools left on disk, made into signals."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from plmia.cli.progress import Meter
+from plmia.cli.terminal import stderr, stdout
+from plmia.signals.importers import FORMATS, Imported, look_into, write_signals
+
+
+@click.command("import")
+@click.argument("kind", metavar="FORMAT", type=click.Choice(list(FORMATS)))
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    "path",
+    required=True,
+    metavar="SIGNALS",
+    type=click.Path(path_type=Path),
+    help="The signals file to write, an npz.",
+)
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def import_(kind: str, folder: Path, path: Path, quiet: bool) -> None:
+    """Make a signals file of what another tool left in DIR; no training.
+
+    \b
+    FORMAT says how DIR is laid out:
+      lira           experiment-*/keep.npy, experiment-*/logits/ or scores/, and y_train.npy
+      rmia           the same of RMIA's published code, or a folder of Privacy Meter
+      privacy-meter  signals/rmia_signals.npy and models/memberships.npy
+      arrays         logits.npy [models, points, (views,) classes] or, of the true labels,
+                     probabilities.npy [models, points(, views)]; membership.npy; labels.npy
+
+    Of several epochs the last is taken. Nothing is unpickled. A file that is missing, damaged, not finite or does not
+    fit the others stops the import with its name; no model is left out silently. One model is in memory at a time.
+
+    \b
+    Examples:
+      plmia import lira exp/cifar10 -o signals.npz
+      plmia import privacy-meter demo_cifar10 -o signals.npz
+      plmia import arrays my-arrays -o signals.npz
+    """  # noqa: D301 - click wants the control character itself
+    found = look_into(kind, folder)
+    with Meter("importing", len(found.outputs), None if quiet else stderr()) as meter:
+        imported = write_signals(found, path, meter.tick)
+    if not quiet:
+        _show(imported, path)
+
+
+def _show(imported: Imported, path: Path) -> None:
+    console = stdout()
+    sizes = [_count(imported.n_models, "model"), _count(imported.n_points, "point"), _count(imported.n_views, "view")]
+    if imported.n_classes is None:
+        sizes.append("no labels")
+    else:
+        sizes.append(f"{imported.n_classes:,} classes")
+    sizes.append(_count(imported.n_pairs, "complementary pair") if imported.n_pairs else "no complementary pairs")
+    console.print(", ".join(sizes), markup=False, soft_wrap=True)
+    for note in imported.notes:
+        console.print(f"- {note}", markup=False, soft_wrap=True)
+    console.print(f"Next: plmia score {shlex.quote(str(path))} -o out", markup=False, soft_wrap=True)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'s' * (number != 1)}"

@@ -1,1 +1,0 @@
-"""The commands of `plmia`, one a module; `plmia.cli` gathers them."""

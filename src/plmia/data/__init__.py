@@ -1,0 +1,1 @@
+"""What is audited: data sets, published archives, and how files are read and written safely."""

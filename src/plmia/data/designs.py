@@ -1,0 +1,490 @@
+"""Which model trains on which point, and which models may serve as references of which target.
+
+Designs are drawn from the raw numbers of a generator's bit stream, which NumPy keeps the same in all versions and on
+all machines: with `numpy.random.default_rng(seed)`, PCG64, the same seed is the same design everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.data.dataset import LabelledData, checked_groups, load_npy, save_npy
+from plmia.errors import DataError, ReferencesError, SignalsError, some
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.intp]
+DesignKind = Literal["pairs", "halves", "exact"]
+
+_POINTS_AT_ONCE = 4096
+# Counts of references are said to depend on membership below this p-value: a false alarm is as rare as that.
+_ALARM = 1e-6
+# So small a share of the points may have other numbers of references than all the rest.
+_FEW_ODD = 0.01
+# Fewer expected points in a cell of a contingency table are joined with its neighbours.
+_LEAST_EXPECTED = 10.0
+
+
+@dataclass(frozen=True)
+class MembershipDesign:
+    """Which model trained on which point.
+
+    Parameters
+    ----------
+    matrix : bool array [models, points]
+        True where the model (row) trained on the point (column).
+    """
+
+    matrix: BoolArray
+
+    def __post_init__(self) -> None:
+        if self.matrix.ndim != 2 or self.matrix.dtype != np.bool_:
+            raise SignalsError(
+                f"membership has shape {self.matrix.shape} and type {self.matrix.dtype}, "
+                "a bool array [models, points] is needed: store one row a model, True where it trained on the point"
+            )
+        # One row a model in memory, too: rows are what everything else reads, packs and hashes.
+        object.__setattr__(self, "matrix", np.ascontiguousarray(self.matrix))
+
+    @property
+    def n_models(self) -> int:
+        """How many models."""
+        return int(self.matrix.shape[0])
+
+    @property
+    def n_points(self) -> int:
+        """How many points."""
+        return int(self.matrix.shape[1])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of shape and packed bits."""
+        sha = hashlib.sha256(f"membership {self.matrix.shape}\n".encode())
+        sha.update(np.packbits(self.matrix, axis=1).tobytes())
+        return sha.hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write an npy file of bits packed along points, uint8 [models, ceil(points / 8)]."""
+        save_npy(path, np.packbits(self.matrix, axis=1))
+
+    @classmethod
+    def load(cls, path: Path, n_points: int) -> MembershipDesign:
+        """Read what `save` wrote for ``n_points`` points."""
+        packed = load_npy(path)
+        if packed.ndim != 2 or packed.dtype != np.uint8 or packed.shape[1] != (n_points + 7) // 8:
+            raise DataError(
+                f"{path} has shape {packed.shape} and type {packed.dtype}, packed membership of {n_points} points is "
+                f"uint8 [models, {(n_points + 7) // 8}]: it belongs to other data, write it again"
+            )
+        if n_points % 8 and (packed[:, -1] & (0xFF >> n_points % 8)).any():
+            raise DataError(f"{path} has members beyond point {n_points - 1}: it belongs to other data, write it again")
+        return cls(np.unpackbits(packed, axis=1, count=n_points).view(np.bool_))
+
+    def require_classes(self, y: npt.NDArray[np.integer]) -> None:
+        """Raise `DataError` if some model trains on no point of some class.
+
+        Parameters
+        ----------
+        y : int array [points]
+            Labels 0 to C - 1.
+        """
+        if y.shape != (self.n_points,):
+            raise DataError(
+                f"there are {y.size} labels and {self.n_points} points in the design: both need the same points"
+            )
+        n_classes = int(y.max()) + 1
+        for model, members in enumerate(self.matrix):
+            absent = np.flatnonzero(np.bincount(y[members], minlength=n_classes) == 0)
+            if len(absent):
+                label = int(absent[0])
+                raise DataError(
+                    f"model {model} trains on no point of class {label}, which has {np.sum(y == label)} in all: "
+                    "add points of that class, leave it out, or draw the design with another seed"
+                )
+
+    def split_duplicates(self, data: LabelledData) -> int:
+        """Count the points that some model trains on while it does not train on a copy of them, or the reverse.
+
+        Such points are members and non-members at once, which blurs what an audit measures.
+
+        Parameters
+        ----------
+        data : LabelledData
+            The points of this design.
+        """
+        if data.n_points != self.n_points:
+            raise DataError(
+                f"the design has {self.n_points} points, the data {data.n_points}: both need the same points"
+            )
+        copied = np.flatnonzero(np.bincount(data.first_copies, minlength=self.n_points)[data.first_copies] > 1)
+        if not len(copied):
+            return 0
+        copied = copied[np.argsort(data.first_copies[copied], kind="stable")]
+        _, starts, sizes = np.unique(data.first_copies[copied], return_index=True, return_counts=True)
+        split = np.zeros(len(starts), dtype=np.bool_)
+        for members in self.matrix:
+            inside = np.add.reduceat(members[copied], starts, dtype=np.intp)
+            split |= (inside > 0) & (inside < sizes)
+        return int(sizes[split].sum())
+
+    def splits(self) -> list[IntArray]:
+        """Group the models whose rows are equal or complementary.
+
+        One row of a group gives away every other row of it, so no member of a group may be a reference of
+        another. In the default design each group is a complementary pair.
+
+        Returns
+        -------
+        list of int arrays
+            The models of each group, in order of their first model.
+        """
+        groups: dict[bytes, list[int]] = {}
+        for model, row in enumerate(self.matrix):
+            groups.setdefault(np.packbits(row ^ row[0]).tobytes(), []).append(model)
+        return [np.array(models, dtype=np.intp) for models in groups.values()]
+
+
+@dataclass(frozen=True)
+class ReferencePlan:
+    """Which models are the references of each target.
+
+    The splits stand in one random order that all targets share; a target takes the first ``wanted`` models of
+    it, passing over its own split. Hence, where all splits are of one size, a smaller budget is always a part of a
+    larger one, and the references of two targets differ by at most one split.
+
+    Parameters
+    ----------
+    order : list of int arrays
+        Splits of the design in random order, larger ones first; models by number.
+    wanted : int or None
+        How many references each target gets; None for all that are eligible.
+    """
+
+    order: list[IntArray]
+    wanted: int | None
+
+    @classmethod
+    def draw(
+        cls, design: MembershipDesign, wanted: int | None, rng: np.random.Generator, models: IntArray | None = None
+    ) -> ReferencePlan:
+        """Put the splits into a random order, whole pairs before single models.
+
+        Parameters
+        ----------
+        design, wanted, rng
+            The models' membership, how many references each target gets, and the source of the order.
+        models : int array [models], optional
+            Number of the model in each row of the design; 0, 1, 2, ... by default.
+        """
+        splits = [split if models is None else models[split] for split in design.splits()]
+        shuffled = [splits[i] for i in rng.permutation(len(splits))]
+        return cls(sorted(shuffled, key=len, reverse=True), wanted)
+
+    def split_of(self, target: int) -> int:
+        """Position in ``order`` of the split that holds ``target``."""
+        return next(i for i, models in enumerate(self.order) if target in models)
+
+    def references_of(self, target: int) -> list[int]:
+        """Positions in ``order`` of the splits that serve ``target``; raises if they cannot add up to ``wanted``."""
+        own = self.split_of(target)
+        others = [i for i in range(len(self.order)) if i != own]
+        eligible = sum(len(self.order[i]) for i in others)
+        if self.wanted is None:
+            if not others:
+                alone = len(self.order[own]) == 1
+                why = "there is no other model" if alone else "all others trained on the same split or its complement"
+                raise ReferencesError(
+                    f"target {target} has no eligible reference: {why}; add models trained on other splits"
+                )
+            return others
+        if self.wanted < 1:
+            raise ReferencesError(f"{self.wanted} references were asked for, 1 is the least: ask for more, or for all")
+        if self.wanted > eligible:
+            alike = self.order[own]
+            whose = f"models {some(alike)} share their" if len(alike) > 1 else f"model {some(alike)} shares its"
+            raise ReferencesError(
+                f"{self.wanted} reference{'s were' if self.wanted > 1 else ' was'} asked for, target {target} has "
+                f"{eligible} eligible one{'s' * (eligible != 1)} ({whose} split or the complement): "
+                f"ask for at most {eligible}"
+            )
+        return self._fill(others)
+
+    def _fill(self, others: list[int]) -> list[int]:
+        """Take splits in their order, each if those after it can still add up to what is then missing."""
+        assert self.wanted is not None  # noqa: S101 - the caller checked; this tells the type checker
+        sizes = [len(self.order[i]) for i in others]
+        reach = [1]  # bit n of the k-th from the end: the last k splits can add up to n models
+        for size in reversed(sizes):
+            reach.append(reach[-1] | reach[-1] << size)
+        if not reach[-1] >> self.wanted & 1:
+            possible = [n for n in range(1, sum(sizes) + 1) if reach[-1] >> n & 1]
+            fewer, more = (n for n in possible if n < self.wanted), (n for n in possible if n > self.wanted)
+            near = [str(n) for n in (max(fewer, default=0), min(more)) if n]
+            raise ReferencesError(
+                f"{self.wanted} reference{'s' * (self.wanted != 1)} cannot be made of whole complementary pairs: "
+                f"ask for {' or '.join(near)}"
+            )
+        chosen: list[int] = []
+        missing = self.wanted
+        for i, size, rest in zip(others, sizes, reach[-2::-1], strict=True):
+            if size <= missing and rest >> (missing - size) & 1:
+                chosen.append(i)
+                missing -= size
+        return chosen
+
+
+def complementary_pairs(
+    n_points: int, n_pairs: int, rng: np.random.Generator, groups: npt.ArrayLike | None = None
+) -> MembershipDesign:
+    """Draw pairs of models: model 2k trains on a random half of the points, model 2k + 1 on the other half.
+
+    Every point is in exactly half of the models. If points (or groups) are odd in number, chance gives one of the two
+    models one more.
+
+    Parameters
+    ----------
+    n_points : int
+        How many points.
+    n_pairs : int
+        How many pairs.
+    rng : numpy.random.Generator
+        Source of randomness.
+    groups : int array [points], optional
+        Points of one group go together; halves are then halves of the groups.
+    """
+    halves = independent_halves(n_points, n_pairs, rng, groups).matrix
+    return MembershipDesign(np.stack([halves, ~halves], axis=1).reshape(2 * n_pairs, n_points))
+
+
+def independent_halves(
+    n_points: int, n_models: int, rng: np.random.Generator, groups: npt.ArrayLike | None = None
+) -> MembershipDesign:
+    """Draw a random half of the points for each model, whatever the other models have.
+
+    Parameters
+    ----------
+    n_points, n_models : int
+        How many points and models.
+    rng : numpy.random.Generator
+        Source of randomness.
+    groups : int array [points], optional
+        Points of one group go together; halves are then halves of the groups.
+    """
+    _require_models(n_models)
+    n_units, unit_of = _units(n_points, groups)
+    matrix = np.zeros((n_models, n_units), dtype=np.bool_)
+    for row in matrix:
+        larger = n_units % 2 and int(rng.bit_generator.random_raw()) >> 63
+        row[_random_order(n_units, rng)[: n_units // 2 + larger]] = True
+    return MembershipDesign(matrix[:, unit_of])
+
+
+def exact_k_per_point(
+    n_points: int, n_models: int, k: int, rng: np.random.Generator, groups: npt.ArrayLike | None = None
+) -> MembershipDesign:
+    """Draw a design in which every point is in exactly ``k`` of the models.
+
+    Each point draws its ``k`` models on its own; then some random points change models, no more than it takes for the
+    models' numbers of points (of groups, if there are) to differ by at most one.
+
+    Parameters
+    ----------
+    n_points, n_models : int
+        How many points and models.
+    k : int
+        How many models train on a point, 1 to n_models - 1.
+    rng : numpy.random.Generator
+        Source of randomness.
+    groups : int array [points], optional
+        Points of one group go together.
+    """
+    _require_models(n_models)
+    if not 1 <= k < n_models:
+        raise ReferencesError(
+            f"{k} of {n_models} models were to train on each point: ask for 1 to {n_models - 1}, "
+            "every point needs models with and without it"
+        )
+    n_units, unit_of = _units(n_points, groups)
+    matrix = np.zeros((n_models, n_units), dtype=np.bool_)
+    for start in range(0, n_units, _POINTS_AT_ONCE):
+        units = np.arange(start, min(start + _POINTS_AT_ONCE, n_units))
+        keys = rng.bit_generator.random_raw(len(units) * n_models).reshape(len(units), n_models)
+        matrix[np.argsort(keys, axis=1, kind="stable")[:, :k], units[:, None]] = True
+    _balance(matrix, rng)
+    return MembershipDesign(matrix[:, unit_of])
+
+
+def audit_design(
+    n_points: int,
+    n_references: int,
+    rng: np.random.Generator,
+    groups: npt.ArrayLike | None = None,
+    kind: DesignKind = "pairs",
+) -> MembershipDesign:
+    """Draw the design of an audit: model 0 is the target, on a random half, the others are references.
+
+    Parameters
+    ----------
+    n_points : int
+        How many points.
+    n_references : int
+        How many references; in pairs, an even number.
+    rng : numpy.random.Generator
+        Source of randomness.
+    groups : int array [points], optional
+        Points of one group go together; halves are then halves of the groups.
+    kind : {"pairs", "halves", "exact"}
+        References in complementary pairs, on independent halves, or so that each point is in exactly half of them.
+    """
+    target = independent_halves(n_points, 1, rng, groups).matrix
+    if kind == "halves":
+        references = independent_halves(n_points, n_references, rng, groups)
+    elif kind == "exact":
+        references = exact_k_per_point(n_points, n_references, n_references // 2, rng, groups)
+    else:
+        if n_references < 2 or n_references % 2:
+            near = f"{n_references - 1} or {n_references + 1}" if n_references > 1 else "2 or more"
+            raise ReferencesError(
+                f"{n_references} reference{'s' * (n_references != 1)} cannot be made of whole complementary pairs: "
+                f"ask for {near}"
+            )
+        references = complementary_pairs(n_points, n_references // 2, rng, groups)
+    return MembershipDesign(np.concatenate([target, references.matrix]))
+
+
+def cut_groups(members: BoolArray, groups: npt.NDArray[np.integer]) -> tuple[int, int]:
+    """How many groups hold members and non-members, and how many groups there are."""
+    _, of = np.unique(groups, return_inverse=True)
+    sizes, inside = np.bincount(of), np.bincount(of, weights=members)
+    return int(np.count_nonzero((inside > 0) & (inside < sizes))), len(sizes)
+
+
+def counts_depend_on(flags: BoolArray, counts: npt.NDArray[np.integer]) -> bool:
+    """Whether counts have another law at the points that are flagged than at the others, beyond chance.
+
+    They have if each of the two kinds of points has one count of its own, as in a design with exactly k of M models
+    per point. Else a trend of the counts and a chi-square test of their whole law decide, each at a p-value of 5e-7.
+
+    Parameters
+    ----------
+    flags : bool array [points]
+        Which points are compared with the others: the members of a target, say. Points must be independent.
+    counts : int array [points]
+        How many references of one side each point has.
+    """
+    if flags.all() or not flags.any() or counts.min() == counts.max():
+        return False
+    n_levels = int(counts.max()) + 1
+    table = np.stack([np.bincount(counts[flag], minlength=n_levels) for flag in (flags, ~flags)]).astype(np.float64)
+    if (np.count_nonzero(table, axis=1) == 1).all():
+        return True
+    return min(_trend_p(table), _chi_square_p(table)) < _ALARM / 2
+
+
+def _trend_p(table: npt.NDArray[np.float64]) -> float:
+    """p-value of the correlation between the row and the level (column) of a table [2, levels] of counted points."""
+    n, sizes, levels = table.sum(), table.sum(axis=1), np.arange(table.shape[1])
+    means = table @ levels / sizes
+    away = levels - table.sum(axis=0) @ levels / n
+    between = sizes.prod() / n * (means[0] - means[1]) ** 2
+    return _chi_square_tail(1, (n - 1) * between / (table.sum(axis=0) @ away**2))
+
+
+def _chi_square_p(table: npt.NDArray[np.float64]) -> float:
+    """p-value of independence of rows and levels; neighbouring levels are joined until enough points are expected."""
+    rarer = table.sum(axis=1).min() / table.sum()
+    cells: list[npt.NDArray[np.float64]] = [np.zeros(2)]
+    for level in table.T:
+        if cells[-1].sum() * rarer >= _LEAST_EXPECTED:
+            cells.append(np.zeros(2))
+        cells[-1] += level
+    if len(cells) > 1 and cells[-1].sum() * rarer < _LEAST_EXPECTED:
+        rest = cells.pop()
+        cells[-1] += rest
+    if len(cells) == 1:
+        return 1.0
+    joined = np.stack(cells, axis=1)
+    expected = np.outer(joined.sum(axis=1), joined.sum(axis=0)) / joined.sum()
+    return _chi_square_tail(len(cells) - 1, ((joined - expected) ** 2 / expected).sum())
+
+
+def _chi_square_tail(dof: int, value: float) -> float:
+    # A machine that only trains has NumPy alone.
+    from scipy.special import chdtrc
+
+    return float(chdtrc(dof, value))
+
+
+def even_counts(
+    flags: BoolArray, n_in: npt.NDArray[np.integer], n_references: int, units: IntArray
+) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
+    """IN and OUT references [points] to keep at each point, such that their numbers do not depend on the flags.
+
+    All points keep as many of each side. Few points (`_FEW_ODD`) may have less than the others of one side and keep
+    that, and more of the other side, as long as this reveals nothing: they must not cost all others their references.
+
+    Parameters
+    ----------
+    flags : bool array [points]
+        Members of the target.
+    n_in : int array [points]
+        IN references of each point.
+    n_references : int
+        All references.
+    units : int array
+        Points that are independent of each other, one of each group.
+    """
+    n_out = n_references - n_in
+
+    def kept(few: float) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
+        usual_in, usual_out = (int(np.quantile(side, few, method="lower")) for side in (n_in, n_out))
+        total = usual_in + usual_out
+        inside = np.clip(usual_in, total - n_out, n_in)
+        return inside, total - inside
+
+    found = kept(_FEW_ODD)
+    return kept(0.0) if counts_depend_on(flags[units], found[0][units]) else found
+
+
+def _require_models(n_models: int) -> None:
+    if n_models < 1:
+        raise ReferencesError(f"a design of {n_models} models was asked for: ask for at least 1")
+
+
+def _units(n_points: int, groups: npt.ArrayLike | None) -> tuple[int, IntArray]:
+    """How many points or groups there are to draw from, and which of them each point is."""
+    if n_points < 2:
+        raise DataError(f"a design needs at least 2 points, there are {n_points}: give more data")
+    if groups is None:
+        return n_points, np.arange(n_points)
+    values, unit_of = np.unique(checked_groups(groups, n_points), return_inverse=True)
+    return len(values), unit_of
+
+
+def _random_order(n: int, rng: np.random.Generator) -> IntArray:
+    """Random permutation of 0 .. n - 1 (`Generator.permutation` may change from one version to the next)."""
+    return np.argsort(rng.bit_generator.random_raw(n), kind="stable")
+
+
+def _balance(matrix: BoolArray, rng: np.random.Generator) -> None:
+    """Move units from models with too many to models with too few, in place; each unit keeps its number of models."""
+    n_models = len(matrix)
+    sizes = matrix.sum(axis=1)
+    least, extra = divmod(int(sizes.sum()), n_models)
+    wanted = np.full(n_models, least)
+    wanted[_random_order(n_models, rng)[:extra]] += 1
+    surplus = sizes - wanted
+    while surplus.any():
+        giver, taker = int(surplus.argmax()), int(surplus.argmin())
+        movable = np.flatnonzero(matrix[giver] & ~matrix[taker])
+        n_moved = min(int(surplus[giver]), -int(surplus[taker]))
+        moved = movable[_random_order(len(movable), rng)[:n_moved]]
+        matrix[giver, moved] = False
+        matrix[taker, moved] = True
+        surplus[giver] -= n_moved
+        surplus[taker] += n_moved

@@ -1,0 +1,228 @@
+"""How Gaussian a point's IN and OUT signals are: the Shapiro-Wilk test of every point at once.
+
+The attacks take a point's IN and OUT signals for Gaussian. The paper checks that point by point, and measures the
+attack apart on the more and the less Gaussian points (`tab:plmia_gaussian_robust`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr, ndtri
+
+from plmia.attacks.gaussian import sort_masked
+from plmia.attacks.moments import FloatArray, IntArray, References
+from plmia.attacks.scoring import Scores
+from plmia.attacks.view import Truth
+from plmia.errors import PlmiaError
+from plmia.evaluation.metrics import DEFAULT_FPRS, TargetMetrics, evaluate
+
+GROUPS = ("least Gaussian", "middle third", "most Gaussian")
+LEAST, MOST = 3, 5000
+LEVEL = 0.05
+
+# Royston's polynomials (Applied Statistics 44, 1995, algorithm AS R94), lowest power first: the two outermost weights
+# in 1 / sqrt(n); mean and log deviation of the transformed 1 - W, in n up to 11 and in log n beyond.
+_OUTERMOST = (0.0, 0.221157, -0.147981, -2.07119, 4.434685, -2.706056)
+_NEXT = (0.0, 0.042981, -0.293762, -1.752461, 5.682633, -3.582633)
+_SMALL_MEAN, _SMALL_LOG_SD = (0.544, -0.39978, 0.025054, -6.714e-4), (1.3822, -0.77857, 0.062767, -0.0020322)
+_LARGE_MEAN, _LARGE_LOG_SD = (-1.5861, -0.31082, -0.083751, 0.0038915), (-0.4803, -0.082676, 0.0030302)
+_SMALL_LIMIT = (-2.273, 0.459)
+_SMALL = 11
+
+
+@lru_cache(maxsize=256)
+def shapiro_weights(n: int) -> FloatArray:
+    """Weights [n] of the ordered values: antisymmetric, of sum of squares 1, so that W is a squared correlation."""
+    if not LEAST <= n <= MOST:
+        raise PlmiaError(f"the Shapiro-Wilk test takes {LEAST} to {MOST} values, not {n}: give as many")
+    half = n // 2
+    scores = -ndtri((np.arange(1, half + 1) - 0.375) / (n + 0.25))
+    if n == LEAST:
+        upper = np.array([math.sqrt(0.5)])
+    else:
+        square, root = 2 * float(np.sum(scores**2)), 1 / math.sqrt(n)
+        approximated = (_OUTERMOST, _NEXT) if n > 5 else (_OUTERMOST,)
+        outer = np.array([np.polynomial.polynomial.polyval(root, c) for c in approximated])
+        outer += scores[: len(outer)] / math.sqrt(square)
+        rest = (square - 2 * np.sum(scores[: len(outer)] ** 2)) / (1 - 2 * np.sum(outer**2))
+        upper = np.concatenate([outer, scores[len(outer) :] / math.sqrt(rest)])
+    weights = np.concatenate([-upper, np.zeros(n % 2), upper[::-1]])
+    weights.flags.writeable = False
+    return weights
+
+
+def shapiro_wilk(ordered: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """W and p-value of the Shapiro-Wilk test, for many samples of one size (Royston 1995, AS R94).
+
+    Parameters
+    ----------
+    ordered : float array [n, samples]
+        Each column in increasing order; n from 3 to 5000.
+
+    Returns
+    -------
+    w, p : float arrays [samples]
+        NaN where all values of a sample are equal.
+    """
+    n = len(ordered)
+    weights = shapiro_weights(n)
+    # The centre is near the middle, so squares keep their digits whatever the size of the values.
+    values = ordered - ordered[n // 2]
+    width = values[-1] - values[0]
+    constant = ~(width > 0)
+    values /= np.where(constant, 1.0, width)
+    values -= values.mean(axis=0)
+    squares = np.einsum("ij,ij->j", values, values)
+    squares[constant] = np.nan
+    product, size = weights @ values, np.sqrt(squares * float(weights @ weights))
+    rest = np.maximum((size - product) * (size + product) / size**2, 0.0)
+    return 1 - rest, _p_value(n, rest)
+
+
+def _p_value(n: int, rest: FloatArray) -> FloatArray:
+    """P-value of 1 - W = ``rest``."""
+    poly = np.polynomial.polynomial.polyval
+    if n == LEAST:
+        root = np.sqrt(1 - rest)
+        exact: FloatArray = np.maximum(6 / np.pi * (np.arcsin(root) - math.asin(math.sqrt(0.75))), 0.0)
+        return exact
+    with np.errstate(divide="ignore", invalid="ignore"):  # 1 - W = 0 is a p-value of 1
+        y = np.log(rest)
+        if n <= _SMALL:
+            y = -np.log(np.maximum(poly(n, _SMALL_LIMIT) - y, 0.0))  # beyond the limit the p-value is 0
+            mean, log_sd = poly(n, _SMALL_MEAN), poly(n, _SMALL_LOG_SD)
+        else:
+            mean, log_sd = poly(math.log(n), _LARGE_MEAN), poly(math.log(n), _LARGE_LOG_SD)
+        p: FloatArray = ndtr((mean - y) / math.exp(log_sd))
+    return p
+
+
+@dataclass(frozen=True)
+class Gaussianity:
+    """Shapiro-Wilk test of every point.
+
+    Parameters
+    ----------
+    w_in, p_in, w_out, p_out : float arrays [points]
+        W and p-value of the IN and of the OUT references' signals; NaN where there are fewer than 3 of them
+        (or more than 5000), or all are equal.
+    score : float array [points]
+        The paper's G = min(W_in, W_out), NaN where one of them is.
+    group : int array [points]
+        0 for the least Gaussian third, 1 for the middle one, 2 for the most Gaussian; -1 where the score is NaN.
+    """
+
+    w_in: FloatArray
+    p_in: FloatArray
+    w_out: FloatArray
+    p_out: FloatArray
+    score: FloatArray
+    group: IntArray
+
+    @property
+    def marked(self) -> npt.NDArray[np.bool_]:
+        """Points [points] that could not be tested on both sides."""
+        return np.isnan(self.score)
+
+    def to_json(self) -> dict[str, Any]:
+        """Summary in plain values: quartiles of W, and the share of tested points that fail at 5 %."""
+        return {
+            "points": len(self.score),
+            "not_tested": int(self.marked.sum()),
+            "level": LEVEL,
+            "in": _summary(self.w_in, self.p_in),
+            "out": _summary(self.w_out, self.p_out),
+        }
+
+
+def _summary(w: FloatArray, p: FloatArray) -> dict[str, Any] | None:
+    tested = ~np.isnan(w)
+    if not tested.any():
+        return None
+    quartiles = np.quantile(w[tested], [0.25, 0.5, 0.75])
+    return {"w_quartiles": [float(q) for q in quartiles], "rejected": float(np.mean(p[tested] < LEVEL))}
+
+
+def gaussianity(references: References, view: int | None = 0) -> Gaussianity:
+    """Test the signals of every point for a Gaussian law, IN and OUT apart.
+
+    Parameters
+    ----------
+    references : References
+        Their signals and membership; points may differ in how many are IN.
+    view : int, optional
+        Which view; None for all: the smallest W of a point's views, and the smallest p-value times their number.
+    """
+    views = range(references.n_views) if view is None else [view]
+    if not all(0 <= v < references.n_views for v in views):
+        raise PlmiaError(f"there is no view {view}: the signals have {references.n_views}, numbered from 0")
+    sides = np.full((2, 2, references.n_points), np.inf)
+    for v in views:
+        one = References(references.signals[:, :, v : v + 1], references.rows, references.in_mask)
+        for points, conf, in_mask in one.blocks():
+            for side, mask in zip(sides[:, :, points], (in_mask, ~in_mask), strict=True):
+                np.minimum(side, _test(conf, mask), out=side)
+    (w_in, p_in), (w_out, p_out) = sides
+    for p in (p_in, p_out):
+        np.minimum(p * len(views), 1.0, out=p)
+    score = np.minimum(w_in, w_out)
+    return Gaussianity(w_in, p_in, w_out, p_out, score, groups(score))
+
+
+def _test(conf: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
+    """W and p-value [2, n] of signals [references, n, 1] within ``mask``; points with as many values share weights."""
+    ordered, n = sort_masked(conf, mask)
+    tested = np.full((2, len(n)), np.nan)
+    sizes: list[int] = np.unique(n).tolist()
+    for size in sizes:
+        if LEAST <= size <= MOST:
+            some = np.flatnonzero(n == size)
+            tested[:, some] = shapiro_wilk(ordered[:size, some, 0])
+    return tested
+
+
+def groups(score: FloatArray) -> IntArray:
+    """Three groups of equal size (up to one) in increasing order of ``score``: 0, 1 and 2; -1 where it is NaN."""
+    group = np.full(len(score), -1, dtype=np.intp)
+    tested = np.flatnonzero(~np.isnan(score))
+    order = tested[np.argsort(score[tested], kind="stable")]
+    group[order] = np.arange(len(order)) * len(GROUPS) // max(len(order), 1)
+    return group
+
+
+def metrics_by_group(
+    gaussian: Gaussianity, scores: Scores, truth: Truth, target: int, fprs: Iterable[float] = DEFAULT_FPRS
+) -> tuple[TargetMetrics | None, ...]:
+    """Measure an attack apart on the least, the middle and the most Gaussian third of the evaluated queries.
+
+    Parameters
+    ----------
+    gaussian : Gaussianity
+        Of all points; the groups are formed anew among the queries, as in the paper.
+    scores, truth : Scores, Truth
+        Of one attack on one target.
+    target : int
+        The target's number.
+    fprs : iterable of float
+        Nominal false-positive rates.
+
+    Returns
+    -------
+    tuple of three TargetMetrics
+        In the order of `GROUPS`; None where a group has no members or no non-members.
+    """
+    group, rates = groups(gaussian.score[truth.queries]), tuple(fprs)
+    parts = []
+    for k in range(len(GROUPS)):
+        queries = truth.queries[group == k]
+        members = truth.members[queries]
+        both = bool(members.any()) and not bool(members.all())
+        parts.append(evaluate(scores.score[queries], members, rates, target=target) if both else None)
+    return tuple(parts)

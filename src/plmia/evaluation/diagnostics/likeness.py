@@ -1,0 +1,253 @@
+"""Is the target like its references? If not, no score that compares it with them means what it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtr
+
+from plmia.attacks.moments import FloatArray
+from plmia.attacks.view import AttackView
+from plmia.errors import PopulationError, ReferencesError
+from plmia.signals.signals import Signals
+
+# A false alarm is as rare as this.
+ALARM = 0.001
+
+
+@dataclass(frozen=True)
+class UnlikeReferences:
+    """Whether the target's confidence on known non-members is like that of its references.
+
+    Parameters
+    ----------
+    shift, spread : float
+        Mean and log standard deviation, over the population, of the target's signals in units of each point's OUT
+        references; 0 and about 0 for a model like the others.
+    z_shift, z_spread : float
+        How many standard deviations of the references' own values they are away from those.
+    rank_shift, rank_spread : int
+        How many references lie below.
+    n_references : int
+        How many references could be compared.
+    p : float
+        Two-sided p-value of both together (Student's t, doubled for the two statistics).
+    warning : str or None
+        Set if p is below 0.001.
+    """
+
+    shift: float
+    spread: float
+    z_shift: float
+    z_spread: float
+    rank_shift: int
+    rank_spread: int
+    n_references: int
+    p: float
+    warning: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def unlike_references(view: AttackView) -> UnlikeReferences:
+    """Compare the target with its references on the population, where no truth is needed.
+
+    At a population point the target and the OUT references are alike, if they were trained alike. Each takes its turn
+    as the one that is compared with them all, so that the target's values have peers.
+
+    Parameters
+    ----------
+    view : AttackView
+        The target, its references and the population; signals are averaged over views.
+    """
+    n_models = len(view.references) + 1
+    count, first, second = np.zeros(n_models), np.zeros(n_models), np.zeros(n_models)
+    for points, conf, in_mask in view.references.at(np.sort(view.population)):
+        target = view.target[points].mean(axis=1)
+        # Measured from the target's own value: squares stay small.
+        values = np.concatenate([np.zeros((1, len(points))), conf.mean(axis=2) - target])
+        outside = np.concatenate([np.ones((1, len(points)), bool), ~in_mask])
+        residuals, outside = _residuals(values, outside)
+        count += outside.sum(axis=1)
+        first += residuals.sum(axis=1)
+        second += np.square(residuals).sum(axis=1)
+    peers = np.flatnonzero(count[1:] >= 2) + 1
+    if len(peers) < 3 or count[0] < 2:
+        raise ReferencesError(
+            f"{len(peers)} references can be compared with the target on {int(count[0])} population points, 3 and 2 "
+            "are needed: train more references, or give a larger population"
+        )
+    who = np.concatenate([[0], peers])
+    mean = first[who] / count[who]
+    variance = second[who] / count[who] - mean**2
+    if not np.all(variance > 0):
+        raise PopulationError("the signals of a model do not differ over the population: check them")
+    z_shift, z_spread = _against_peers(mean), _against_peers(np.log(variance) / 2)
+    p = min(1.0, 4 * float(stdtr(len(peers) - 1, -max(abs(z_shift), abs(z_spread)))))
+    shift, spread = float(mean[0]), float(np.log(variance[0]) / 2)
+    ranks = int(np.sum(mean[1:] < mean[0])), int(np.sum(variance[1:] < variance[0]))
+    warning = _unlike(z_shift, z_spread, p) if p < ALARM else None
+    return UnlikeReferences(shift, spread, z_shift, z_spread, *ranks, len(peers), p, warning)
+
+
+def _residuals(values: FloatArray, outside: npt.NDArray[np.bool_]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """Deviation [models, n] from the mean of all OUT models in units of theirs, 0 elsewhere; and where there is one.
+
+    The model itself is among them, which bounds its residual: two or three models would else give wild ones.
+    """
+    n = outside.sum(axis=0)
+    mean = values.sum(axis=0, where=outside) / n
+    deviations = np.where(outside, values - mean, 0.0)
+    variance = np.square(deviations).sum(axis=0) / np.maximum(n - 1, 1)
+    usable = (n >= 3) & (variance > 0)
+    deviations /= np.sqrt(np.where(usable, variance, np.inf))
+    return deviations, outside & usable
+
+
+def _against_peers(values: FloatArray) -> float:
+    """Student's t of the first value against the others, of (others - 1) degrees of freedom if it is like them."""
+    others = values[1:]
+    if not np.ptp(others) > 0:
+        raise ReferencesError(
+            "the references do not differ from each other on the population: train them with other seeds"
+        )
+    return float((values[0] - others.mean()) / (others.std(ddof=1) * math.sqrt(1 + 1 / len(others))))
+
+
+def _unlike(z_shift: float, z_spread: float, p: float) -> str:
+    if abs(z_shift) >= abs(z_spread):
+        how = f"{'more' if z_shift > 0 else 'less'} confident ({z_shift:+.1f} standard deviations)"
+    else:
+        how = f"{'more' if z_spread > 0 else 'less'} scattered ({z_spread:+.1f} standard deviations)"
+    return (
+        f"The target is unlike its references (p = {p:.1g}): its signals on known non-members are {how}. Train the "
+        "references as the target was trained."
+    )
+
+
+@dataclass(frozen=True)
+class UnlikeAnswers:
+    """Whether the target is right and sure about as often as its references, each at its own members and non-members.
+
+    Parameters
+    ----------
+    inside, outside : float
+        Share of the target's members, and of its non-members, at which it gives the true label more than one half.
+    references_inside, references_outside : float
+        Mean of the same shares over the references.
+    p : float
+        Two-sided p-value of both together (Student's t, doubled for the two shares).
+    warning : str or None
+        Set if p is below 0.001.
+    """
+
+    inside: float
+    outside: float
+    references_inside: float
+    references_outside: float
+    p: float
+    warning: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def accuracy_of(
+    signals: Signals, targets: Sequence[int], records: Mapping[int, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Accuracy of the targets and of all other models, each at its own members and non-members.
+
+    Parameters
+    ----------
+    signals : Signals
+        Signals and membership; the first view counts.
+    targets : sequence of int
+        Numbers of the targets; if these are all models, they are each other's references.
+    records : mapping of int to mapping, optional
+        Provenance of each model, by number. Where all have ``train_accuracy`` and ``test_accuracy``, these are taken;
+        otherwise the share of records at which a model gives the true label more than one half, which is at most its
+        accuracy.
+
+    Returns
+    -------
+    dict
+        ``measure``, and means over ``target`` and ``references`` of ``members`` and ``non_members``.
+    """
+    found = {model: _known_accuracy((records or {}).get(model, {})) for model in signals.models}
+    measure = "accuracy"
+    if any(pair is None for pair in found.values()):
+        measure = "true label above one half"
+        for model, values, row in zip(signals.models, signals.values, signals.design.matrix, strict=True):
+            right = values[:, 0] > 0
+            found[model] = tuple(float(right[side].mean()) if side.any() else math.nan for side in (row, ~row))
+    attacked = [model for model in targets if model in found]
+    others = [model for model in found if model not in attacked] or attacked
+    return {"measure": measure, "target": _mean_pair(found, attacked), "references": _mean_pair(found, others)}
+
+
+def _known_accuracy(record: Mapping[str, Any]) -> tuple[float, ...] | None:
+    own, others = record.get("train_accuracy"), record.get("test_accuracy")
+    return None if own is None or others is None else (own, others)
+
+
+def _mean_pair(found: Mapping[int, Any], models: Sequence[int]) -> dict[str, float | None]:
+    pairs = np.array([found[model] for model in models], dtype=np.float64).reshape(-1, 2)
+    means = [float(column[np.isfinite(column)].mean()) if np.isfinite(column).any() else None for column in pairs.T]
+    return dict(zip(("members", "non_members"), means, strict=True))
+
+
+def unlike_answers(signals: Signals) -> UnlikeAnswers:
+    """Compare model 0, a target whose members are known, with all the others, its references.
+
+    A target of another kind may be as confident as its references on average; it seldom fits its members and foretells
+    other points as well as they do.
+
+    Parameters
+    ----------
+    signals : Signals
+        Signals and membership; the first view counts.
+    """
+    members = signals.design.matrix
+    sizes = np.stack([members.sum(axis=1), (~members).sum(axis=1)])
+    if len(members) < 4 or not sizes.all():
+        raise ReferencesError(
+            f"{len(members) - 1} references can be compared with the target, 3 are needed, each with members and "
+            "non-members: train more references"
+        )
+    # Model by model: a mask for all at once would be large.
+    each = ((signals.values[model, :, 0] > 0, row) for model, row in enumerate(members))
+    sure = np.array([[np.sum(right & row), np.sum(right & ~row)] for right, row in each]).T
+    p = min(1.0, 4 * float(stdtr(len(members) - 2, -max(_apart(sure[0], sizes[0]), _apart(sure[1], sizes[1])))))
+    inside, outside = sure / sizes
+    shares = float(inside[0]), float(outside[0]), float(inside[1:].mean()), float(outside[1:].mean())
+    return UnlikeAnswers(*shares, p, _otherwise(shares, p) if p < ALARM else None)
+
+
+def _apart(sure: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> float:
+    """How many deviations the first model's share is from the others', on the scale where that is less.
+
+    Shares near 1 are skewed, their logits where models differ much. No deviation is below that of counting.
+    """
+    shares = (sure + 0.5) / (sizes + 1)
+    usual = float(shares[1:].mean())
+    counting = math.sqrt(usual * (1 - usual) / float(sizes.mean()))
+    scales = (shares, counting), (np.log(shares / (1 - shares)), counting / (usual * (1 - usual)))
+    off = (abs(float(x[0] - x[1:].mean())) / max(float(x[1:].std(ddof=1)), least) for x, least in scales)
+    return min(off) / math.sqrt(1 + 1 / (len(shares) - 1))
+
+
+def _otherwise(shares: tuple[float, float, float, float], p: float) -> str:
+    inside, outside, references_inside, references_outside = (f"{100 * share:.1f} %" for share in shares)
+    return (
+        f"The target answers unlike its references (p = {p:.1g}): it is right and sure at {inside} of its members and "
+        f"{outside} of its non-members, they at {references_inside} and {references_outside}. Train the references as "
+        "the target was trained, and check its members."
+    )

@@ -1,0 +1,292 @@
+"""Are the p-values what they claim to be: pairwise, combined and conformal, and what a population can resolve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaln, ndtr
+
+from plmia.attacks.calibration import MeanOfViews, null_deviation
+from plmia.attacks.moments import FloatArray, IntArray
+from plmia.attacks.scoring import Scores
+from plmia.attacks.view import Truth
+from plmia.errors import PlmiaError, PopulationError
+from plmia.evaluation.metrics import clopper_pearson
+
+BINS = 20
+_FINE = 50  # parts of a bin, so that distances are known to 1 / 1000
+LEVELS = tuple(float(10**e) for e in np.arange(-4.0, -0.2, 0.25))
+# A false alarm is as rare as this.
+ALARM = 0.001
+
+
+@dataclass(frozen=True)
+class PairwiseP:
+    """Pairwise p-values of member and of non-member queries (`fig:pvalue_distribution`).
+
+    Parameters
+    ----------
+    members, non_members : int arrays [20]
+        How many p-values fall into each twentieth of [0, 1].
+    distance : float or None
+        Kolmogorov distance of the non-members' p-values, all taken together, from the uniform law; to 0.001.
+    distance_by_query : float or None
+        The same distance of one query's p-values, averaged over non-member queries. All p-values of a query share its
+        statistic, so this is large (0.3 for Gaussian statistics) even where ``distance`` is 0: it is the dependence
+        that makes the combined p-value nominal.
+    warning : str or None
+        Set if there are no pairwise p-values; all counts are then 0, the distances None.
+    """
+
+    members: IntArray
+    non_members: IntArray
+    distance: float | None
+    distance_by_query: float | None
+    warning: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self) | {"members": self.members.tolist(), "non_members": self.non_members.tolist()}
+
+
+def pairwise_p_values(
+    phi: FloatArray,
+    population: IntArray,
+    truth: Truth,
+    rng: np.random.Generator,
+    most: int = 2000,
+    most_rivals: int = 1000,
+) -> PairwiseP:
+    """Compare at most ``most`` queries, half of them members, with the population (`eq:p_value`).
+
+    Parameters
+    ----------
+    phi : float array [points] or [points, views]
+        The statistic (`Scores.statistic`, or of views, whose mean is taken).
+    population : int array [population]
+        Z.
+    truth : Truth
+        Who is a member, and which points are queries.
+    rng : numpy Generator
+        Draws the queries.
+    most, most_rivals : int
+        Queries, and about how many population points they are compared with, evenly spaced by their statistic.
+    """
+    summary = MeanOfViews().points(phi.reshape(len(phi), -1))
+    # In increasing order of phi_z the p-values of a query increase: its distance needs no sorting.
+    everyone = np.sort(summary[population])
+    if len(everyone) < 2 or not everyone[-1] > everyone[0]:
+        nothing = np.zeros(BINS, np.intp)
+        return PairwiseP(nothing, nothing, None, None, "the population has no two different statistics: enlarge it")
+    scale = null_deviation(everyone[:, None], MeanOfViews())
+    step = math.ceil(len(everyone) / most_rivals)
+    rivals = everyone[step // 2 :: step]
+    members, others = (
+        ndtr((rivals - summary[_some_queries(truth, inside, most // 2, rng), None]) / scale) for inside in (True, False)
+    )
+    if not len(others):
+        raise PlmiaError("no query is a non-member: pairwise p-values need some to be compared with the uniform law")
+    fine = _histogram(others)
+    distance = float(np.max(np.abs(np.cumsum(fine) / others.size - np.arange(1, len(fine) + 1) / len(fine))))
+    steps = np.arange(len(rivals) + 1) / len(rivals)
+    by_query = np.maximum((steps[1:] - others).max(axis=1), (others - steps[:-1]).max(axis=1))
+    in_bins = [counts.reshape(BINS, _FINE).sum(axis=1) for counts in (_histogram(members), fine)]
+    return PairwiseP(in_bins[0], in_bins[1], distance, float(by_query.mean()))
+
+
+def _some_queries(truth: Truth, inside: bool, most: int, rng: np.random.Generator) -> IntArray:
+    """Return at most ``most`` queries that are members, or that are not."""
+    queries = truth.queries[truth.members[truth.queries] == inside]
+    return rng.choice(queries, most, replace=False) if len(queries) > most else queries
+
+
+def _histogram(p: FloatArray) -> IntArray:
+    """Count p-values in fine bins; 1 belongs to the last."""
+    n = BINS * _FINE
+    counts: IntArray = np.bincount(np.minimum((p * n).astype(np.intp), n - 1).ravel(), minlength=n)
+    return counts
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Realised false-positive rates of one p-value.
+
+    Parameters
+    ----------
+    realised, low, high : tuples of float
+        At each nominal level, with the 95 % Clopper-Pearson interval.
+    broken : tuple of bool
+        Where more are flagged than a valid p-value would (by chance in one of 1000 audits, all levels together).
+    """
+
+    realised: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    broken: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class FprCurve:
+    """Share of non-members that p-values flag, against the nominal level (`fig:cauchy_fpr_agreement`).
+
+    Parameters
+    ----------
+    levels : tuple of float
+        Nominal levels, increasing.
+    conformal : Rates
+        Of the conformal p-value.
+    combined : Rates or None
+        Of the attack's combined p-value, if it has one.
+    n_non_members : int
+        How many non-member queries were asked.
+    warning : str or None
+        Set if a p-value flags too many at some level.
+    """
+
+    levels: tuple[float, ...]
+    conformal: Rates
+    combined: Rates | None
+    n_non_members: int
+    warning: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def nominal_against_realised(
+    scores: Scores, truth: Truth, n_population: int | None = None, levels: Sequence[float] = LEVELS
+) -> FprCurve:
+    """Count the non-member queries that p-values flag at a grid of nominal levels.
+
+    Parameters
+    ----------
+    scores : Scores
+        Combined and conformal p-values of all points.
+    truth : Truth
+        Who is a member, and which points are queries.
+    n_population : int, optional
+        Size of the population behind the p-values, since even a valid p-value's realised rate varies with it; by
+        default all points that are not queries.
+    levels : sequence of float
+        Nominal levels in (0, 1), increasing.
+    """
+    queries = truth.queries[~truth.members[truth.queries]]
+    if not len(queries):
+        raise PlmiaError("no query is a non-member: a realised false-positive rate needs some")
+    size = len(truth.members) - len(truth.queries) if n_population is None else n_population
+    conformal = _rates(scores.log10_p_conformal[queries], size, levels)
+    combined = _rates(scores.log10_p[queries], size, levels) if scores.has_combined_p else None
+    warning = _too_many(f"the combined p-value of {scores.attack}", levels, combined, len(queries)) or _too_many(
+        f"the conformal p-value of {scores.attack}", levels, conformal, len(queries)
+    )
+    return FprCurve(tuple(levels), conformal, combined, len(queries), warning)
+
+
+def _rates(log10_p: FloatArray, n_population: int, levels: Sequence[float]) -> Rates:
+    n = len(log10_p)
+    flagged = np.searchsorted(np.sort(log10_p), np.log10(levels), side="right")
+    low, high = clopper_pearson(flagged, np.full(len(flagged), n))
+    chance = [_chance(int(x), n, n_population, level) for x, level in zip(flagged, levels, strict=True)]
+    broken = tuple(p * len(levels) < ALARM for p in chance)
+    return Rates(tuple((flagged / n).tolist()), tuple(low.tolist()), tuple(high.tolist()), broken)
+
+
+def _too_many(name: str, levels: Sequence[float], rates: Rates | None, n: int) -> str | None:
+    """Tell of the level nearest to 1 % at which too many are flagged."""
+    if rates is None or not any(rates.broken):
+        return None
+    worst = min((i for i, bad in enumerate(rates.broken) if bad), key=lambda i: abs(math.log10(levels[i]) + 2))
+    return (
+        f"{name} does not hold: at a nominal {_percent(levels[worst])} it flags {_percent(rates.realised[worst])} of "
+        f"{n:,} non-members; use a threshold set on known non-members that are like the queries"
+    )
+
+
+def _chance(flagged: int, n: int, n_population: int, level: float) -> float:
+    """Chance that so many of ``n`` exchangeable non-members lie above the last of the population that ``level`` allows.
+
+    Of the ``flagged + k - 1`` largest of all, at most k - 1 are then of the population: a hypergeometric number.
+    """
+    k = math.floor(level * (n_population + 1))
+    if k < 1 or flagged == 0:
+        return 1.0  # below its resolution a population says nothing
+    top = flagged + k - 1
+    ours = np.arange(max(0, top - n), k)
+    log = _log_choose(n_population, ours) + _log_choose(n, top - ours) - _log_choose(n + n_population, np.array(top))
+    return min(1.0, float(np.exp(log).sum()))
+
+
+def _log_choose(n: int, k: IntArray) -> FloatArray:
+    log: FloatArray = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    return log
+
+
+@dataclass(frozen=True)
+class PopulationSize:
+    """What a population of ``n`` non-members can tell.
+
+    Parameters
+    ----------
+    n : int
+        Size of Z.
+    resolution : float
+        Smallest conformal p-value, 1 / (n + 1).
+    levels : tuple of float
+        Nominal false-positive rates.
+    expected, spread : tuples of (float or None)
+        Mean and standard deviation of the realised rate at each level over the choice of Z (a beta law); None where
+        the level is below the resolution.
+    needed, needed_stable : tuples of int
+        Population that resolves each level, and that keeps the spread to a tenth of the level.
+    warning : str or None
+        Set if 0.1 % is not resolved.
+    """
+
+    n: int
+    resolution: float
+    levels: tuple[float, ...]
+    expected: tuple[float | None, ...]
+    spread: tuple[float | None, ...]
+    needed: tuple[int, ...]
+    needed_stable: tuple[int, ...]
+    warning: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def population_size(n: int, levels: Sequence[float] = (0.01, 0.001, 0.0001)) -> PopulationSize:
+    """Say what a population of ``n`` points resolves.
+
+    Parameters
+    ----------
+    n : int
+        Size of Z.
+    levels : sequence of float
+        Nominal false-positive rates in (0, 1).
+    """
+    if n < 1:
+        raise PopulationError(f"a population of {n} was asked about: it needs at least 1 point")
+    # What `level` allows is the k-th largest of Z, above which a new non-member lies with a Beta(k, n + 1 - k) rate.
+    allowed = [math.floor(round(level * (n + 1), 9)) for level in levels]
+    expected = tuple(k / (n + 1) if k else None for k in allowed)
+    spread = tuple(math.sqrt(k * (n + 1 - k) / (n + 2)) / (n + 1) if k else None for k in allowed)
+    needed = tuple(math.ceil(round(1 / level, 9)) - 1 for level in levels)
+    stable = tuple(math.ceil(round(100 / level, 9)) - 1 for level in levels)
+    warning = None
+    if n < 999:
+        warning = (
+            f"a population of {n:,} cannot show a false-positive rate below {_percent(1 / (n + 1))}: 999 known "
+            "non-members are needed for 0.1 %, 9,999 for 0.01 %"
+        )
+    return PopulationSize(n, 1 / (n + 1), tuple(levels), expected, spread, needed, stable, warning)
+
+
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.3g} %"

@@ -1,0 +1,398 @@
+"""How well scores tell members from non-members: ROC, AUC, TPR at a low FPR, and their intervals.
+
+Larger scores mean member. Every quantity is decided in integer counts, so tied scores, which binary
+votes produce by design, and false-positive rates such as 0.001 are exact rather than nearly right.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betainccinv, betaincinv
+
+from plmia.errors import PlmiaError, some
+from plmia.evaluation.tables import OperatingTable
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+DEFAULT_FPRS = (0.0, 1e-4, 1e-3, 1e-2)
+
+
+def clopper_pearson(
+    successes: npt.ArrayLike, trials: npt.ArrayLike, confidence: float = 0.95
+) -> tuple[FloatArray, FloatArray]:
+    """Exact two-sided confidence interval of a binomial proportion (Clopper and Pearson, 1934).
+
+    Parameters
+    ----------
+    successes, trials : int or array of int
+        Broadcast against each other; no trial at all gives (0, 1).
+    confidence : float
+        Coverage that holds for every proportion; each tail errs with at most (1 - confidence) / 2.
+
+    Returns
+    -------
+    low, high : float arrays of the broadcast shape (NumPy scalars for scalars)
+        ``low`` is 0 where no trial succeeded, ``high`` is 1 where all did.
+    """
+    k, n = np.broadcast_arrays(successes, trials)
+    if k.dtype.kind not in "iu" or n.dtype.kind not in "iu":
+        raise PlmiaError(f"successes and trials are counts: pass integers, not {k.dtype} and {n.dtype}")
+    if not 0 < confidence < 1:
+        raise PlmiaError(f"confidence is {confidence}: it must lie strictly between 0 and 1")
+    # Signed, so that the comparisons and n - k below cannot wrap around.
+    k, n = k.astype(np.int64), n.astype(np.int64)
+    bad = (k < 0) | (k > n)
+    if bad.any():
+        raise PlmiaError(f"{k[bad][0]} successes in {n[bad][0]} trials: successes must be 0 to trials")
+    tail = (1 - confidence) / 2
+    # The beta quantile does not exist at the edge, where the bound is known; 1 stands in for the 0.
+    low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1), n - k + 1, tail))
+    # The complement keeps full precision in the upper tail, which 1 - tail would round away.
+    high = np.where(k == n, 1.0, betainccinv(k + 1, np.maximum(n - k, 1), tail))
+    return low[()], high[()]
+
+
+@dataclass(frozen=True)
+class Operating:
+    """The most powerful threshold whose false-positive rate stays within a nominal one.
+
+    Attributes
+    ----------
+    fpr, fpr_realised : float
+        The nominal rate, and the share of non-members called members, which never exceeds it.
+    threshold : float
+        The smallest score called a member (``score >= threshold``); +inf when none is.
+    tpr, low, high, confidence : float
+        Share of members called members, and its Clopper-Pearson interval. The cut is just above the
+        first non-member that `fpr` refuses, so it depends on the non-members alone; given them,
+        `n_true` of `n_members` is binomial and the interval exact. It speaks of this cut: how far the
+        cut's own false-positive rate would differ on other non-members is not part of it.
+    resolved, needed : bool, int
+        `needed` non-members let one of them through at `fpr`: 10,000 at 0.0001, 1 at 0. With fewer the
+        point is not resolved: it is the one at a rate of 0, and no evidence about `fpr`.
+    """
+
+    fpr: float
+    threshold: float
+    tpr: float
+    fpr_realised: float
+    low: float
+    high: float
+    confidence: float
+    n_true: int
+    n_members: int
+    resolved: bool
+    needed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain Python values; the threshold, which may be infinite, has no place in JSON."""
+        names = ("tpr", "fpr_realised", "low", "high", "confidence", "n_true", "resolved")
+        return {name: getattr(self, name) for name in names} | {"needed_non_members": self.needed}
+
+
+@dataclass(frozen=True, eq=False)
+class Roc:
+    """A ROC curve in counts; `roc_curve` makes one.
+
+    Point i of P calls every query with ``score >= thresholds[i]`` a member. The first calls none
+    (threshold +inf), the last all; each distinct score is one point, so ties cross together.
+
+    Attributes
+    ----------
+    thresholds : array of float, shape [P]
+        Strictly decreasing.
+    true_positives, false_positives : array of int, shape [P]
+        Members and non-members called members, non-decreasing from 0 to `n_members`, `n_non_members`.
+    """
+
+    thresholds: FloatArray
+    true_positives: IntArray
+    false_positives: IntArray
+    n_members: int
+    n_non_members: int
+
+    @property
+    def tpr(self) -> FloatArray:
+        """True-positive rates, shape [P]."""
+        return self.true_positives / self.n_members
+
+    @property
+    def fpr(self) -> FloatArray:
+        """False-positive rates, shape [P]."""
+        return self.false_positives / self.n_non_members
+
+    @property
+    def auc(self) -> float:
+        """Probability that a member outscores a non-member, a tie counting one half (Mann-Whitney)."""
+        crossing = np.diff(self.false_positives)
+        # Twice the pairs won: a non-member loses to all members above its tie group, and half to its own.
+        # Integers divided once: the result is the float nearest to the exact ratio.
+        won_twice = int(np.sum(crossing * (self.true_positives[:-1] + self.true_positives[1:])))
+        return won_twice / (2 * self.n_members * self.n_non_members)
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean of the true-positive and true-negative rate at the best threshold, at least 1/2."""
+        gain = self.true_positives * self.n_non_members - self.false_positives * self.n_members
+        pairs = self.n_members * self.n_non_members
+        return (pairs + int(gain.max())) / (2 * pairs)
+
+    def tpr_at(self, fpr: float, confidence: float = 0.95) -> Operating:
+        """Return the true-positive rate at a false-positive rate of at most `fpr`, not interpolated.
+
+        At 0 it is the share of members above the top non-member. The result tells the rate actually
+        realised, an interval of the given `confidence`, and whether the non-members resolve `fpr`.
+        """
+        fpr = _checked_fpr(fpr)
+        allowed = largest_count(fpr, self.n_non_members)
+        point = int(np.searchsorted(self.false_positives, allowed, side="right")) - 1
+        n_true = int(self.true_positives[point])
+        low, high = clopper_pearson(n_true, self.n_members, confidence)
+        needed = _needed_non_members(fpr)
+        return Operating(
+            fpr=fpr,
+            threshold=float(self.thresholds[point]),
+            tpr=n_true / self.n_members,
+            fpr_realised=int(self.false_positives[point]) / self.n_non_members,
+            low=float(low),
+            high=float(high),
+            confidence=float(confidence),
+            n_true=n_true,
+            n_members=self.n_members,
+            resolved=self.n_non_members >= needed,
+            needed=needed,
+        )
+
+
+def roc_curve(scores: npt.ArrayLike, members: npt.ArrayLike) -> Roc:
+    """Trace the ROC curve of scores in one sort; tied scores cross together.
+
+    Parameters
+    ----------
+    scores : array of float, shape [Q]
+        Larger means member; all finite.
+    members : array of bool, shape [Q]
+        Which queries are members; at least one is and one is not.
+    """
+    values, truth = _checked_queries(scores, members)
+    # The order within a tie group is arbitrary and does not matter: only whole groups become points.
+    order = np.argsort(values)[::-1]
+    values, truth = values[order], truth[order]
+    called = np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1, [values.size]])
+    true_positives = np.concatenate([[0], np.cumsum(truth, dtype=np.int64)])[called]
+    thresholds = np.concatenate([[np.inf], values[called[1:] - 1]])
+    curve = (thresholds, true_positives, called - true_positives)
+    for part in curve:
+        part.flags.writeable = False
+    n_members = int(true_positives[-1])
+    return Roc(*curve, n_members=n_members, n_non_members=values.size - n_members)
+
+
+@dataclass(frozen=True)
+class TargetMetrics(OperatingTable):
+    """How well an attack did on one target; `operating` is in increasing order of nominal rate."""
+
+    target: int
+    auc: float
+    balanced_accuracy: float
+    operating: tuple[Operating, ...]
+    n_members: int
+    n_non_members: int
+
+    @property
+    def fprs(self) -> tuple[float, ...]:
+        """The nominal false-positive rates, increasing."""
+        return tuple(point.fpr for point in self.operating)
+
+    def tpr_at(self, fpr: float) -> Operating:
+        """Return the operating point of a nominal rate that was evaluated."""
+        return self.operating[_position(fpr, self.fprs)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this target's entry of ``per_target`` in ``metrics.json``."""
+        names = ("target", "auc", "balanced_accuracy", "n_members", "n_non_members")
+        return {name: getattr(self, name) for name in names} | {
+            "tpr": {fpr_key(point.fpr): point.to_json() for point in self.operating}
+        }
+
+
+def evaluate(
+    scores: npt.ArrayLike,
+    members: npt.ArrayLike,
+    fprs: Iterable[float] = DEFAULT_FPRS,
+    *,
+    target: int,
+    confidence: float = 0.95,
+) -> TargetMetrics:
+    """Measure the scores of one attack on one target.
+
+    Parameters
+    ----------
+    scores, members : arrays of float and bool, shape [Q]
+        As for `roc_curve`.
+    fprs : iterable of float
+        Nominal false-positive rates in [0, 1]; repeated ones count once.
+    target, confidence : int, float
+        Index of the target model, carried into the result, and coverage of the intervals.
+    """
+    roc = roc_curve(scores, members)
+    rates = sorted({_checked_fpr(fpr) for fpr in fprs})
+    return TargetMetrics(
+        target=int(target),
+        auc=roc.auc,
+        balanced_accuracy=roc.balanced_accuracy,
+        operating=tuple(roc.tpr_at(fpr, confidence) for fpr in rates),
+        n_members=roc.n_members,
+        n_non_members=roc.n_non_members,
+    )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over targets."""
+
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class MeanOperating:
+    """An `Operating` point over targets: mean rates; `resolved` only when it is so for every target."""
+
+    fpr: float
+    tpr: Spread
+    fpr_realised: float
+    resolved: bool
+    needed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of this rate under ``tpr`` in ``metrics.json``."""
+        marks = {"resolved": self.resolved, "needed_non_members": self.needed}
+        return asdict(self.tpr) | {"fpr_realised": self.fpr_realised} | marks
+
+
+@dataclass(frozen=True)
+class AttackMetrics:
+    """How well an attack did over its targets; `summarise` makes one."""
+
+    auc: Spread
+    balanced_accuracy: Spread
+    operating: tuple[MeanOperating, ...]
+    per_target: tuple[TargetMetrics, ...]
+
+    def tpr_at(self, fpr: float) -> MeanOperating:
+        """Return the operating point of a nominal rate that was evaluated."""
+        return self.operating[_position(fpr, self.per_target[0].fprs)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the attack's entry in ``metrics.json``: plain Python values, fractions in [0, 1]."""
+        return {
+            "auc": asdict(self.auc),
+            "balanced_accuracy": asdict(self.balanced_accuracy),
+            "tpr": {fpr_key(point.fpr): point.to_json() for point in self.operating},
+            "per_target": [metrics.to_json() for metrics in self.per_target],
+        }
+
+
+def summarise(targets: Sequence[TargetMetrics]) -> AttackMetrics:
+    """Summarise an attack over targets: at least one, each once, all at the same false-positive rates.
+
+    Standard deviations are those of a sample (ddof = 1) for two targets or more. A single target shows
+    no spread: its standard deviation is given as 0.0, which is not evidence of precision.
+    """
+    if not targets:
+        raise PlmiaError("no target was evaluated: a summary needs at least one")
+    first, indices = targets[0], [metrics.target for metrics in targets]
+    for position, metrics in enumerate(targets):
+        if metrics.target in indices[:position]:
+            raise PlmiaError(f"target {metrics.target} occurs twice: evaluate each target once")
+        if metrics.fprs != first.fprs:
+            which = f"target {metrics.target} has FPRs {metrics.fprs}, target {first.target} {first.fprs}"
+            raise PlmiaError(f"{which}: evaluate all targets at the same")
+    return AttackMetrics(
+        auc=_spread([metrics.auc for metrics in targets]),
+        balanced_accuracy=_spread([metrics.balanced_accuracy for metrics in targets]),
+        operating=tuple(map(_over_targets, zip(*(t.operating for t in targets), strict=True))),
+        per_target=tuple(targets),
+    )
+
+
+def fpr_key(fpr: float) -> str:
+    """Write a rate as its key in ``metrics.json``: "0", "0.0001", "0.001", "0.01"."""
+    # The shortest decimal that reads back as the same float: two rates never share a key.
+    return np.format_float_positional(fpr, trim="-")
+
+
+def _over_targets(points: Sequence[Operating]) -> MeanOperating:
+    return MeanOperating(
+        fpr=points[0].fpr,
+        tpr=_spread([point.tpr for point in points]),
+        fpr_realised=statistics.fmean(point.fpr_realised for point in points),
+        resolved=all(point.resolved for point in points),
+        needed=points[0].needed,
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    # Exact sums: equal values have a spread of exactly 0, and a mean of fractions is a fraction.
+    return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+
+
+def _position(fpr: float, fprs: tuple[float, ...]) -> int:
+    if fpr not in fprs:
+        raise PlmiaError(f"FPR {fpr} was not evaluated, only {fprs}: add it to fprs")
+    return fprs.index(fpr)
+
+
+def _checked_fpr(fpr: float) -> float:
+    if not 0 <= fpr <= 1:
+        raise PlmiaError(f"FPR is {fpr}: a rate must lie between 0 and 1 (1 % is 0.01)")
+    return float(fpr) + 0.0  # -0.0 becomes 0.0
+
+
+def largest_count(fpr: float, n: int) -> int:
+    """Return the largest k with k / n <= fpr: how many false positives a rate allows.
+
+    The product only guesses: 0.29 * 100 is below 29. A quotient is the float nearest to k / n, and so
+    equal to `fpr` whenever that was written as the same fraction, in decimals or as k / n.
+    """
+    k = int(fpr * n)
+    if (k + 1) / n <= fpr:
+        return k + 1
+    return k - 1 if k / n > fpr else k
+
+
+def _needed_non_members(fpr: float) -> int:
+    """Return the smallest n that allows one false positive, 1 / n <= fpr; any n will do for 0."""
+    n = math.ceil(1 / Fraction(fpr)) if fpr > 0 else 1
+    # 1/3 as a float lies below one third, so the exact ceiling is one too many.
+    return n - 1 if n > 1 and 1 / (n - 1) <= fpr else n
+
+
+def _checked_queries(scores: npt.ArrayLike, members: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
+    values, truth = np.asarray(scores), np.asarray(members)
+    if values.ndim != 1 or values.dtype.kind not in "fiub":
+        raise PlmiaError(f"scores are {values.dtype} of shape {values.shape}: pass one number a query")
+    if truth.dtype != np.bool_:
+        # Indices of members would pass for a mask if they were cast.
+        raise PlmiaError(f"members are {truth.dtype}: pass one boolean a query, True for a member")
+    if truth.shape != values.shape:
+        raise PlmiaError(f"scores have shape {values.shape}, members {truth.shape}: one of each a query")
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise PlmiaError(f"score {bad[0]} is {values[bad[0]]} (not finite: {some(bad)}): repair the scores")
+    n_members = int(np.count_nonzero(truth))
+    if n_members in (0, truth.size):
+        missing = "member" if n_members == 0 else "non-member"
+        raise PlmiaError(f"no {missing} among {truth.size} queries: a ROC curve needs at least one of each")
+    return values.astype(np.float64), truth

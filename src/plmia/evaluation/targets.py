@@ -1,0 +1,319 @@
+"""Attack targets one after another, each with its own references and population, and measure the result."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.attacks.attack import Attack
+from plmia.attacks.moments import IntArray, Powers, Probabilities, References, leave_one_out, sum_over
+from plmia.attacks.scoring import Refused, Scores, Tick, score_unchecked
+from plmia.attacks.view import AttackView, KnownSums, Mode, Truth, amid, first_out
+from plmia.data.designs import ReferencePlan, counts_depend_on, even_counts
+from plmia.errors import Note, PopulationError, SignalsError
+from plmia.evaluation.metrics import TargetMetrics, evaluate
+from plmia.evaluation.tables import Tabular
+from plmia.signals.signals import Signals
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How targets are attacked.
+
+    Parameters
+    ----------
+    mode : {"online", "offline"}
+        Whether statistics may use IN references.
+    references : int, optional
+        References a target; all that are eligible by default.
+    population : int, optional
+        Size of Z; by default a quarter of the target's non-members, at least 100, at most half of them.
+    seed : int
+        Draws references, populations and whatever else is random.
+    """
+
+    mode: Mode = "online"
+    references: int | None = None
+    population: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class AttackResult(Tabular):
+    """One attack on one target.
+
+    Parameters
+    ----------
+    target : int
+        Number of the attacked model (see `Signals.models`).
+    scores : Scores
+        Scores and p-values of every point.
+    truth : Truth
+        Who is a member, and which points are evaluated.
+    population : int array [population]
+        The population Z.
+    references : int array [references]
+        Numbers of the models used as references, in the order of the view's. Where some were dropped at random (see
+        ``notes``), another model may stand in for one of these at some points.
+    left_out : int array
+        Numbers of the models that were no references because their membership is the target's or its complement.
+    view : AttackView
+        What the attack saw.
+    notes : tuple of Note
+        What must be known of the references of this target.
+    """
+
+    target: int
+    scores: Scores
+    truth: Truth
+    population: IntArray
+    references: IntArray
+    left_out: IntArray
+    view: AttackView
+    notes: tuple[Note, ...] = ()
+
+    def metrics(self) -> TargetMetrics:
+        """Metrics on the evaluated points."""
+        queries, members = self.truth.queries, self.truth.members
+        return evaluate(self.scores.score[queries], members[queries], target=self.target)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """One row an evaluated point: ``index``, ``member``, ``score``, ``log10_p`` and ``log10_p_conformal``."""
+        queries = self.truth.queries
+        scores = {name: getattr(self.scores, name)[queries] for name in ("score", "log10_p", "log10_p_conformal")}
+        columns = {"index": queries, "member": self.truth.members[queries]} | scores
+        return {name: column.tolist() for name, column in columns.items()}
+
+    def __repr__(self) -> str:
+        return f"AttackResult({self.scores.attack!r} on target {self.target}, AUC {self.metrics().auc:.3f})"
+
+    def _repr_html_(self) -> str:
+        return f"<p><strong>{html.escape(self.scores.attack)}</strong></p>{self.metrics()._repr_html_()}"
+
+    def flagged_population(self, level: float) -> float:
+        """Share of the population that the attack's own p-value flags at ``level``; it should be at most that."""
+        return float(np.mean(self.scores.log10_p[self.population] <= np.log10(level)))
+
+
+def attack_targets(
+    signals: Signals,
+    attacks: Sequence[Attack],
+    targets: Sequence[int],
+    setup: Setup,
+    tick: Tick = lambda _: None,
+    refused: Refused | None = None,
+) -> Iterator[AttackResult]:
+    """Run each attack on each target in turn.
+
+    Sums over references are updated from one target to the next, never computed anew; targets come in an order that
+    suits that, not in the order of ``targets``.
+
+    Parameters
+    ----------
+    signals : Signals
+        Signals of targets and references.
+    attacks : sequence of Attack
+        What to run.
+    targets : sequence of int
+        Models to attack, by number (see `Signals.models`).
+    setup : Setup
+        How.
+    tick : callable
+        Told how many points are done; in all it hears ``len(targets) * len(attacks) * n_points``.
+    refused : callable, optional
+        Told of each attack that lacks references, or a population with some spread, on a target: it has no result
+        there. By default that raises.
+    """
+    row_of = dict(zip(targets, signals.rows(targets, "target"), strict=True))
+    truths = {target: _truth(signals, target, row, setup) for target, row in row_of.items()}
+    plan = ReferencePlan.draw(
+        signals.design, setup.references, np.random.default_rng([setup.seed, 0]), np.array(signals.models)
+    )
+    for served in _serve(signals, attacks, plan, targets, setup):
+        truth, population = truths[served.target]
+        view = AttackView(
+            signals.values[row_of[served.target]].astype(np.float64),
+            served.references,
+            population,
+            signals.labels,
+            setup.mode,
+            served.known,
+        )
+        split = plan.order[plan.split_of(served.target)]
+        left_out = split[split != served.target]
+        # The population is drawn from non-members, and `_serve` has compared their counts with the members'.
+        for scores in score_unchecked(attacks, view, setup.seed, tick, refused):
+            yield AttackResult(served.target, scores, truth, population, served.models, left_out, view, served.notes)
+
+
+def _truth(signals: Signals, target: int, row: int, setup: Setup) -> tuple[Truth, IntArray]:
+    """Split the target's points into population and queries; of points that belong together one is taken."""
+    members = signals.design.matrix[row]
+    alone = _one_of_each_group(signals, setup.seed)
+    outsiders = alone[~members[alone]]
+    if len(outsiders) in (0, len(alone)):
+        raise SignalsError(
+            f"model {target} trained on {'all' if not len(outsiders) else 'none'} of the {len(members)} points: "
+            "a target needs members and non-members among them"
+        )
+    size = setup.population
+    if size is None:
+        size = min(max(len(outsiders) // 4, 100), len(outsiders) // 2)
+    if len(outsiders) < 4:
+        raise PopulationError(
+            f"target {target} has {len(outsiders)} non-members, 4 are needed to compare with some and evaluate others: "
+            "give more points"
+        )
+    if not 2 <= size < len(outsiders):
+        raise PopulationError(
+            f"a population of {size} was asked for, target {target} has {len(outsiders)} non-members: "
+            f"take from 2 to {len(outsiders) - 1}, so that some are left to be evaluated"
+        )
+    rng = np.random.default_rng([setup.seed, 1, target])
+    population = np.sort(rng.choice(outsiders, size, replace=False))
+    return Truth(members, np.setdiff1d(alone, population)), population
+
+
+def _one_of_each_group(signals: Signals, seed: int) -> IntArray:
+    """Points that are evaluated: all of them, or one drawn from each group, since intervals count independent ones."""
+    if signals.groups is None:
+        return np.arange(signals.n_points)
+    order = np.random.default_rng([seed, 3]).permutation(signals.n_points)
+    _, first = np.unique(signals.groups[order], return_index=True)
+    return np.sort(order[first])
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A target, its references, the numbers of these models, sums over them if they are known, and notes on them."""
+
+    target: int
+    references: References
+    models: IntArray
+    known: KnownSums | None = None
+    notes: tuple[Note, ...] = ()
+
+
+def _serve(
+    signals: Signals, attacks: Sequence[Attack], plan: ReferencePlan, targets: Sequence[int], setup: Setup
+) -> Iterator[_Served]:
+    """Give each target its references, such that their numbers do not reveal membership where that can be had."""
+    units = _one_of_each_group(signals, setup.seed)
+    revealed = _revealed(signals, plan, targets, units)
+    for chosen, known, group in _shared_sums(signals, attacks, plan, [t for t in targets if t not in revealed]):
+        references = _references(signals, plan, chosen)
+        for target in group:
+            yield _Served(target, references, _numbers(signals, references.rows), known)
+    for target in targets:
+        if target in revealed:
+            yield _balance(signals, plan, target, units, setup)
+
+
+def _revealed(signals: Signals, plan: ReferencePlan, targets: Iterable[int], units: IntArray) -> set[int]:
+    """Targets whose members have other numbers of IN references, eligible or chosen ones, than their non-members."""
+    membership = signals.design.matrix
+    total = membership.sum(axis=0, dtype=np.int32)[units]
+    found = set()
+    for target in set(targets):
+        split = signals.rows(plan.order[plan.split_of(target)])
+        members = membership[signals.rows([target])[0], units]
+        counts = [total - membership[split][:, units].sum(axis=0)]
+        chosen = plan.references_of(target)
+        if len(chosen) < len(plan.order) - 1:
+            rows = signals.rows(np.concatenate([plan.order[i] for i in chosen]))
+            counts.append(membership[rows][:, units].sum(axis=0))
+        if any(counts_depend_on(members, count) for count in counts):
+            found.add(target)
+    return found
+
+
+def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray, setup: Setup) -> _Served:
+    """Drop references at random, such that all points have as many; say so, or that it cannot be done.
+
+    All eligible references are made even before some are chosen: those that are not chosen stand in for dropped ones.
+    """
+    chosen = plan.references_of(target)
+    plain = _references(signals, plan, chosen)
+    spare = [plan.order[i] for i in range(len(plan.order)) if i not in {*chosen, plan.split_of(target)}]
+    rows = np.concatenate([plain.rows, *map(signals.rows, spare)])
+    references, dropped = References(signals.values, rows, signals.design.matrix[rows]), 0
+    members = signals.design.matrix[signals.rows([target])[0]]
+    rng = np.random.default_rng([setup.seed, 4, target])
+    for _ in ("all that are eligible", "those that are chosen"):
+        if counts_depend_on(members[units], references.n_in[units]):
+            keep_in, keep_out = even_counts(members, references.n_in, len(references), units)
+            n_in, n_out = int(keep_in.min()), int(keep_out.min())
+            if n_out < 1 or (n_in < 1 and setup.mode == "online"):
+                return _Served(target, plain, _numbers(signals, plain.rows), notes=(_reveals(n_in, n_out),))
+            dropped += len(references) - int(keep_in[0] + keep_out[0])
+            references = references.balanced(keep_in, keep_out, rng, len(plain))
+        references = references.first(len(plain))
+    note = Note(
+        "counts-rebalanced",
+        "info",
+        f"{dropped} of {len(rows)} references {'was' if dropped == 1 else 'were'} dropped at random at each record, so "
+        "that the numbers of IN and OUT references do not reveal membership",
+    )
+    return _Served(target, references, _numbers(signals, rows[: len(references)]), notes=(note,))
+
+
+def _numbers(signals: Signals, rows: IntArray) -> IntArray:
+    """Numbers of the models in some rows."""
+    return np.array(signals.models)[rows]
+
+
+def _reveals(n_in: int, n_out: int) -> Note:
+    return Note(
+        "counts-reveal-membership",
+        "invalid",
+        "Members have other numbers of IN and OUT references than non-members, so scores may show the design instead "
+        f"of a leak. Train more references: balanced, some records would keep {n_in} IN and {n_out} OUT.",
+    )
+
+
+def _references(signals: Signals, plan: ReferencePlan, chosen: Iterable[int]) -> References:
+    """References in the order of their splits, so that complementary pairs stay together."""
+    splits = sorted((plan.order[i] for i in chosen), key=lambda models: int(models[0]))
+    rows = signals.rows(np.concatenate(splits))
+    return References(signals.values, rows, signals.design.matrix[rows])
+
+
+def _shared_sums(
+    signals: Signals, attacks: Sequence[Attack], plan: ReferencePlan, targets: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], KnownSums | None, list[int]]]:
+    """Targets grouped by their references, with the sums over these where many targets are at stake."""
+    served: dict[tuple[int, ...], list[int]] = {}
+    for target in targets:
+        served.setdefault(tuple(sorted(plan.references_of(target))), []).append(target)
+    union = sorted(set().union(*served))
+    leaf_of = {chosen: set(union) - set(chosen) for chosen in served}
+    uses = frozenset[str]().union(*(getattr(attack.statistic, "uses", ()) for attack in attacks))
+    wanted = [name for name in ("confidence", "probability") if name in uses]
+    if len(served) < 2 or any(len(leaf) != 1 for leaf in leaf_of.values()):
+        for chosen, group in served.items():
+            yield chosen, _sums_of(_references(signals, plan, chosen), wanted) if len(group) > 1 else None, group
+        return
+    by_leaf = {union.index(leaf.pop()): chosen for chosen, leaf in leaf_of.items()}
+    models = _references(signals, plan, union)
+    centre = amid(models)
+    features = _features(wanted, centre)
+    parts = [np.flatnonzero(np.isin(models.rows, signals.rows(plan.order[i]))) for i in union]
+    for leaf, sums in leave_one_out(models, parts, sorted(by_leaf), features):
+        known = KnownSums(centre, **dict(zip(wanted, sums, strict=True)))
+        yield by_leaf[leaf], known, served[by_leaf[leaf]]
+
+
+def _features(wanted: Sequence[str], centre: npt.NDArray[np.floating]) -> list[Powers | Probabilities]:
+    return [Powers(centre) if name == "confidence" else Probabilities() for name in wanted]
+
+
+def _sums_of(references: References, wanted: Sequence[str]) -> KnownSums:
+    """Sums that several targets with the same references share."""
+    centre = first_out(references)
+    sums = [sum_over(references, feature) for feature in _features(wanted, centre)]
+    return KnownSums(centre, **dict(zip(wanted, sums, strict=True)))

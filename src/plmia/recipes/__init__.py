@@ -1,1 +1,0 @@
-"""How models are trained and queried. A recipe is a value; see `plmia.recipes.recipe.Recipe`."""

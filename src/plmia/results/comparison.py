@@ -1,0 +1,801 @@
+"""Whether one attack is better than another: on the same queries of one target, or over several targets.
+
+Both attacks see the same queries, so most of their luck is common and cancels in the difference; two separate
+intervals would hide that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import bdtr, ndtr, ndtri, stdtr, stdtrit
+
+from plmia.errors import PlmiaError
+from plmia.evaluation.intervals import Interval, auc_interval, checked_values, over_targets, tpr_interval
+from plmia.evaluation.metrics import BoolArray, FloatArray, IntArray, Roc, fpr_key, roc_curve
+from plmia.results.saved import SavedResults
+from plmia.results.verdict import strongest
+
+# Resampled numbers held at a time.
+_BLOCK = 1 << 21
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A metric of attack A less that of attack B.
+
+    Attributes
+    ----------
+    a, b, difference : float
+        The metric of each, and ``a - b``: above 0 where A is better.
+    low, high, confidence : float
+        Interval of the difference, and its coverage.
+    p_value : float
+        Two-sided: how often so large a difference arises where there is none; 1 where nothing differs. The interval
+        leaves out 0 wherever it is below ``1 - confidence``.
+    """
+
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    confidence: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain Python values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Comparison(Difference):
+    """The true-positive rates of two attacks at one false-positive rate, which is `fpr`; else as `Difference`."""
+
+    fpr: float
+
+    @property
+    def tpr_a(self) -> float:
+        """True-positive rate of attack A."""
+        return self.a
+
+    @property
+    def tpr_b(self) -> float:
+        """True-positive rate of attack B."""
+        return self.b
+
+
+def compare(
+    a_scores: npt.ArrayLike,
+    b_scores: npt.ArrayLike,
+    members: npt.ArrayLike,
+    fpr: float,
+    rng: np.random.Generator,
+    confidence: float = 0.95,
+    resamples: int = 2_000,
+) -> Comparison:
+    """Compare two attacks on the same queries at one false-positive rate.
+
+    Queries are resampled, members and non-members apart and both attacks together, and both cuts are found anew each
+    time, so that the luck of the cuts counts. The spread of the resampled differences gives a normal interval and test;
+    the p-value is never below that of the exact sign test of the members that one attack alone calls, which matters
+    where these are few.
+
+    Parameters
+    ----------
+    a_scores, b_scores : arrays of float, shape [Q]
+        Larger means member; all finite. Each attack has a scale of its own.
+    members : array of bool, shape [Q]
+        Which queries are members.
+    fpr : float
+        The nominal false-positive rate; the non-members must resolve it.
+    rng : numpy Generator
+        Draws the resamples.
+    confidence, resamples : float, int
+        Coverage of the interval, and how often queries are resampled.
+    """
+    if resamples < 100:
+        raise PlmiaError(f"{resamples} resamples were asked for: the spread of a difference needs at least 100")
+    a, b = (roc_curve(scores, members).tpr_at(fpr) for scores in (a_scores, b_scores))
+    truth = np.asarray(members)
+    n = int(np.count_nonzero(~truth))
+    if not a.resolved or a.fpr == 0:
+        needed = f"needs {a.needed:,} non-members, there are {n:,}" if a.fpr else "is one that no resample shows"
+        raise PlmiaError(f"an FPR of {fpr} {needed}: give more non-members or a larger FPR")
+    # Quotients decide which count is the largest within the rate, as for the ROC curve.
+    allowed = int(np.searchsorted(np.arange(n + 1) / n, a.fpr, side="right")) - 1
+    values = [np.asarray(scores, dtype=np.float64) for scores in (a_scores, b_scores)]
+    top_a, top_b = (_top(scores, truth, allowed) for scores in values)
+    spread = _spread(list(_resampled(top_a, top_b, n, allowed, resamples, rng)))
+    low, high, p_value = _normal_test(a.tpr - b.tpr, spread, confidence, len(truth))
+    only_a = int(np.count_nonzero(truth & (values[0] >= a.threshold) & (values[1] < b.threshold)))
+    only_b = int(np.count_nonzero(truth & (values[0] < a.threshold) & (values[1] >= b.threshold)))
+    p_value = max(p_value, _sign_test(only_a, only_b))
+    return Comparison(a.tpr, b.tpr, a.tpr - b.tpr, low, high, p_value, float(confidence), a.fpr)
+
+
+def compare_auc(
+    a_scores: npt.ArrayLike, b_scores: npt.ArrayLike, members: npt.ArrayLike, confidence: float = 0.95
+) -> Difference:
+    """Compare the AUC of two attacks on the same queries (DeLong et al., 1988, paired).
+
+    Parameters
+    ----------
+    a_scores, b_scores, members : arrays of float, float and bool, shape [Q]
+        As for `compare`; at least two members and two non-members.
+    confidence : float
+        Coverage of the interval.
+    """
+    auc_a, auc_b = (roc_curve(scores, members).auc for scores in (a_scores, b_scores))
+    truth = np.asarray(members)
+    if min(np.count_nonzero(truth), np.count_nonzero(~truth)) < 2:
+        raise PlmiaError("one member or one non-member shows no spread: compare on at least two of each")
+    (in_a, out_a), (in_b, out_b) = (_placements(np.asarray(scores), truth) for scores in (a_scores, b_scores))
+    variance = float(np.var(in_a - in_b, ddof=1)) / in_a.size + float(np.var(out_a - out_b, ddof=1)) / out_a.size
+    low, high, p_value = _normal_test(auc_a - auc_b, math.sqrt(variance), confidence, truth.size)
+    return Difference(auc_a, auc_b, auc_a - auc_b, low, high, p_value, float(confidence))
+
+
+def compare_over_targets(
+    a_values: Sequence[float] | FloatArray, b_values: Sequence[float] | FloatArray, confidence: float = 0.95
+) -> Difference:
+    """Compare a metric of two attacks over the same targets (Student, paired): at least two targets.
+
+    Parameters
+    ----------
+    a_values, b_values : arrays of float, shape [targets]
+        The metric of each attack on each target, in the same order of targets.
+    confidence : float
+        Coverage of the interval.
+    """
+    a, b = checked_values(a_values, (-math.inf, math.inf)), checked_values(b_values, (-math.inf, math.inf))
+    if a.size != b.size:
+        raise PlmiaError(f"attack A has {a.size} targets, attack B {b.size}: give both on the same targets")
+    differences = a - b
+    difference, spread = float(differences.mean()), 0.0
+    if np.ptp(differences) > 0:
+        spread = float(differences.std(ddof=1)) / math.sqrt(a.size)
+    half = float(stdtrit(a.size - 1, 1 - _tail(confidence))) * spread
+    p_value = _p_value(difference, spread, lambda t: float(stdtr(a.size - 1, t)), a.size)
+    return Difference(
+        a=float(a.mean()),
+        b=float(b.mean()),
+        difference=difference,
+        low=difference - half,
+        high=difference + half,
+        p_value=p_value,
+        confidence=float(confidence),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Top:
+    """What of an attack can lie above its cut.
+
+    `order` [T] holds the top non-members, from the top; `ends` [G] where each of their tie groups ends in it. A cut
+    below c groups calls the members whose `passed` [members] groups, those at or above their score, are at most c.
+    """
+
+    order: IntArray
+    ends: IntArray
+    passed: IntArray
+
+
+def _top(scores: FloatArray, members: BoolArray, allowed: int) -> _Top:
+    others = scores[~members]
+    order = np.argsort(-others, kind="stable")
+    values = others[order]
+    # Resampled cuts lie within a few standard deviations, of sqrt(allowed), of this one.
+    most = allowed + math.ceil(8 * math.sqrt(allowed + 1)) + 30
+    if most < values.size:
+        order = order[: np.searchsorted(-values, -values[most], side="right")]
+    whole = order.size == values.size
+    values = values[: order.size]
+    ends = np.append(np.flatnonzero(values[1:] != values[:-1]), values.size - 1)
+    passed = np.searchsorted(-values[ends], -scores[members], side="right")
+    # Members below all that is kept lie below every cut, unless everything is kept.
+    passed[scores[members] < values[-1]] += not whole
+    return _Top(order, ends, passed)
+
+
+def _resampled(
+    a: _Top, b: _Top, n: int, allowed: int, resamples: int, rng: np.random.Generator
+) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Differences of the true-positive rates in resamples of the `n` non-members, and their variance over members."""
+    kept, places = np.unique(np.concatenate([a.order, b.order]), return_inverse=True)
+    ends = (a.ends, b.ends)
+    orders = (places[: a.order.size], places[a.order.size :])
+    members = a.passed.size
+    block = max(1, _BLOCK // max(kept.size, members))
+    for start in range(0, resamples, block):
+        rows = min(block, resamples - start)
+        # How often each kept non-member is drawn: first how many draws hit any of them, then which.
+        hits = rng.binomial(n, kept.size / n, size=rows)
+        cells = np.repeat(np.arange(rows) * kept.size, hits) + rng.integers(kept.size, size=int(hits.sum()))
+        drawn = np.bincount(cells, minlength=rows * kept.size).reshape(rows, kept.size)
+        cuts = [
+            np.count_nonzero(np.cumsum(drawn[:, order], axis=1)[:, end] <= allowed, axis=1)
+            for order, end in zip(orders, ends, strict=True)
+        ]
+        in_a, in_b = a.passed <= cuts[0][:, None], b.passed <= cuts[1][:, None]
+        # Members that only one attack calls make the difference; resampled, their numbers are multinomial.
+        only_a, only_b = (np.count_nonzero(x & ~y, axis=1) / members for x, y in ((in_a, in_b), (in_b, in_a)))
+        difference = only_a - only_b
+        yield difference, (only_a + only_b - difference**2) / members
+
+
+def _spread(resampled: Sequence[tuple[FloatArray, FloatArray]]) -> float:
+    """Deviation of the difference: over draws of the non-members, and over members given these.
+
+    Nothing is drawn here, so that A against B and B against A have the same interval.
+    """
+    difference, variance = (np.concatenate(part) for part in zip(*resampled, strict=True))
+    return math.sqrt(float(difference.var(ddof=1)) + float(variance.mean()))
+
+
+def _placements(scores: FloatArray, members: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Of each member the share of non-members it outscores, of each non-member the share of members above it."""
+    inside, outside = np.sort(scores[members]), np.sort(scores[~members])
+
+    def below(values: FloatArray, others: FloatArray) -> FloatArray:
+        ends = np.searchsorted(others, values, "left") + np.searchsorted(others, values, "right")
+        return np.asarray(ends / (2 * others.size), dtype=np.float64)
+
+    return below(scores[members], outside), 1 - below(scores[~members], inside)
+
+
+def _normal_test(difference: float, spread: float, confidence: float, n: int) -> tuple[float, float, float]:
+    """Interval of a difference of two rates, which lies in [-1, 1], and its p-value."""
+    half = -float(ndtri(_tail(confidence))) * spread
+    low, high = max(-1.0, difference - half), min(1.0, difference + half)
+    return low, high, _p_value(difference, spread, lambda z: float(ndtr(z)), n)
+
+
+def _p_value(difference: float, spread: float, law: Callable[[float], float], n: int) -> float:
+    if difference == 0:
+        return 1.0
+    # Without any spread it is the least that a test which swaps A and B in each of the n could give.
+    return 2 * law(-abs(difference) / spread) if spread > 0 else 0.5 ** (n - 1)
+
+
+def _sign_test(only_a: int, only_b: int) -> float:
+    """Exact two-sided p-value of the members that one attack alone calls, at the given cuts."""
+    return min(1.0, 2 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
+
+
+def _tail(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise PlmiaError(f"confidence is {confidence}: it must lie strictly between 0 and 1")
+    return (1 - confidence) / 2
+
+
+# The two sides of a comparison, an attack in a run each, and the tests of their difference, paired or not.
+#
+# Where both sides saw the same records of the same targets most of their luck is common, and paired tests take it out.
+# Where they did not, what is left are two independent measurements, and the test adds their uncertainties.
+
+Method = Literal["paired records", "paired targets", "unpaired records", "unpaired targets"]
+"""What a test resamples or counts, and whether it is the same on both sides."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run and what it is called.
+
+    Parameters
+    ----------
+    name : str
+        Its label.
+    results : SavedResults
+        What it wrote.
+    """
+
+    name: str
+    results: SavedResults
+
+
+@dataclass(frozen=True)
+class Side:
+    """One attack in one run: a side of a comparison.
+
+    Parameters
+    ----------
+    name : str
+        What the table calls it: the run, or the attack where there is one run.
+    run : Run
+        The run.
+    attack : str
+        The attack.
+    """
+
+    name: str
+    run: Run
+    attack: str
+
+    @cached_property
+    def rocs(self) -> dict[int, Roc]:
+        """ROC curve of each target."""
+        saved = self.run.results
+        return {target: saved.roc(self.attack, target) for target in saved.targets}
+
+    def values(self, fpr: float | None) -> FloatArray:
+        """TPR at ``fpr``, or AUC without one, of each target [targets]."""
+        rocs = self.rocs.values()
+        return np.array([roc.auc if fpr is None else roc.tpr_at(fpr).tpr for roc in rocs])
+
+    def measured(self, fpr: float | None, confidence: float) -> Measured:
+        """Mean over targets, with an interval: over further targets where there are several, else over records."""
+        values = self.values(fpr)
+        if len(values) > 1:
+            return Measured(float(values.mean()), over_targets(values, confidence=confidence))
+        return self.on_these(fpr, confidence)
+
+    def on_these(self, fpr: float | None, confidence: float) -> Measured:
+        """Mean over these very targets; the mean ends of their intervals are cautious if their errors differ."""
+        ends = [
+            auc_interval(roc, confidence) if fpr is None else tpr_interval(roc, fpr, confidence)
+            for roc in self.rocs.values()
+        ]
+        low, high = (float(np.mean([getattr(end, side) for end in ends])) for side in ("low", "high"))
+        return Measured(float(self.values(fpr).mean()), Interval(low, high, confidence))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A metric and its interval."""
+
+    value: float
+    interval: Interval
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain Python values."""
+        return {"value": self.value} | self.interval.to_json()
+
+
+def same_records(a: SavedResults, b: SavedResults) -> bool:
+    """Whether two runs attacked the same targets by number and evaluated the same members and non-members of them."""
+    # Another data set of the same size has the same design by the same seed.
+    if a.targets != b.targets or different_data(a, b):
+        return False
+    if a.labels is not None and b.labels is not None and not np.array_equal(a.labels, b.labels):
+        return False
+    return all(
+        np.array_equal(a.members(target), b.members(target)) and np.array_equal(a.queries(target), b.queries(target))
+        for target in a.targets
+    )
+
+
+def different_data(a: SavedResults, b: SavedResults) -> bool:
+    """Whether two runs are known to be of different data: audits tell by a digest."""
+    data = [results.metrics["about"].get("audit", {}).get("data") for results in (a, b)]
+    return None not in data and data[0] != data[1]
+
+
+def method_of(first: SavedResults, other: SavedResults) -> Method:
+    """How two runs can be compared: in pairs if they saw the same records, over targets if both have several."""
+    several = min(len(first.targets), len(other.targets)) > 1
+    if same_records(first, other):
+        return "paired targets" if several else "paired records"
+    return "unpaired targets" if several else "unpaired records"
+
+
+def change_of(
+    method: Method, fpr: float | None, first: Side, other: Side, rng: np.random.Generator, confidence: float
+) -> Difference:
+    """Test the metric of ``other`` less that of ``first``.
+
+    Parameters
+    ----------
+    method : Method
+        How; see `method_of`.
+    fpr : float or None
+        The metric is the TPR at this false-positive rate, or the AUC.
+    first, other : Side
+        What to compare.
+    rng : numpy Generator
+        Draws the resamples, where records are paired.
+    confidence : float
+        Coverage of the interval.
+    """
+    if method == "unpaired records":
+        return _clipped(unpaired(first.on_these(fpr, confidence), other.on_these(fpr, confidence)))
+    if method == "unpaired targets":
+        return _clipped(unpaired_over_targets(first.values(fpr), other.values(fpr), confidence))
+    if method == "paired targets":
+        return _clipped(compare_over_targets(other.values(fpr), first.values(fpr), confidence))
+    saved = first.run.results
+    (target,) = saved.targets
+    queries, members = saved.queries(target), saved.members(target)
+    a, b = (side.run.results.scores(side.attack, target).score[queries] for side in (other, first))
+    if fpr is None:
+        return compare_auc(a, b, members[queries], confidence)
+    return compare(a, b, members[queries], fpr, rng, confidence)
+
+
+def _clipped(found: Difference) -> Difference:
+    """The same, with an interval in [-1, 1]: no two rates are further apart."""
+    return replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
+
+
+def unpaired(first: Measured, other: Measured) -> Difference:
+    """Difference of two independent measurements, from their intervals alone.
+
+    The distances to the ends that face each other are added in squares (MOVER, Zou and Donner, 2008), and the p-value
+    is that of a normal test with the spread on the side of 0: it is below ``1 - confidence`` exactly where the interval
+    leaves out 0.
+    """
+    difference, z = other.value - first.value, -float(ndtri((1 - first.interval.confidence) / 2))
+    below = math.hypot(other.value - other.interval.low, first.interval.high - first.value)
+    above = math.hypot(other.interval.high - other.value, first.value - first.interval.low)
+    facing = below if difference > 0 else above
+    p_value = 1.0 if difference == 0 else 2 * float(ndtr(-abs(difference) * z / facing))
+    low, high = difference - below, difference + above
+    return Difference(other.value, first.value, difference, low, high, p_value, first.interval.confidence)
+
+
+def unpaired_over_targets(first: FloatArray, other: FloatArray, confidence: float = 0.95) -> Difference:
+    """Difference of a metric's mean over two independent sets of targets (Welch).
+
+    Parameters
+    ----------
+    first, other : arrays of float, shapes [targets]
+        One value a target, two or more on each side.
+    confidence : float
+        Coverage of the interval.
+    """
+    shares = [float(values.var(ddof=1)) / values.size if np.ptp(values) > 0 else 0.0 for values in (first, other)]
+    difference, spread = float(other.mean() - first.mean()), math.sqrt(sum(shares))
+    if spread == 0:
+        # The least that a test which deals the targets to both sides anew could give.
+        p_value = 1.0 if difference == 0 else min(1.0, 2 / math.comb(first.size + other.size, first.size))
+        half = 0.0
+    else:
+        freedom = spread**4 / (shares[0] ** 2 / (first.size - 1) + shares[1] ** 2 / (other.size - 1))
+        half = float(stdtrit(freedom, (1 + confidence) / 2)) * spread
+        p_value = 2 * float(stdtr(freedom, -abs(difference) / spread))
+    ends = (difference - half, difference + half)
+    return Difference(float(other.mean()), float(first.mean()), difference, *ends, p_value, float(confidence))
+
+
+def holm(p_values: Sequence[float]) -> FloatArray:
+    """p-values [n] adjusted for all of them (Holm, 1979): below a level only with that chance, if none is real.
+
+    Parameters
+    ----------
+    p_values : array of float, shape [n]
+        Of any tests, however they depend on each other.
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(p.size)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)))
+    return adjusted
+
+
+# Whether one run leaks more than another: runs side by side, or attacks of one run, with tests of the differences.
+
+# Shown where all runs have the non-members for it.
+USUAL_FPRS = (0.01, 0.001)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric on two sides.
+
+    Parameters
+    ----------
+    label : str
+        The attack, or the run where attacks are compared.
+    fpr : float or None
+        The metric is the TPR at this false-positive rate, or the AUC.
+    first, other : Measured
+        Of the first side and of the other.
+    change : Difference
+        Other less first, with a p-value of its own.
+    p_adjusted : float
+        The p-value after Holm, over all rows of the comparison.
+    method : Method
+        How it was tested.
+    """
+
+    label: str
+    fpr: float | None
+    first: Measured
+    other: Measured
+    change: Difference
+    p_adjusted: float
+    method: Method
+
+    @property
+    def shown(self) -> bool:
+        """Whether a difference is shown, all tests together erring with at most ``1 - confidence``."""
+        return self.p_adjusted < 1 - self.change.confidence
+
+    @property
+    def metric(self) -> str:
+        """``auc`` or ``tpr``."""
+        return "auc" if self.fpr is None else "tpr"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain Python values."""
+        names = ("difference", "low", "high", "p_value", "confidence")
+        return {
+            "label": self.label,
+            "metric": self.metric,
+            "fpr": self.fpr,
+            "first": self.first.to_json(),
+            "other": self.other.to_json(),
+            "change": {name: value for name, value in asdict(self.change).items() if name in names},
+            "p_adjusted": self.p_adjusted,
+            "method": self.method,
+        }
+
+
+@dataclass(frozen=True)
+class Pair:
+    """All rows of one side against the first.
+
+    Parameters
+    ----------
+    first, other : str
+        Names of the sides.
+    what : {"runs", "attacks"}
+        What the sides are.
+    rows : tuple of Row
+        One a metric and attack.
+    other_data : bool
+        Whether the two are known to be of different data.
+    """
+
+    first: str
+    other: str
+    what: Literal["runs", "attacks"]
+    rows: tuple[Row, ...]
+    other_data: bool = False
+
+    @property
+    def method(self) -> Method:
+        """How the rows were tested, all alike."""
+        return self.rows[0].method
+
+    @property
+    def chief(self) -> Row:
+        """The row that the sentence is about: that of the first rate, and of the attack that finds most.
+
+        It is picked by the sum of both sides, which says nothing of their difference.
+        """
+        rate = next((row.fpr for row in self.rows if row.fpr is not None), None)
+        area = {row.label: row.first.value + row.other.value for row in self.rows if row.fpr is None}
+
+        def found(row: Row) -> tuple[float, float]:
+            return row.first.value + row.other.value, area.get(row.label, 0.0)
+
+        return strongest((row for row in self.rows if row.fpr == rate), found)
+
+    @property
+    def text(self) -> str:
+        """What came out, in words."""
+        row = self.chief
+        size, than = _size(row)
+        where = "" if row.fpr is None else f" of the members at {100 * row.fpr:g} % FPR"
+        if self.what == "runs":
+            sentence = f"{'In' if row.shown else 'in'} {self.other} {row.label} {size}{where} {than} in {self.first}"
+        else:
+            sentence = f"{self.other} {size}{where} {than} {self.first}"
+        several = self.what == "runs" and any(other.label != row.label for other in self.rows)
+        shown = "" if row.shown else f"No difference was shown{' by the best attack' * several}: "
+        data = " The two are of different data, which may be all the difference." if self.other_data else ""
+        return f"{shown}{sentence}, {p_words(row.p_adjusted)}.{self._others(row)}{data}"
+
+    def _others(self, chief: Row) -> str:
+        """How many attacks show a difference of the same metric, where there are several, and in AUC if any does."""
+        rows = [row for row in self.rows if row.fpr == chief.fpr]
+        less, more = _shown(rows)
+        auc = _shown([row for row in self.rows if row.fpr is None])
+        words = ("have a lower AUC", "a higher one") if chief.fpr is None else ("find fewer", "more")
+        said = f" Attacks shown to {words[0]}: {less} of {len(rows)}; {words[1]}: {more}." if len(rows) > 1 else ""
+        if chief.fpr is None or not any(auc) or (chief.shown and not said):
+            return said
+        return f"{said} Shown to have a lower AUC: {auc[0]} of {len(rows)}; a higher one: {auc[1]}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain Python values."""
+        rows = [row.to_json() for row in self.rows]
+        return {"first": self.first, "other": self.other, "method": self.method, "rows": rows, "text": self.text}
+
+
+def _shown(rows: Sequence[Row]) -> tuple[int, int]:
+    """How many rows show a difference downwards, and upwards."""
+    differences = [row.change.difference for row in rows if row.shown]
+    return sum(d < 0 for d in differences), sum(d > 0 for d in differences)
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Everything that was compared with the first run or attack; `compare_runs` and `compare_attacks` make one.
+
+    Parameters
+    ----------
+    runs : tuple of Run
+        The runs.
+    fprs : tuple of float
+        The false-positive rates.
+    pairs : tuple of Pair
+        One for each side after the first.
+    confidence : float
+        Coverage of each interval.
+    """
+
+    runs: tuple[Run, ...]
+    fprs: tuple[float, ...]
+    pairs: tuple[Pair, ...]
+    confidence: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain Python values."""
+        runs = [
+            {"name": run.name, "folder": str(run.results.folder), "targets": run.results.targets} for run in self.runs
+        ]
+        return {
+            "schema": 1,
+            "compared": self.pairs[0].what,
+            "runs": runs,
+            "fprs": list(self.fprs),
+            "confidence": self.confidence,
+            "adjustment": "holm",
+            "pairs": [pair.to_json() for pair in self.pairs],
+        }
+
+
+def compare_runs(
+    runs: Sequence[Run],
+    rng: np.random.Generator,
+    attacks: Sequence[str] | None = None,
+    fprs: Sequence[float] | None = None,
+    confidence: float = 0.95,
+) -> SideBySide:
+    """Compare each run with the first, attack by attack.
+
+    Runs on the same records (equal membership and queries of the same targets) are tested in pairs: of records where
+    there is one target, of targets where there are several. Others count as independent.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Two or more, each with a name of its own.
+    rng : numpy Generator
+        Draws the resamples of paired tests.
+    attacks : sequence of str, optional
+        Which attacks; by default all that every run has.
+    fprs : sequence of float, optional
+        False-positive rates; by default those of `USUAL_FPRS` that every run resolves.
+    confidence : float
+        Coverage of each interval.
+    """
+    names = [run.name for run in runs]
+    if len(runs) < 2:
+        raise PlmiaError(f"{len(runs)} run was given: give two, or one and two attacks")
+    if len(set(names)) < len(names):
+        raise PlmiaError(f"two runs have the same name ({', '.join(names)}): give each its own with --names")
+    chosen = (
+        _once(attacks) if attacks else [a for a in runs[0].results.attacks if all(a in r.results.attacks for r in runs)]
+    )
+    if not chosen:
+        have = "; ".join(f"{run.name} has {', '.join(run.results.attacks)}" for run in runs)
+        raise PlmiaError(f"the runs have no attack in common ({have}): score them with the same attacks")
+    sides = [[Side(run.name, run, attack) for attack in chosen] for run in runs]
+    return _side_by_side("runs", tuple(runs), chosen, sides, rng, fprs, confidence)
+
+
+def compare_attacks(
+    run: Run,
+    attacks: Sequence[str],
+    rng: np.random.Generator,
+    fprs: Sequence[float] | None = None,
+    confidence: float = 0.95,
+) -> SideBySide:
+    """Compare each attack with the first one, all of one run.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    attacks : sequence of str
+        Two or more.
+    rng, fprs, confidence
+        As for `compare_runs`.
+    """
+    if len(attacks) < 2:
+        raise PlmiaError(
+            f"one run and {len(attacks)} attacks were given: give a second run, or two attacks of "
+            f"{', '.join(run.results.attacks)}"
+        )
+    sides = [[Side(attack, run, attack)] for attack in _once(attacks)]
+    return _side_by_side("attacks", (run,), [run.name], sides, rng, fprs, confidence)
+
+
+def _size(row: Row) -> tuple[str, str]:
+    """How large a difference is, in words, and the word that joins what it is compared with."""
+    change = row.change
+    has = "has an AUC" if row.fpr is None else "finds"
+    if change.difference == 0:
+        return ("has the same AUC", "as") if row.fpr is None else ("finds as many", "as")
+    if change.low < 0 < change.high:
+        span = f"{100 * change.low:+.1f} to {100 * change.high:+.1f}"
+    else:
+        near, far = sorted((abs(100 * change.low), abs(100 * change.high)))
+        span = f"{near:.1f} to {far:.1f}"
+    words = ("lower", "higher") if row.fpr is None else ("fewer", "more")
+    return f"{has} {abs(100 * change.difference):.1f} points {words[change.difference > 0]} ({span})", "than"
+
+
+def p_words(p: float) -> str:
+    """A p-value in words: ``p < 0.001``, ``p = 0.034``."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def _once(attacks: Sequence[str]) -> list[str]:
+    repeated = [attack for i, attack in enumerate(attacks) if attack in attacks[:i]]
+    if repeated:
+        raise PlmiaError(f"attack {repeated[0]!r} was given twice: name each once")
+    return list(attacks)
+
+
+def _side_by_side(
+    what: Literal["runs", "attacks"],
+    runs: tuple[Run, ...],
+    labels: Sequence[str],
+    sides: Sequence[Sequence[Side]],
+    rng: np.random.Generator,
+    fprs: Sequence[float] | None,
+    confidence: float,
+) -> SideBySide:
+    """Compare ``sides`` [sides][labels] with the first of them, and adjust all p-values together."""
+    if not 0 < confidence < 1:
+        raise PlmiaError(f"confidence is {confidence}: it must lie strictly between 0 and 1")
+    rates = _rates([side for group in sides for side in group], fprs)
+    pairs = []
+    for group in sides[1:]:
+        method = method_of(sides[0][0].run.results, group[0].run.results)
+        rows = [
+            _row(label, fpr, first, other, method, rng, confidence)
+            for label, first, other in zip(labels, sides[0], group, strict=True)
+            for fpr in (None, *rates)
+        ]
+        apart = different_data(sides[0][0].run.results, group[0].run.results)
+        pairs.append(Pair(sides[0][0].name, group[0].name, what, tuple(rows), apart))
+    adjusted = iter(holm([row.change.p_value for pair in pairs for row in pair.rows]).tolist())
+    pairs = [replace(pair, rows=tuple(replace(row, p_adjusted=next(adjusted)) for row in pair.rows)) for pair in pairs]
+    return SideBySide(runs, rates, tuple(pairs), confidence)
+
+
+def _rates(sides: Sequence[Side], fprs: Sequence[float] | None) -> tuple[float, ...]:
+    """False-positive rates that every target of every side resolves; what was asked for must be among them."""
+    fewest, target, name = min(
+        (roc.n_non_members, target, side.run.name) for side in sides for target, roc in side.rocs.items()
+    )
+    roc = next(iter(sides[0].rocs.values()))
+    for fpr in fprs or ():
+        if not 0 < fpr < 1:
+            raise PlmiaError(f"--at-fpr is {fpr:g}: give a rate between 0 and 1 (1 % is 0.01)")
+        needed = roc.tpr_at(fpr).needed
+        if needed > fewest:
+            raise PlmiaError(
+                f"an FPR of {fpr_key(fpr)} needs {needed:,} evaluated non-members, target {target} of {name} has "
+                f"{fewest:,}: give a larger --at-fpr, or audit more records"
+            )
+    return tuple(dict.fromkeys(fprs)) if fprs else tuple(f for f in USUAL_FPRS if roc.tpr_at(f).needed <= fewest)
+
+
+def _row(
+    label: str, fpr: float | None, first: Side, other: Side, method: Method, rng: np.random.Generator, confidence: float
+) -> Row:
+    change = change_of(method, fpr, first, other, rng, confidence)
+    one, two = (side.measured(fpr, confidence) for side in (first, other))
+    return Row(label, fpr, one, two, change, change.p_value, method)

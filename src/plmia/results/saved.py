@@ -1,0 +1,315 @@
+"""Results of an earlier run, read back from its folder and verified.
+
+`metrics.json` holds the SHA-256 of scores.npz, of records.csv and of itself. All are compared when results are opened,
+so that numbers of two runs are never mixed and an edited or damaged file is noticed. The digests are no signature:
+whoever may write to the folder can write results of their own. So nothing in the files is believed before it is
+checked: the values of metrics.json (`plmia.results.metrics_schema`) and the arrays of scores.npz (`ScoreArchive`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import weakref
+import zipfile
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from plmia.attacks.moments import IntArray
+from plmia.attacks.scoring import Scores
+from plmia.data.dataset import read_member
+from plmia.data.files import open_parts
+from plmia.errors import Note, OutputError
+from plmia.evaluation.metrics import BoolArray, FloatArray, Roc, roc_curve
+from plmia.evaluation.records import RecordTable, record_table
+from plmia.evaluation.tables import Overview
+from plmia.results.metrics_schema import read_metrics
+from plmia.results.summary import SCHEMA
+
+AGAIN = "run plmia score or plmia audit again"
+
+# Arrays of an attack on a target, and of a target.
+_SCORES = ("score", "log10_p", "log10_p_conformal", "statistic")
+_SPLIT = ("population", "queries", "members")
+# An npy header is at most so long.
+_HEADER_BYTES = 4096
+
+
+class SavedResults(Overview):
+    """What `plmia score` or `plmia audit` wrote.
+
+    Parameters
+    ----------
+    folder : path
+        The folder of the results.
+
+    Attributes
+    ----------
+    verified : bool
+        Whether all files are those of one run, as it wrote them. False for results of versions that kept no digests;
+        results that contradict their digests raise `OutputError`.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = folder = Path(folder)
+        try:
+            files = open_parts(folder)
+        except OSError as error:
+            raise OutputError(
+                f"{folder} has no results ({error.strerror}: {Path(error.filename or folder).name}): "
+                "give the output folder of plmia audit or plmia score"
+            ) from error
+        weakref.finalize(self, _close, tuple(files.values()))
+        try:
+            text = files["metrics.json"].read()
+            self.metrics = read_metrics(text)
+            self.verified = _verified(self.metrics, files)
+            self._scores = ScoreArchive(files["scores.npz"], self.metrics, folder / "scores.npz")
+        except OSError as error:
+            raise OutputError(f"the results in {folder} cannot be read ({error.strerror or error}): {AGAIN}") from error
+        except (ValueError, RecursionError, MemoryError, zipfile.BadZipFile, NotImplementedError) as error:
+            why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+            raise OutputError(f"the results in {folder} are damaged ({why}): {AGAIN}") from error
+        self.attacks: list[str] = list(self.metrics["attacks"])
+        self.targets: list[int] = list(self.metrics["about"]["targets"])
+        self._text = hashlib.sha256(text).digest()
+
+    def require_verified(self) -> None:
+        """Raise `OutputError` for results of a version that kept no digests: nobody knows whether they were changed."""
+        if not self.verified:
+            raise OutputError(self.unverified)
+
+    @property
+    def unverified(self) -> str:
+        """What to say of results that are not verified."""
+        return (
+            f"the results in {self.folder} cannot be verified, since an earlier version of plmia wrote them without "
+            f"digests: {AGAIN} with this version"
+        )
+
+    def still_there(self) -> bool:
+        """Whether the folder holds these results and not those of another run; to be asked under its lock."""
+        try:
+            return hashlib.sha256((self.folder / "metrics.json").read_bytes()).digest() == self._text
+        except OSError:
+            return False
+
+    @property
+    def notes(self) -> list[Note]:
+        """What a reader must know beside the numbers."""
+        return [Note.from_json(note) for note in self.metrics["notes"]]
+
+    def scores(self, attack: str, target: int) -> Scores:
+        """Scores of every point by one attack on one target."""
+        return self._scores.scores(self._known(attack), target)
+
+    def population(self, target: int) -> IntArray:
+        """The population Z of one target."""
+        return self._scores.split(target)[0]
+
+    def queries(self, target: int) -> IntArray:
+        """The evaluated points of one target."""
+        return self._scores.split(target)[1]
+
+    def members(self, target: int) -> BoolArray:
+        """Which points [points] the target trained on."""
+        return self._scores.split(target)[2]
+
+    @property
+    def labels(self) -> npt.NDArray[np.integer] | None:
+        """Class of each point [points], where classes are known."""
+        return self._scores.labels
+
+    @property
+    def groups(self) -> IntArray | None:
+        """Group of each point [points], where points come in groups and the run was asked to show records."""
+        return self._scores.groups
+
+    def roc(self, attack: str, target: int) -> Roc:
+        """ROC curve on the evaluated points."""
+        _, queries, members = self._scores.split(target)
+        return roc_curve(self._scores.array(self._known(attack), target, "score")[queries], members[queries])
+
+    def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
+        """Evaluated points, the most exposed first.
+
+        Parameters
+        ----------
+        attack : str, optional
+            By whose scores; by default those of the attack that the verdict names.
+        target : int, optional
+            Of which target; by default the first.
+        """
+        attack = self.metrics["verdict"]["attack"] if attack is None else attack
+        return self._scores.records(self._known(attack), self.targets[0] if target is None else target)
+
+    def _known(self, attack: str) -> str:
+        if attack not in self.attacks:
+            raise OutputError(
+                f"{attack!r} is not among the results in {self.folder}: take one of {', '.join(self.attacks)}"
+            )
+        return attack
+
+
+def _close(files: Iterable[BinaryIO]) -> None:
+    for file in files:
+        file.close()
+
+
+# The digests ---------------------------------------------------------------------------------------------------------
+
+
+def seal(metrics: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the contents of metrics.json with the digests of the other files and of itself.
+
+    Parameters
+    ----------
+    metrics : mapping
+        The contents without digests, or with old ones.
+    parts : mapping of str to str
+        SHA-256 of each other file, by name.
+    """
+    # What a reader of the file gets, so that it computes the same digest.
+    plain = json.loads(json.dumps(dict(metrics) | {"digests": dict(parts)}, allow_nan=False))
+    plain["digests"]["self"] = _self_digest(plain)
+    return cast("dict[str, Any]", plain)
+
+
+def _self_digest(metrics: Mapping[str, Any]) -> str:
+    """SHA-256 of metrics.json without ``digests.self``: sorted keys, no spaces, ASCII."""
+    digests = {name: digest for name, digest in metrics["digests"].items() if name != "self"}
+    text = json.dumps(dict(metrics) | {"digests": digests}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def sha256_of(file: BinaryIO) -> str:
+    """SHA-256 of all bytes of an open file."""
+    file.flush()
+    file.seek(0)
+    return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
+
+
+def _verified(metrics: Mapping[str, Any], files: Mapping[str, BinaryIO]) -> bool:
+    """Compare all digests; False where there are none to compare, ValueError where one differs."""
+    if "digests" not in metrics:
+        if metrics["schema"] >= SCHEMA:
+            raise ValueError("metrics.json holds no digests")
+        return False
+    if metrics["digests"]["self"] != _self_digest(metrics):
+        raise ValueError("metrics.json was changed after it was written")
+    for name in ("scores.npz", "records.csv"):
+        if name in files and sha256_of(files[name]) != metrics["digests"][name]:
+            raise ValueError(f"{name} is not the one that metrics.json was written with")
+    return True
+
+
+# The arrays of scores.npz --------------------------------------------------------------------------------------------
+
+
+class ScoreArchive:
+    """Arrays of scores.npz, each checked when it is read: checksum, type, length and range.
+
+    Parameters
+    ----------
+    file : binary file
+        scores.npz, open as long as this is used: its table of contents is long where there are many targets.
+    metrics : mapping
+        The contents of metrics.json.
+    path : Path
+        What to call the file.
+    """
+
+    def __init__(self, file: BinaryIO, metrics: Mapping[str, Any], path: Path = Path("scores.npz")) -> None:
+        self._path, self._metrics = path, metrics
+        self._points: int = metrics["about"]["signals"]["points"]
+        self._archive = zipfile.ZipFile(file)
+        entries = self._archive.infolist()
+        self._entries = {entry.filename.removesuffix(".npy"): entry for entry in entries}
+        targets = metrics["about"]["targets"]
+        needed = {f"{kind}/{target}" for kind in _SPLIT for target in targets} | self._names(metrics["attacks"])
+        allowed = needed | {"labels", "groups"} | self._names(metrics.get("skipped", {}))
+        if len(self._entries) < len(entries):
+            raise ValueError("scores.npz holds two arrays of one name")
+        if not needed <= self._entries.keys() <= allowed:
+            name = min(needed ^ (self._entries.keys() - (allowed - needed)))
+            raise ValueError(f"scores.npz {'lacks' if name in needed else 'holds an unknown'} array {name!r}")
+
+    def _names(self, attacks: Iterable[str]) -> set[str]:
+        targets = self._metrics["about"]["targets"]
+        return {f"{attack}/{target}/{key}" for attack in attacks for target in targets for key in _SCORES}
+
+    @cached_property
+    def labels(self) -> npt.NDArray[np.integer] | None:
+        """Class of each point [points], where classes are known."""
+        return self._read("labels", "iu", self._points) if "labels" in self._entries else None
+
+    @cached_property
+    def groups(self) -> IntArray | None:
+        """Group of each point [points], where it is told."""
+        return self._read("groups", "iu", self._points) if "groups" in self._entries else None
+
+    def split(self, target: int) -> tuple[IntArray, IntArray, BoolArray]:
+        """Population and evaluated points of a target, and which points [points] are its members."""
+        self._require_target(target)
+        members = self._read(f"members/{target}", "b", self._points)
+        population, queries = (self._read(f"{kind}/{target}", "iu") for kind in ("population", "queries"))
+        both = np.concatenate([population, queries])
+        if len(both) and not 0 <= both.min() <= both.max() < self._points:
+            raise self._damaged(f"population or queries of target {target} reach beyond {self._points:,} records")
+        if len(both) and np.bincount(both).max() > 1:
+            raise self._damaged(f"population and queries of target {target} share a record or name one twice")
+        if members[population].any():
+            raise self._damaged(f"the population of target {target} holds members")
+        found = int(members[queries].sum()), int((~members[queries]).sum())
+        for attack in self._metrics["attacks"].values():
+            entry = next(entry for entry in attack["per_target"] if entry["target"] == target)
+            if found != (entry["n_members"], entry["n_non_members"]):
+                raise self._damaged(f"target {target} has other numbers of members and non-members in metrics.json")
+        return population, queries, members
+
+    def scores(self, attack: str, target: int) -> Scores:
+        """Scores of every point by one attack on one target."""
+        score, own, conformal, statistic = (self.array(attack, target, key) for key in _SCORES)
+        return Scores(attack, score, conformal if np.array_equal(own, conformal) else own, conformal, statistic)
+
+    def array(self, attack: str, target: int, key: str) -> FloatArray:
+        """One array [points] of one attack on one target."""
+        self._require_target(target)
+        values = self._read(f"{attack}/{target}/{key}", "f", self._points)
+        if not np.isfinite(values).all() or (key.startswith("log10_p") and values.max() > 0):
+            raise self._damaged(f"{attack}/{target}/{key} holds values that are no {key.partition('_')[0]}")
+        return values
+
+    def records(self, attack: str, target: int) -> RecordTable:
+        """Evaluated points, the most exposed first."""
+        population, queries, members = self.split(target)
+        return record_table(self.scores(attack, target), population, queries, self.labels, self.groups, members)
+
+    def _require_target(self, target: int) -> None:
+        targets = self._metrics["about"]["targets"]
+        if target not in targets:
+            shown = ", ".join(map(str, targets))
+            raise OutputError(f"target {target} is not among the results in {self._path.parent}: take one of {shown}")
+
+    def _read(self, name: str, kinds: str, length: int | None = None) -> npt.NDArray[Any]:
+        """Read one array [length] whose type is of one of ``kinds``."""
+        entry = self._entries[name]
+        try:
+            # As plmia writes them. No entry can unpack to more than it takes in the file.
+            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > _HEADER_BYTES + 8 * self._points:
+                raise zipfile.BadZipFile("it is compressed or too long")
+            with cast("zipfile.ZipExtFile", self._archive.open(entry)) as member:
+                array = read_member(self._path, name, member, OutputError)
+        except Exception as error:  # whatever zipfile and NumPy's reader of headers stumble over
+            raise self._damaged(f"{name!r} cannot be read: {error}") from error
+        if array.dtype.kind not in kinds or array.ndim != 1 or (length is not None and len(array) != length):
+            raise self._damaged(f"{name!r} has type {array.dtype} and shape {array.shape}")
+        return array
+
+    def _damaged(self, what: str) -> OutputError:
+        return OutputError(f"{self._path} is damaged ({what}): {AGAIN}")

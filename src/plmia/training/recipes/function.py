@@ -1,0 +1,206 @@
+"""The user's own training: two functions, known by their source."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from plmia.data.dataset import LabelledData
+from plmia.data.user_code import failure, lacks_memory, read_user_file, run_user_text
+from plmia.errors import Note, RecipeError
+from plmia.training.recipes.files import (
+    DeclaredFile,
+    declared_files,
+    files_json,
+    imported_files,
+    noting_reads,
+    undeclared,
+)
+from plmia.training.recipes.probabilities import conf_from_answers, trained_by_answers
+from plmia.training.recipes.recipe import BoolArray, Trained, stable_text
+from plmia.training.recipes.views import View
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """Train with ``train(X, y, seed) -> model``, query with ``query(model, X, y) -> logits or probabilities``.
+
+    Parameters
+    ----------
+    fit : callable
+        ``train(X [n, ...], y [n], seed)``; gets the training points only, as they are in the data.
+    ask : callable
+        ``query(model, X [n, ...], y [n])``: logits or class probabilities [n, classes].
+    key : str
+        What tells this pair from others when finished models are looked up.
+    file : str, optional
+        The file both come from.
+    text : bytes, optional
+        What stood in it.
+    files : tuple of DeclaredFile
+        Files and folders that the functions read, with their digests; see `declared_files`.
+    reads : frozenset of str
+        Paths of files that it read and of modules that it imports, as far as that was seen in this process.
+    """
+
+    fit: Callable[..., Any]
+    ask: Callable[..., Any]
+    key: str
+    file: str | None = None
+    text: bytes | None = field(default=None, repr=False)
+    files: tuple[DeclaredFile, ...] = ()
+    reads: frozenset[str] = field(default=frozenset(), repr=False)
+    name: ClassVar[str] = "function"
+    stack: ClassVar[int] = 1
+    keeps_weights: ClassVar[bool] = False
+
+    @classmethod
+    def of(
+        cls,
+        train: Callable[..., Any],
+        query: Callable[..., Any],
+        key: str | None = None,
+        files: Sequence[str | Path] = (),
+    ) -> Function:
+        """Take two functions, known by their source and what it refers to unless ``key`` is given.
+
+        Parameters
+        ----------
+        train, query, key
+            See `Function`.
+        files : sequence of path, optional
+            Files and folders that the functions read; known by their contents. Relative paths are taken from the
+            working folder.
+        """
+        if key is None:
+            sources: dict[str, str] = {}
+            for function in (train, query):
+                _add_sources(function, sources)
+            key = hashlib.sha256("\n".join(sources.values()).encode()).hexdigest()
+        return cls(train, query, key, files=declared_files(files, Path(), "files"))
+
+    @classmethod
+    def from_file(cls, path: Path) -> Function:
+        """Take `train` and `query` from a Python file, known by the whole file's text and the files it declares.
+
+        A list ``files`` in it names the files and folders that it reads, relative to its own folder.
+        """
+        return cls._from_text(read_user_file(path, RecipeError), path.resolve())
+
+    @classmethod
+    def _from_text(cls, text: bytes, path: Path, files: tuple[DeclaredFile, ...] | None = None) -> Function:
+        """Run the text; ``files`` were hashed before, in another process."""
+        with noting_reads() as reads:
+            module = run_user_text(text, path, RecipeError)
+        for name in ("train", "query"):
+            if not callable(getattr(module, name, None)):
+                raise RecipeError(
+                    f"{path} defines no function {name!r}: it needs train(X, y, seed) and query(model, X, y)"
+                )
+        if files is None:
+            files = declared_files(getattr(module, "files", ()), path.parent, f"`files` in {path.name}")
+        key = hashlib.sha256(text).hexdigest()
+        return cls(module.train, module.query, key, str(path), text, files, frozenset(reads | imported_files(module)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process cannot import a user's file by name, nor may it run what the file says by then.
+        if self.file is not None and self.text is not None:
+            return (Function._from_text, (self.text, Path(self.file), self.files))
+        return (Function, (self.fit, self.ask, self.key, None, None, self.files))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Function) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def declared(self) -> tuple[DeclaredFile, ...]:
+        """Files that the functions read."""
+        return self.files
+
+    def to_json(self) -> dict[str, Any]:
+        """Key, and digests of the declared files."""
+        return {"recipe": self.name, "key": self.key} | files_json(self.files)
+
+    def check(self, data: LabelledData) -> None:
+        """Any data will do."""
+        del data
+
+    def notes(self, data: LabelledData) -> list[Note]:
+        """Return nothing: the functions get X as it is."""
+        del data
+        return []
+
+    def train(
+        self,
+        data: LabelledData,
+        members: BoolArray,
+        seeds: Sequence[int],
+        views: Sequence[View],
+        keep_weights: bool = False,
+    ) -> list[Trained]:
+        """Train and query one model after another; see `Recipe.train`."""
+        if keep_weights:
+            raise RecipeError("models of your own functions cannot be kept as safetensors: leave out --keep-models")
+        results = []
+        for row, seed in zip(members, seeds, strict=True):
+            with noting_reads() as reads:
+                model = self._call("train", self.fit, data.X[row], data.y[row], seed)
+                # Copies: functions that change what they are given must not change it for the next model.
+                answers = [
+                    np.asarray(self._call("query", self.ask, model, np.array(view.apply(data.X)), data.y.copy()))
+                    for view in views
+                ]
+            confidences = [conf_from_answers(answer, data.y) for answer in answers]
+            trained = trained_by_answers("query", answers, confidences, data.y, row)
+            base = Path() if self.file is None else Path(self.file).parent
+            results.append(replace(trained, undeclared=undeclared(self.reads | reads, self.files, base)))
+        return results
+
+    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the user's function; what it raises becomes a sentence that names the line of the user's file."""
+        try:
+            return function(*arguments)
+        except (Exception, SystemExit) as error:
+            if lacks_memory(error):
+                raise
+            code = getattr(function, "__code__", None)
+            file = self.file or (code.co_filename if code is not None else None)
+            raise RecipeError(f"{name} raised, {failure(error, file)}") from error
+
+
+def _add_sources(function: Callable[..., Any], sources: dict[str, str]) -> None:
+    """Collect the text of a function and of what it refers to in its module, by name."""
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+    if name in sources:
+        return
+    try:
+        sources[name] = inspect.getsource(function)
+    except (OSError, TypeError) as error:
+        raise RecipeError(
+            "the source of train or query cannot be read, so finished models could not be told from others: "
+            "give a key of your own"
+        ) from error
+    for title, value in _references(function):
+        if callable(value) and getattr(value, "__module__", "") == getattr(function, "__module__", None):
+            _add_sources(value, sources)
+        elif not callable(value) and not isinstance(value, ModuleType):
+            sources[f"{name}.{title}"] = f"{title} = {stable_text(title, value, 'give a key of your own')}"
+
+
+def _references(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Values that decide what a function does beside its source: defaults, closure, globals."""
+    if not isinstance(function, FunctionType):
+        return
+    yield "defaults", (function.__defaults__, function.__kwdefaults__)
+    variables = inspect.getclosurevars(function)
+    yield from sorted(variables.nonlocals.items())
+    yield from sorted(variables.globals.items())

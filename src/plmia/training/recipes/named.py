@@ -1,0 +1,160 @@
+"""Recipes by name: ``mlp``, ``gbdt?depth=5``, ``sklearn:LogisticRegression?C=10``, ``function:mine.py``."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from plmia.errors import RecipeError, shown
+from plmia.training.recipes.recipe import Recipe
+
+# Imported when named: torch and LightGBM are heavy.
+_CLASSES = {
+    "mlp": ("plmia.training.recipes.mlp", "MLP"),
+    "wide-resnet": ("plmia.training.recipes.wide_resnet", "WideResNet"),
+    "gbdt": ("plmia.training.recipes.gbdt", "GBDT"),
+}
+RECIPES = {
+    "mlp": "multi-layer perceptron, a whole stack of models at once (torch)",
+    "wide-resnet": "Wide-ResNet for images (torch)",
+    "gbdt": "gradient-boosted trees (LightGBM; library=xgboost)",
+    "sklearn:CLASSIFIER": "any scikit-learn classifier with predict_proba",
+    "function:FILE.py": "your own train(X, y, seed) and query(model, X, y)",
+}
+
+
+def parse_recipe(text: str) -> Recipe:
+    """Build a recipe from ``NAME?key=value&key=value``, ``sklearn:NAME?…``, ``function:FILE.py`` or a JSON file."""
+    if text.endswith(".json"):
+        return recipe_from_json(_read_json(Path(text)))
+    head, _, options = text.partition("?")
+    kind, colon, detail = head.partition(":")
+    if kind == "function" and colon:
+        if options:
+            raise RecipeError(f"recipe {text!r} has options, a file takes none: write them into the file")
+        from plmia.training.recipes.function import Function
+
+        return Function.from_file(Path(detail))
+    params = _options(text, options)
+    if kind == "sklearn" and colon:
+        from plmia.training.recipes.scikit import Sklearn
+
+        return Sklearn.named(detail, params)
+    if head not in _CLASSES:
+        near = difflib.get_close_matches(head, [*_CLASSES, "sklearn:", "function:"], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(RECIPES)}"
+        raise RecipeError(f"there is no recipe {text!r}: {hint}")
+    return _build(head, params)
+
+
+def as_recipe(model: Any) -> Recipe:
+    """Recipe of a name, or of a scikit-learn classifier."""
+    from plmia.training.recipes.scikit import Sklearn
+
+    if isinstance(model, str):
+        return parse_recipe(model)
+    if isinstance(model, type):
+        raise RecipeError(f"{model.__name__} is a class: give an object, {model.__name__}()")
+    return Sklearn(model)
+
+
+def described(recipe: Recipe) -> str:
+    """Recipe as `parse_recipe` reads it, with the options that are not the default: for people, not for finding models.
+
+    Of a file only the name is told: where it lies is nobody's business, and its text is in the recipe's key.
+    """
+    template, file = getattr(recipe, "template", None), getattr(recipe, "file", None)
+    if template is not None:
+        text = " ".join(repr(template).split())
+        return f"{recipe.name}:{type(template).__name__ if ' at 0x' in text else text}"
+    if isinstance(file, str):
+        return f"{recipe.name}:{shown(Path(file).name)}"
+    own = fields(cast("Any", recipe)) if recipe.name in _CLASSES else ()
+    given = {field.name: getattr(recipe, field.name) for field in own if getattr(recipe, field.name) != field.default}
+    options = (f"{key}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for key, v in given.items())
+    return f"{recipe.name}?{'&'.join(options)}" if given else recipe.name
+
+
+def recipe_from_json(description: dict[str, Any]) -> Recipe:
+    """Build the recipe again that `Recipe.to_json` described."""
+    params = dict(description)
+    name = params.pop("recipe", None)
+    if isinstance(name, str) and name in _CLASSES:
+        return _build(name, {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()})
+    if name == "sklearn" and isinstance(params.get("params"), dict):
+        from plmia.training.recipes.scikit import Sklearn
+
+        values = {key: _value(str(text)) for key, text in params["params"].items() if "__" not in key}
+        built = Sklearn.named(str(params.get("class", "")).rpartition(".")[2], values)
+        if built.to_json() == description:
+            return built
+        raise RecipeError(
+            f"{params.get('class')} cannot be built from JSON: not all of its parameters can be read back; build it in "
+            "Python, or use the recipe `function`"
+        )
+    raise RecipeError(
+        f"no recipe can be built of {name!r} alone: JSON describes {', '.join(_CLASSES)} and scikit-learn classifiers; "
+        "for functions of your own give function:FILE.py"
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{path} is no recipe in JSON ({error}): write what a recipe's to_json() gives") from error
+    if not isinstance(description, dict):
+        raise RecipeError(f"{path} is no recipe in JSON: an object with the key 'recipe' is needed")
+    return description
+
+
+def _build(name: str, params: dict[str, Any]) -> Recipe:
+    module, kind = _CLASSES[name]
+    try:
+        recipe = getattr(import_module(module), kind)
+    except ImportError as error:
+        raise RecipeError(f"recipe {name!r} needs torch: pip install 'plmia[torch]' ({error})") from error
+    known = [field.name for field in fields(recipe)]
+    for key in params:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            raise RecipeError(f"recipe {name!r} has no option {key!r}: {hint}")
+    given = {f.name: _fitting(name, f.name, f.default, params[f.name]) for f in fields(recipe) if f.name in params}
+    return cast("Recipe", recipe(**given))
+
+
+def _fitting(recipe: str, key: str, default: Any, value: Any) -> Any:
+    """Return a value of the type of the default, for one that can stand for it."""
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if isinstance(default, tuple) and type(value) is int:
+        return (value,)
+    if type(value) is not type(default):
+        raise RecipeError(f"option {key!r} of recipe {recipe!r} cannot be {value!r}: write it like {key}={default}")
+    return value
+
+
+def _options(text: str, options: str) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for pair in filter(None, options.split("&")):
+        key, equals, value = pair.partition("=")
+        if not (key.isidentifier() and equals):
+            raise RecipeError(f"{pair!r} in recipe {text!r} is not key=value: write NAME?key=value&key=value")
+        if key in params:
+            raise RecipeError(f"option {key!r} stands twice in recipe {text!r}: give it once")
+        params[key] = _value(value)
+    return params
+
+
+def _value(text: str) -> Any:
+    """Read a Python literal (``200``, ``0.1``, ``True``, ``512,256``) or take the text as it is."""
+    try:
+        return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text, text))
+    except (ValueError, SyntaxError):
+        return text

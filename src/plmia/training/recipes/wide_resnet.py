@@ -1,0 +1,400 @@
+"""Wide-ResNets for images, one model at a time: bf16 and CUDA graphs on a GPU, float32 on a CPU."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from plmia.data.dataset import LabelledData
+from plmia.errors import Note, RecipeError
+from plmia.training.recipes.recipe import BoolArray, Trained, accuracies, float32_notes
+from plmia.training.recipes.torch_device import (
+    captured,
+    confidence,
+    cosine,
+    fast_arithmetic,
+    forget,
+    in_parts,
+    is_out_of_memory,
+    pick_device,
+    set_rate,
+    to_device,
+)
+from plmia.training.recipes.views import View
+
+IntArray = npt.NDArray[np.int64]
+
+_LEAST_PIXELS = 8
+# How far augmentation moves an image at most, in pixels.
+_MOST_SHIFT = 4
+_QUERY_ROWS = {"cpu": 256, "cuda": 2048}
+
+
+@dataclass(frozen=True)
+class WideResNet:
+    """Wide residual network with pre-activation; the defaults are the paper's protocol (tab:training_protocol).
+
+    Stochastic gradient descent with momentum; the learning rate rises linearly, then falls to 0 over half a cosine.
+    Batches are cut from one permutation of the members after another, so a batch may span two epochs: all batches are
+    full, and of all that is seen only what is left at the very end, less than a batch, is dropped. Pixels are
+    standardised by channel over all points. With the same seed a CPU gives the same bits, a GPU does up to rounding;
+    on a GPU all but the last layer computes in bf16.
+
+    Parameters
+    ----------
+    depth : int
+        Number of layers, 6 n + 4.
+    width : int
+        Factor of the channels 16, 32, 64.
+    epochs : int
+        Passes through a model's points.
+    batch : int
+        Points a step (all points where there are fewer).
+    lr : float
+        Largest learning rate.
+    momentum, weight_decay : float
+        Of the gradient descent; the decay acts on all parameters.
+    warmup : float
+        Share of the steps in which the learning rate rises.
+    augment : bool
+        Whether training images are mirrored at random and moved by up to four pixels, reflected at the border.
+    device : str
+        "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:1". Does not decide what is trained.
+    compiled : bool
+        On a GPU: whether to fuse kernels with torch.compile, once a process (about a minute). Does not decide what is
+        trained.
+    """
+
+    depth: int = 28
+    width: int = 2
+    epochs: int = 100
+    batch: int = 256
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    warmup: float = 0.01
+    augment: bool = False
+    device: str = field(default="auto", compare=False)
+    compiled: bool = field(default=True, compare=False)
+    name: ClassVar[str] = "wide-resnet"
+    stack: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.depth < 10 or self.depth % 6 != 4:
+            raise RecipeError(f"wide-resnet has no depth {self.depth}: take 10, 16, 22, 28, ... (6 n + 4)")
+        if not all(isinstance(n, int) and n >= 1 for n in (self.width, self.epochs, self.batch)):
+            raise RecipeError(f"wide-resnet needs whole width, epochs and batch of at least 1, not {self}")
+        if not (self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0 and 0 <= self.warmup < 1):
+            raise RecipeError(
+                "wide-resnet needs lr above 0, momentum and warmup in [0, 1) and weight_decay of at least 0, "
+                f"not {self}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """All parameters that decide what is trained."""
+        values = {key: value for key, value in asdict(self).items() if key not in ("device", "compiled")}
+        return {"recipe": self.name, **values}
+
+    def check(self, data: LabelledData) -> None:
+        """Images of at least 8 x 8 pixels, grey or with channels, on a device that is there."""
+        if not data.is_images:
+            raise RecipeError(
+                f"wide-resnet needs images [points, height, width(, channels)], the data are a table "
+                f"{list(data.X.shape)}: use mlp or gbdt"
+            )
+        if min(data.X.shape[1:3]) < _LEAST_PIXELS:
+            raise RecipeError(
+                f"wide-resnet needs at least {_LEAST_PIXELS} x {_LEAST_PIXELS} pixels, the images have "
+                f"{data.X.shape[1]} x {data.X.shape[2]}: use mlp"
+            )
+        pick_device(self.device)
+
+    def notes(self, data: LabelledData) -> list[Note]:
+        """Say that pixels become 32-bit floats and are standardised."""
+        return float32_notes(self.name, ["converts X to 32-bit floats", "standardises each channel"], data)
+
+    def train(
+        self,
+        data: LabelledData,
+        members: BoolArray,
+        seeds: Sequence[int],
+        views: Sequence[View],
+        keep_weights: bool = False,
+    ) -> list[Trained]:
+        """Train and query one network after another; see `Recipe.train`."""
+        self.check(data)
+        device = pick_device(self.device)
+        images = Images.load(data, device)
+
+        def one(start: int, stop: int) -> list[Trained]:
+            del stop
+            return [self._train_one(images, members[start], seeds[start], views, keep_weights)]
+
+        with fast_arithmetic(device):
+            return in_parts(len(members), 1, one)
+
+    def _train_one(
+        self, images: Images, members: BoolArray, seed: int, views: Sequence[View], keep_weights: bool
+    ) -> Trained:
+        program = self.program(images, int(members.sum()))
+        losses = program.fit(images, np.flatnonzero(members), np.random.default_rng(seed))
+        conf, right = program.query(images, views)
+        weights = program.weights() if keep_weights else None
+        return Trained(conf, *accuracies(right, members), losses=losses, weights=weights)
+
+    def program(self, images: Images, n_members: int) -> Program:
+        """Build what trains networks on such images; on a GPU the last one is used again, as it was compiled."""
+        if n_members == 0:
+            raise RecipeError("a model has no points to train on: give it some")
+        shape = (min(self.batch, n_members), *images.pixels.shape[1:])
+        build = _compiled_program if images.pixels.is_cuda else Program
+        return build(self, shape, images.pixels.dtype, images.n_classes, images.pixels.device, self.compiled)
+
+
+@dataclass(frozen=True)
+class Images:
+    """All images on the device, channels last, uint8 where they are, with labels and the channels' moments."""
+
+    pixels: Tensor
+    labels: Tensor
+    mean: Tensor
+    deviation: Tensor
+    n_classes: int
+
+    @classmethod
+    def load(cls, data: LabelledData, device: torch.device) -> Images:
+        """Bring the images to the device."""
+        values = data.X if data.X.ndim == 4 else data.X[..., None]
+        values = np.ascontiguousarray(values if values.dtype == np.uint8 else values.astype(np.float32))
+        pixels = to_device(values, device)
+        labels = to_device(data.y.astype(np.int64), device)
+        return cls(pixels, labels, *_moments(pixels), data.n_classes)
+
+
+def _moments(pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel, [channels, 1, 1]; exact sums where pixels are whole numbers."""
+    total = torch.zeros((2, pixels.shape[3]), dtype=torch.float64, device=pixels.device)
+    for part in pixels.split(1024):  # type: ignore[no-untyped-call]
+        doubles = part.double()
+        total += torch.stack([doubles.sum(dim=(0, 1, 2)), doubles.square().sum(dim=(0, 1, 2))])
+    mean, square = total / (pixels.numel() / pixels.shape[3])
+    deviation = (square - mean.square()).clamp_(min=0).sqrt()
+    deviation = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+    return mean.float()[:, None, None], deviation.float()[:, None, None]
+
+
+class _Block(nn.Module):
+    """Two convolutions, each after batch-norm and ReLU, beside a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        same = inputs == outputs and stride == 1
+        self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = functional.relu(self.norm1(x))
+        change: Tensor = self.conv2(functional.relu(self.norm2(self.conv1(active))))
+        return change + (x if self.shortcut is None else self.shortcut(active))
+
+
+class _Net(nn.Module):
+    """From pixels [points, height, width, channels] to logits [points, classes]."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, depth: int, width: int, channels: int, n_classes: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(channels, 1, 1))
+        self.register_buffer("deviation", torch.ones(channels, 1, 1))
+        self.stem = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        blocks, inputs = [], 16
+        for stage, outputs in enumerate((16 * width, 32 * width, 64 * width)):
+            for block in range((depth - 4) // 6):
+                blocks.append(_Block(inputs, outputs, 2 if stage > 0 and block == 0 else 1))
+                inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.BatchNorm2d(inputs)
+        self.head = nn.Linear(inputs, n_classes)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = (pixels.permute(0, 3, 1, 2).float() - self.mean) / self.deviation
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
+            x = functional.relu(self.norm(self.blocks(self.stem(x))))
+        # In float32: confidences in bf16 would come in coarse steps.
+        logits: Tensor = self.head(x.float().mean(dim=(2, 3)))
+        return logits
+
+    @torch.no_grad()
+    def restart(self, images: Images, rng: np.random.Generator) -> None:
+        """Draw initial weights, in place."""
+        self.mean.copy_(images.mean)
+        self.deviation.copy_(images.deviation)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                fan_out = module.weight.shape[0] * module.weight.shape[2] * module.weight.shape[3]
+                normal = rng.standard_normal(tuple(module.weight.shape), np.float32)
+                module.weight.copy_(torch.from_numpy(normal * np.float32(math.sqrt(2 / fan_out))))
+            elif isinstance(module, nn.Linear):
+                uniform = 2 * rng.random(tuple(module.weight.shape), np.float32) - 1
+                module.weight.copy_(torch.from_numpy(uniform / np.float32(math.sqrt(module.in_features))))
+                module.bias.zero_()
+            elif isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
+                module.weight.fill_(1)
+                module.bias.zero_()
+
+
+class Program:
+    """A network, its optimizer and the buffers of a step, for batches of one shape; trains any number of models."""
+
+    def __init__(
+        self,
+        recipe: WideResNet,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        n_classes: int,
+        device: torch.device,
+        compiled: bool,
+    ) -> None:
+        self.recipe, self.device = recipe, device
+        self.net = _Net(recipe.depth, recipe.width, shape[3], n_classes)
+        self.net.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.pixels = torch.zeros(shape, dtype=dtype, device=device)
+        self.labels = torch.zeros(shape[0], dtype=torch.int64, device=device)
+        self.loss = torch.zeros((), device=device)
+        on_gpu = device.type == "cuda"
+        self.optimizer = torch.optim.SGD(
+            self.net.parameters(),
+            torch.tensor(recipe.lr, device=device) if on_gpu else recipe.lr,
+            recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            fused=on_gpu or None,
+        )
+        self.forward: Callable[[Tensor], Tensor] = self.net
+        self.replay = self._recorded(compiled) if on_gpu else None
+
+    def _recorded(self, compiled: bool) -> Callable[[], None]:
+        """Record a step as a CUDA graph, of compiled kernels where that works."""
+        if compiled:
+            self.forward = torch.compile(self.net, dynamic=False)
+            try:
+                return captured(self.step)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                warnings.warn(f"torch.compile failed ({reason}): going on without it, slower", stacklevel=2)
+                self.forward = self.net
+        return captured(self.step)
+
+    def run(self) -> None:
+        """Take one step on the batch in the buffers, the fastest way."""
+        if self.replay is None:
+            self.step()
+        else:
+            self.replay()
+
+    def step(self) -> None:
+        """Take one step on the batch in the buffers, kernel by kernel."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = functional.cross_entropy(self.forward(self.pixels), self.labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.loss += loss.detach()
+
+    def fit(self, images: Images, members: npt.NDArray[np.intp], rng: np.random.Generator) -> tuple[float, ...]:
+        """Train a new network on some of the images; return the mean loss of each epoch."""
+        self.net.restart(images, rng)
+        self.net.train()
+        forget(self.optimizer)
+        self.loss.zero_()
+        batch, recipe = len(self.labels), self.recipe
+        steps, step = recipe.epochs * len(members) // batch, 0
+        left, history = members[:0], []
+        for _ in range(recipe.epochs):
+            order = np.concatenate([left, rng.permutation(members)])
+            whole = len(order) // batch
+            order, left = order[: whole * batch], order[whole * batch :]
+            load = self._loader(images, order, rng)
+            for start in range(0, whole * batch, batch):
+                set_rate(self.optimizer, recipe.lr * cosine(step, steps, recipe.warmup))
+                load(slice(start, start + batch))
+                self.run()
+                step += 1
+            history.append(self.loss / whole)
+            self.loss.zero_()
+        return tuple(torch.stack(history).tolist())
+
+    def _loader(self, images: Images, order: IntArray, rng: np.random.Generator) -> Callable[[slice], None]:
+        """What fills the buffers with a part of an epoch."""
+        index = to_device(order, self.device)
+
+        def load(part: slice) -> None:
+            torch.index_select(images.pixels, 0, index[part], out=self.pixels)
+            torch.index_select(images.labels, 0, index[part], out=self.labels)
+
+        if not self.recipe.augment:
+            return load
+        rows, columns = (
+            to_device(positions, self.device) for positions in _moved(len(order), images.pixels.shape[1:3], rng)
+        )
+
+        def load_moved(part: slice) -> None:
+            at = index[part, None, None], rows[part, :, None], columns[part, None, :]
+            self.pixels.copy_(images.pixels[at])
+            torch.index_select(images.labels, 0, index[part], out=self.labels)
+
+        return load_moved
+
+    def weights(self) -> dict[str, npt.NDArray[Any]]:
+        """Parameters and batch-norm statistics by name."""
+        return {name: value.detach().cpu().numpy().copy() for name, value in self.net.state_dict().items()}
+
+    @torch.no_grad()
+    def query(self, images: Images, views: Sequence[View]) -> tuple[npt.NDArray[np.float32], BoolArray]:
+        """Confidences [points, views], and whether the first view was classified right [points]."""
+        self.net.eval()
+        n, height, width, _ = images.pixels.shape
+        shown = [tuple(to_device(at, self.device) for at in view.indices(height, width)) for view in views]
+        conf = torch.empty((n, len(views)), device=self.device)
+        right = torch.empty(n, dtype=torch.bool, device=self.device)
+        size = min(n, _QUERY_ROWS[self.device.type])
+        for start in range(0, n, size):
+            # Always as many, the last ones again if need be: a compiled network knows one shape.
+            index = torch.arange(start, start + size, device=self.device).clamp_(max=n - 1)
+            pixels, labels, stop = images.pixels[index], images.labels[index], min(start + size, n)
+            for view, (rows, columns) in enumerate(shown):
+                logits = self.forward(pixels[:, rows][:, :, columns])
+                conf[start:stop, view] = confidence(logits, labels)[: stop - start]
+                if view == 0:
+                    right[start:stop] = (logits.argmax(dim=1) == labels)[: stop - start]
+        return conf.cpu().numpy(), right.cpu().numpy()
+
+
+_compiled_program = functools.lru_cache(maxsize=1)(Program)
+
+
+def _moved(n: int, shape: Sequence[int], rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+    """Rows [n, height] and columns [n, width] that random crops of the reflect-padded and mirrored images show."""
+    height, width = shape
+    shifts = rng.integers(-_MOST_SHIFT, _MOST_SHIFT + 1, (2, n, 1))
+    rows = np.abs(np.arange(height) + shifts[0])
+    columns = np.abs(np.arange(width) + shifts[1])
+    rows = height - 1 - np.abs(height - 1 - rows)
+    columns = width - 1 - np.abs(width - 1 - columns)
+    return rows, np.where(rng.random((n, 1)) < 0.5, width - 1 - columns, columns)

@@ -1,0 +1,122 @@
+r"""Train an audit's models on another machine, one that has numpy and torch alone, and merge the signals afterwards.
+
+There, with the package's sources at hand:
+
+    PYTHONPATH=src python3 -m plmia.training.remote_worker --data data.npz --recipe wide-resnet --references 16 \
+        -o stacks
+
+Here, with the same data, recipe, views, seed and number of references:
+
+    plmia audit --data data.npz --recipe wide-resnet --references 16 --merge stacks -o run
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from plmia.data.dataset import LabelledData, read_data
+from plmia.data.designs import MembershipDesign, audit_design
+from plmia.errors import PlmiaError
+from plmia.signals.store import read_stacks, store_key, write_stack
+from plmia.training.recipes.named import parse_recipe
+from plmia.training.recipes.recipe import Recipe, views_for
+from plmia.training.recipes.views import View, check_views, parse_views
+from plmia.training.train import audit_about, provenance_of, seed_of
+
+
+def train_stacks(
+    data: LabelledData,
+    recipe: Recipe,
+    views: tuple[View, ...],
+    references: int,
+    seed: int,
+    folder: Path,
+    models: range | None = None,
+    at_once: int | None = None,
+) -> None:
+    """Train models of an audit and write their signals as plain npy; run again, it goes on where it was.
+
+    Parameters
+    ----------
+    data, recipe, views, references, seed
+        As in the audit.
+    folder : Path
+        Where the stacks go.
+    models : range, optional
+        Which models, if not all: several machines can share the work.
+    at_once : int, optional
+        Models a stack; the recipe's own number by default.
+    """
+    recipe.check(data)
+    check_views(views, data)
+    design = audit_design(data.n_points, references, np.random.default_rng(seed), data.groups)
+    design.require_classes(data.y)
+    key = store_key(audit_about(data, recipe, views, seed), design, [str(v) for v in views], data.y)
+    # A first stack that was interrupted, or is being written by another process, is not finished.
+    begun = any(folder.glob("stack-*.json"))
+    done = {model for stack in read_stacks(folder, key=key) for model in stack.models} if begun else set()
+    wanted = [model for model in models or range(design.n_models) if model not in done]
+    size = at_once or recipe.stack
+    for start in range(0, len(wanted), size):
+        _train_stack(data, recipe, views, design, seed, wanted[start : start + size], folder, key)
+
+
+def _train_stack(
+    data: LabelledData,
+    recipe: Recipe,
+    views: tuple[View, ...],
+    design: MembershipDesign,
+    seed: int,
+    models: list[int],
+    folder: Path,
+    key: str,
+) -> None:
+    started = time.monotonic()
+    seeds = [seed_of(seed, model, 0) for model in models]
+    trained = recipe.train(data, design.matrix[models], seeds, views)
+    seconds = (time.monotonic() - started) / len(models)
+    good = [i for i, outcome in enumerate(trained) if not outcome.diverged]
+    if good:
+        provenance = [provenance_of(recipe, seeds[i], 0, seconds, trained[i]) for i in good]
+        write_stack(folder, [models[i] for i in good], np.stack([trained[i].conf for i in good]), provenance, key=key)
+    for i, model in enumerate(models):
+        state = (
+            f"{trained[i].train_accuracy:.4f} train, {trained[i].test_accuracy:.4f} held out"
+            if i in good
+            else "diverged"
+        )
+        print(f"model {model}: {state}, {seconds:.1f} s", flush=True)  # noqa: T201 - a program of its own
+
+
+def main() -> None:
+    """Run as a program."""
+    parser = argparse.ArgumentParser(
+        prog="python3 -m plmia.training.remote_worker", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--data", type=Path, required=True, help="npz with X and y, or a published archive")
+    parser.add_argument("--recipe", required=True, help="as in plmia audit")
+    parser.add_argument("--references", type=int, default=32, help="reference models; an even number")
+    parser.add_argument("--views", help="as in plmia audit")
+    parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
+    parser.add_argument("--first", type=int, default=0, help="first model to train")
+    parser.add_argument("--last", type=int, help="last model to train")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the stacks")
+    given = parser.parse_args()
+    try:
+        data = read_data(given.data)
+        recipe = parse_recipe(given.recipe)
+        views = parse_views(given.views) if given.views else views_for(recipe, data)
+        last = given.references if given.last is None else given.last
+        models = range(given.first, last + 1)
+        train_stacks(data, recipe, views, given.references, given.seed, given.output, models)
+    except PlmiaError as error:
+        sys.exit(f"plmia: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Running attacks on one view: checks of the statistic, conformal p-values, independence of the other attacks."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from plmia.attacks.attack import ATTACKS, Attack
+from plmia.attacks.calibration import BinaryVote, CauchyCombination, MedianOfViews, NoCalibration, VotesOfViews
+from plmia.attacks.population import FreshPopulation, WithinClass
+from plmia.attacks.scoring import conformal_log10_p, evaluate_statistic, score, score_all
+from plmia.attacks.statistics import BayesLR, GaussianLR, Loss
+from plmia.errors import AttackError, PopulationError
+
+FRESH = Attack("fresh", GaussianLR(), CauchyCombination(), population=FreshPopulation(7))
+FRESH_VOTES = Attack("fresh votes", BayesLR(), BinaryVote(), VotesOfViews(), FreshPopulation(5))
+CLASSES = Attack("classes", Loss(), CauchyCombination(), MedianOfViews(), WithinClass())
+ALL = [*ATTACKS.values(), FRESH, FRESH_VOTES, CLASSES]
+
+
+@pytest.fixture
+def view(make_references, make_view):
+    return make_view(make_references(10, 50, 2), population=20, labels=np.arange(50) % 3)
+
+
+def naive_conformal(phi, queries, population):
+    found = []
+    for query in queries:
+        rivals = [z for z in population if z != query]
+        found.append((1 + sum(phi[z] >= phi[query] for z in rivals)) / (1 + len(rivals)))
+    return found
+
+
+@pytest.mark.parametrize("levels", [None, 4])
+def test_conformal_p_values_match_the_definition(levels):
+    rng = np.random.default_rng(0)
+    phi = rng.normal(size=40) if levels is None else rng.integers(0, levels, 40).astype(float)
+    population, queries = rng.permutation(40)[:15], rng.permutation(40)[:30]
+    assert len(np.intersect1d(population, queries)) > 3
+    found = conformal_log10_p(phi, queries, population)
+    assert 10**found == pytest.approx(naive_conformal(phi, queries, population), rel=1e-12)
+
+
+def test_members_of_the_population_have_the_p_values_of_fresh_null_points():
+    phi = np.random.default_rng(0).normal(size=20)
+    p = 10 ** conformal_log10_p(phi, np.arange(20), np.arange(20))
+    assert sorted(p) == pytest.approx(np.arange(1, 21) / 20)
+
+
+@pytest.mark.parametrize("attack", [FRESH, CLASSES, *ATTACKS.values()], ids=lambda a: a.name)
+def test_results_carry_conformal_p_values_of_the_statistic(view, attack):
+    found = score(attack, view, np.random.default_rng(0))
+    summary = attack.views.points(attack.statistic(view))
+    for query in range(50):
+        z = view.population
+        if attack is CLASSES:
+            z = [x for x in z if view.labels[x] == view.labels[query]]
+        exact = naive_conformal(summary, [query], z)[0]
+        assert 10 ** found.log10_p_conformal[query] == pytest.approx(exact, rel=1e-12)
+    own = isinstance(attack.calibration, CauchyCombination)
+    assert np.array_equal(found.log10_p, found.log10_p_conformal) != own
+    assert (found.log10_p <= 0).all()
+    assert found.attack == attack.name
+
+
+def test_scoring_all_equals_scoring_one_by_one(view):
+    for found, attack in zip(score_all(ALL, view, seed=5), ALL, strict=True):
+        rng = np.random.default_rng([5, zlib.crc32(attack.name.encode())])
+        alone = score(attack, view, rng)
+        for name in ("score", "log10_p", "log10_p_conformal"):
+            assert getattr(found, name).tobytes() == getattr(alone, name).tobytes()
+
+
+def test_a_result_does_not_depend_on_which_others_run(view):
+    together = {scores.attack: scores.score.tobytes() for scores in score_all(ALL, view, seed=5)}
+    backwards = {scores.attack: scores.score.tobytes() for scores in score_all(ALL[::-1], view, seed=5)}
+    alone = {attack.name: next(score_all([attack], view, seed=5)).score.tobytes() for attack in ALL}
+    assert together == backwards == alone
+    assert next(score_all([FRESH], view, seed=6)).score.tobytes() != together["fresh"]
+
+
+def test_a_shared_statistic_is_computed_once(view):
+    calls = []
+
+    @dataclass(frozen=True)
+    class Counted:
+        number: int
+
+        def __call__(self, view):
+            calls.append(self.number)
+            return view.target
+
+    attacks = [
+        Attack("a", Counted(1), NoCalibration()),
+        Attack("b", Counted(2), NoCalibration()),
+        Attack("c", Counted(1), BinaryVote()),
+    ]
+    assert [scores.attack for scores in score_all(attacks, view)] == ["a", "b", "c"]
+    assert calls == [1, 2]
+
+
+@pytest.mark.parametrize("attack", ALL, ids=lambda a: a.name)
+def test_progress_adds_up_to_the_points(view, attack):
+    steps = []
+    score(attack, view, np.random.default_rng(0), steps.append)
+    assert sum(steps) == 50
+
+
+def test_an_attack_whose_population_has_no_spread_does_not_stop_the_others(view, given_statistic):
+    flat = Attack("flat", given_statistic(np.ones((50, 2))), CauchyCombination())
+    attacks = [flat, Attack("loss", Loss(), CauchyCombination())]
+    with pytest.raises(PopulationError, match="population points have the same statistic"):
+        list(score_all(attacks, view))
+    steps, told = [], []
+    found = score_all(attacks, view, tick=steps.append, refused=lambda name, error: told.append((name, type(error))))
+    assert [scores.attack for scores in found] == ["loss"]
+    assert told == [("flat", PopulationError)]
+    assert sum(steps) == 2 * 50
+
+
+@pytest.mark.parametrize("shape", [(50,), (50, 1), (49, 2), (2, 50), ()])
+def test_a_statistic_of_another_shape_is_refused(view, given_statistic, shape):
+    attack = Attack("mine", given_statistic(np.zeros(shape)), NoCalibration())
+    with pytest.raises(AttackError, match=r"statistic of mine has shape \(.*\), \(50, 2\) \[points, views\] is needed"):
+        evaluate_statistic(attack, view)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_statistic_that_is_not_finite_is_refused(view, given_statistic, value):
+    phi = np.zeros((50, 2))
+    phi[[3, 17], [0, 1]] = value
+    with pytest.raises(AttackError, match="statistic of mine is not finite at point 3, 17: check the signals"):
+        evaluate_statistic(Attack("mine", given_statistic(phi), NoCalibration()), view)
+
+
+def test_a_statistic_that_fails_is_named_with_its_line(view):
+    @dataclass(frozen=True)
+    class Broken:
+        def __call__(self, view):
+            return view.target + np.ones(7)
+
+    with pytest.raises(AttackError, match=r"attack mine does not run: ValueError: .*test_scoring.py, line \d+"):
+        evaluate_statistic(Attack("mine", Broken(), NoCalibration()), view)

@@ -1,0 +1,276 @@
+"""Figures without a browser: places on the paper, dashes, SVG, PNG, thumbnails, and colours that can be told apart."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plmia.data.dataset import LabelledData
+from plmia.reporting.content import Extras
+from plmia.reporting.plots import (
+    Axis,
+    Figure,
+    Spec,
+    apart,
+    band,
+    bars,
+    error_bars,
+    escaped,
+    line,
+    linear_axis,
+    log_percent_axis,
+    points,
+    round_ticks,
+    rule,
+    shortened,
+)
+from plmia.reporting.previews import FEATURES, png_of, previews
+from plmia.reporting.scene import Area, Stroke, Text, lay_out
+from plmia.reporting.static import dashed, png, svg
+from plmia.reporting.theme import DARK, LIGHT, SERIES, Theme, in_theme, painted, rgb, series
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def figure(data: list[Spec], **layout: Any) -> Figure:
+    axes = {"xaxis": linear_axis("across", 0, 10).to_json(), "yaxis": log_percent_axis("up", 0.01).to_json()}
+    return Figure("name", "A title", "A caption.", "What it <shows>.", data, axes | layout, 300)
+
+
+def test_places_are_linear_or_logarithmic_within_the_axes() -> None:
+    scene = lay_out(figure([line("a", [0, 5, 10], [0.01, 0.1, 1], "@blue")]))
+    (stroke,) = [mark for mark in scene.marks if isinstance(mark, Stroke) and mark.colour == "@blue"]
+    assert stroke.box is not None
+    left, top, right, bottom = stroke.box
+    expected = [(left, bottom), ((left + right) / 2, (top + bottom) / 2), (right, top)]
+    assert np.allclose(stroke.places, expected)
+
+
+def test_a_line_breaks_where_a_value_is_missing_or_has_no_logarithm() -> None:
+    y = [0.1, 0.2, None, 0.3, 0.4, 0.0, 0.5, 0.6]
+    trace = line("a", range(8), [math.nan if v is None else v for v in y], "@blue")
+    scene = lay_out(figure([trace]))
+    strokes = [mark for mark in scene.marks if isinstance(mark, Stroke) and mark.colour == "@blue"]
+    assert [len(stroke.places) for stroke in strokes] == [2, 2, 2]
+
+
+def test_steps_go_across_first() -> None:
+    scene = lay_out(figure([line("a", [0, 10], [0.01, 1], "@blue", shape="hv")]))
+    (stroke,) = [mark for mark in scene.marks if isinstance(mark, Stroke) and mark.colour == "@blue"]
+    (_, y0), (x1, y1), (x2, y2) = stroke.places
+    assert (y1, x1) == (y0, x2)
+    assert y2 < y0
+
+
+def test_hidden_series_are_not_drawn_and_a_single_one_has_no_legend() -> None:
+    hidden = line("hidden", [0, 1], [0.1, 0.2], "@green", visible=False)
+    scene = lay_out(figure([line("a", [0, 1], [0.1, 0.2], "@blue"), hidden]))
+    assert not any(getattr(mark, "colour", "") == "@green" for mark in scene.marks)
+    assert not any(isinstance(mark, Text) and mark.text == "a" for mark in scene.marks)
+
+
+def test_error_bars_reach_from_low_to_high() -> None:
+    trace = points("a", [5], [0.1], "@blue", error_x=error_bars([5], [2], [9], "@blue"))
+    scene = lay_out(figure([trace]))
+    (stroke,) = [mark for mark in scene.marks if isinstance(mark, Stroke) and mark.colour == "@blue"]
+    assert stroke.box is not None
+    left, _, right, _ = stroke.box
+    assert [x for x, _ in stroke.places] == pytest.approx([left + 0.2 * (right - left), left + 0.9 * (right - left)])
+
+
+def test_every_kind_of_mark_is_valid_svg_and_says_what_it_shows() -> None:
+    data = [
+        band("band", [0, 5, 10], [0.1, 0.1, 0.1], [0.2, 0.3, 0.2], "@blue"),
+        bars("bars <&>", [1, 2], [0.5, 0.25], 1, "@orange"),
+        points("points", [1, 2], [0.5, 0.25], "@green", "x", hollow=True),
+        line("line", [0, 10], [0.1, 0.9], "@ink", dash="dashdot"),
+    ]
+    drawn = svg(figure(data, shapes=[rule("x", 3), rule("y", 0.1)]))
+    root = ElementTree.fromstring(drawn)
+    assert root.get("aria-label") == "What it <shows>."
+    assert root.findtext(f"{SVG}title") == "A title"
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert {"across", "up", "bars <&>", "100\u00a0%"} <= set(texts)
+    assert "@" not in drawn.replace("@media", "")
+    ids = [clip.get("id") for clip in root.iter(f"{SVG}clipPath")]
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_png_has_the_colours_of_the_figure() -> None:
+    image_module = pytest.importorskip("PIL.Image", reason="Pillow is an extra")
+    picture = png(figure([bars("a", [5], [1], 4, "@vermilion"), line("b", [0, 10], [0.5, 0.5], "@blue", width=6)]))
+    assert picture is not None
+    image = image_module.open(io.BytesIO(picture)).convert("RGB")
+    assert image.width == 2 * lay_out(figure([])).width
+    colours = {colour for _, colour in image.getcolors(1 << 20)}
+    assert {rgb(LIGHT["paper"]), rgb(LIGHT["blue"])} <= colours
+
+
+@pytest.mark.parametrize("pattern", [(3, 2), (1, 1, 4, 2), (100, 1)])
+def test_dashes_cover_what_the_pattern_says(pattern: tuple[int, ...]) -> None:
+    corners = [(0.0, 0.0), (7.0, 0.0), (7.0, 5.0), (7.5, 5.0), (20.0, 5.0)]
+    drawn = sum(math.dist(a, b) for piece in dashed(corners, pattern) for a, b in pairwise(piece))
+    total = sum(math.dist(a, b) for a, b in pairwise(corners))
+    # A naive twin: walk along the line in small steps.
+    on, step = 0.0, 1e-3
+    for k in range(round(total / step)):
+        place = ((k + 0.5) * step) % sum(pattern)
+        edges = np.cumsum(pattern)
+        on += step * (int(np.searchsorted(edges, place, side="right")) % 2 == 0)
+    assert drawn == pytest.approx(on, abs=0.01)
+
+
+def test_without_a_pattern_a_line_is_whole() -> None:
+    assert list(dashed([(0, 0), (1, 1)], ())) == [[(0, 0), (1, 1)]]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (-3.1, 3.1, [-3, -2, -1, 0, 1, 2, 3]), (0, 0.03, None)],
+)
+def test_ticks_are_round_and_inside(low: float, high: float, expected: list[float] | None) -> None:
+    ticks = round_ticks(low, high, 6)
+    assert expected is None or ticks == pytest.approx(expected)
+    assert all(low <= tick <= high for tick in ticks)
+
+
+def test_labels_of_axes() -> None:
+    axis = log_percent_axis("x", 1e-4)
+    assert axis.labels == ["0.01\u00a0%", "0.1\u00a0%", "1\u00a0%", "10\u00a0%", "100\u00a0%"]
+    assert linear_axis("x", -1, 1, about=4).labels == ["−1.0", "−0.5", "0.0", "0.5", "1.0"]
+    assert Axis("<t>", 0, 1, [0], ["a\n<b>"]).to_json()["ticktext"] == ["a<br>&lt;b&gt;"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 0.0, (-0.5, 0.5)),
+        (7.0, 7.0 + 1e-12, (6.5, 7.5)),
+        (5e-324, 1e-310, (-0.5, 0.5)),
+        (0.0, 1e-30, (0.0, 1e-30)),
+        (1e30, 1e30, (1e30 - 1e24, 1e30 + 1e24)),
+        (-math.inf, math.inf, (-1e300, 1e300)),
+        (2.0, 2.0 + 1e-8, (2.0, 2.0 + 1e-8)),
+    ],
+)
+def test_equal_ends_are_moved_apart(low: float, high: float, expected: tuple[float, float]) -> None:
+    assert apart(low, high) == pytest.approx(expected, rel=1e-12, abs=0)
+
+
+def test_every_axis_has_a_width() -> None:
+    assert Axis("x", 2.0, 2.0, [2.0], ["2"]).to_json()["range"] == [1.5, 2.5]
+    assert Axis("x", 100.0, 100.0, [100.0], ["100"], log=True).to_json()["range"] == [1.5, 2.5]
+    start, end = Axis("x", 1e12, 1e12 + 5000, [], []).to_json()["range"]
+    assert (start, end) == (1e12, 1e12 + 5000), "not lost by rounding"
+
+
+def test_labels_of_large_and_small_numbers_are_short_and_differ() -> None:
+    assert linear_axis("x", -1e-30, 1e-30, about=2).labels == ["−1e−30", "0", "1e−30"]
+    assert linear_axis("x", 0, 1e30, about=5).labels == ["0", "2e+29", "4e+29", "6e+29", "8e+29", "1e+30"]
+    assert linear_axis("x", 0, 4_000_000, about=2).labels == ["0", "2,000,000", "4,000,000"]
+
+
+def test_traces_without_a_finite_value_are_drawn_as_nothing() -> None:
+    nothing = [math.nan] * 3
+    data = [
+        band("band", [1, 2, 3], nothing, nothing, "@blue"),
+        line("line", [1, 2, 3], nothing, "@green"),
+        points("points", nothing, [0.1, 0.2, 0.3], "@wine", error_x=error_bars(nothing, nothing, nothing, "@wine")),
+        bars("bars", [1, 2, 3], nothing, 1, "@orange"),
+        line("empty", [], [], "@sky"),
+    ]
+    within = [mark for mark in lay_out(figure(data)).marks if not isinstance(mark, Text) and mark.box]
+    assert not within
+    assert ElementTree.fromstring(svg(figure(data))) is not None
+    png(figure(data))
+
+
+def test_texts_that_cannot_be_encoded_are_drawn_all_the_same() -> None:
+    data = [line("a\ud800\x00", [0, 1], [0.1, 0.2], "@blue"), line("b\nc", [0, 1], [0.1, 0.2], "@green")]
+    drawn = svg(figure(data))
+    texts = {text.text for text in ElementTree.fromstring(drawn.encode()).iter(f"{SVG}text")}
+    assert {"a\ufffd\ufffd", "b\nc"} <= texts
+    png(figure(data))
+
+
+def test_texts_are_shortened_and_escaped() -> None:
+    assert shortened("a\n  b", 10) == "a b"
+    assert shortened("0123456789", 5) == "0123…"
+    assert escaped("<a> & b") == "&lt;a&gt; &amp; b"
+
+
+def luminance(colour: str) -> float:
+    parts = [value / 255 for value in rgb(colour)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(first: str, second: str) -> float:
+    dark, light = sorted((luminance(first), luminance(second)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_text_and_marks_stand_out_from_the_paper(theme: Theme) -> None:
+    for ground in ("paper", "panel"):
+        assert min(contrast(theme[name], theme[ground]) for name in ("ink", "soft")) >= 4.5
+    for name in (*SERIES, "@grey", "@edge"):
+        assert contrast(theme[name[1:]], theme["paper"]) >= 3, name
+
+
+def test_series_differ_and_colours_are_put_in() -> None:
+    assert len({series(k)[:2] for k in range(45)}) == 45
+    assert len({series(k)[0] for k in range(9)}) == 9
+    colour = in_theme({"blue": "#0102ff"})
+    assert painted({"a": ["@blue", "@blue/0.5", "x", 1]}, colour) == {"a": ["#0102ff", "rgba(1,2,255,0.5)", "x", 1]}
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (3, 5, 1), (3, 5, 3), (3, 5, 4)])
+def test_thumbnails_keep_every_pixel(shape: tuple[int, ...]) -> None:
+    image_module = pytest.importorskip("PIL.Image", reason="Pillow is an extra")
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    found = np.asarray(image_module.open(io.BytesIO(png_of(pixels))))
+    expected = pixels if pixels.ndim == 2 else pixels[:, :, 0] if shape[2] == 1 else pixels[:, :, :3]
+    assert np.array_equal(found, expected)
+
+
+def test_previews_of_images_texts_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(80) % 2
+    images = Extras(LabelledData(rng.random((80, 9, 9)), y))
+    shown = previews(images, list(range(80)))
+    assert len(shown) == 80
+    assert all(one["image"].startswith("data:image/png;base64,") for one in shown)
+
+    texts = Extras(texts=[f"text {i} " + "x" * 500 for i in range(80)])
+    assert previews(texts, [7])[0]["text"].startswith("text 7 xxx")
+    assert len(previews(texts, [7])[0]["text"]) == 160
+
+    X = rng.normal(size=(80, 12))
+    X[5, 3], X[:, 4] = 40.0, 1.0
+    named = Extras(LabelledData(X, y), feature_names=[f"f{k}" for k in range(12)])
+    text = previews(named, [5])[0]["text"]
+    assert text.startswith("f3 = 40 (+")
+    assert text.count(" sd)") == FEATURES
+    assert "f4 " not in text
+    assert previews(Extras(), [0, 1]) == []
+
+    room = sum(len(json.dumps(part["image"])) for part in shown[:7])
+    monkeypatch.setattr("plmia.reporting.previews.MOST_CHARACTERS", room)
+    assert previews(images, list(range(80))) == shown[:7]
+    assert previews(Extras(texts=["ä" * 100] * 80), range(80)) == [{"text": "ä" * 100}] * (room // 602)
+
+
+def test_an_area_is_clipped_to_the_axes() -> None:
+    scene = lay_out(figure([band("b", [-5, 15], [0.01, 0.01], [1, 1], "@blue")]))
+    (area,) = [mark for mark in scene.marks if isinstance(mark, Area) and mark.opacity < 1]
+    assert area.box is not None
+    assert area.places[0][0] < area.box[0]
+    assert 'clip-path="url(#clip-name-0)"' in svg(figure([band("b", [-5, 15], [0.01, 0.01], [1, 1], "@blue")]))

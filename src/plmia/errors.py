@@ -1,7 +1,17 @@
-"""What can go wrong, by name: every message says what was wrong, where, and what to do."""
+"""What users are told: named errors, notes with codes, and how numbers and names are written in both.
+
+An error message states what was wrong, where, and what to do. A note has a code and a severity:
+
+- ``info``: changes nothing;
+- ``caution``: weakens what the audit can exclude. A shown leak stays shown; "no leak shown" becomes "inconclusive";
+- ``invalid``: the numbers do not mean what they say.
+
+The verdict, the gate and the colour of the report depend on codes and severities, never on wording.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -76,13 +86,56 @@ def shown(name: str) -> str:
     return re.sub("[\ud800-\udfff]", "\ufffd", name)
 
 
-# Notes: what a reader must know beside the numbers, each with a code and a severity that decide what follows from it.
-#
-# The verdict, the gate and the colour of the report depend on codes and severities, never on wording:
-#
-# - ``info``: good to know, changes nothing;
-# - ``caution``: weakens what the audit can exclude. A shown leak stays shown; "no leak shown" becomes "inconclusive";
-# - ``invalid``: the numbers do not mean what they say.
+def sentence(text: str) -> str:
+    """Return the text with a capital letter at its start and a full stop at its end."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def after_colon(text: str) -> str:
+    """Return a sentence that continues another one: its first letter small, unless an abbreviation begins it."""
+    return text if text[:2].isupper() else f"{text[:1].lower()}{text[1:]}"
+
+
+def percent(rate: float | None) -> str:
+    """Write a measured share in per cent: one decimal from 1 % on, two digits below, a dash for None."""
+    if rate is None:
+        return "–"
+    value = 100 * rate
+    return f"{value:.1f} %" if value >= 1 or value == 0 else f"{value:.2g} %"
+
+
+def round_percent(rate: float) -> str:
+    """Write a chosen share in per cent, without needless digits: 10 %, 0.1 %."""
+    return f"{100 * rate:.10g} %"
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None, *, cutoff: float = 0.6) -> str:
+    """Suggest the known name that is nearest to a misspelt one.
+
+    Parameters
+    ----------
+    name : str
+        What was given.
+    known : iterable of str
+        Names that exist.
+    otherwise : str, optional
+        What to say where none is near; by default all known names.
+    cutoff : float
+        How alike two names must be, from 0 to 1.
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return otherwise if otherwise is not None else f"known are {', '.join(names)}"
+
+
+def require_rate(name: str, value: float, error: type[PlmiaError] = PlmiaError) -> None:
+    """Raise unless a rate, such as a false-positive rate or a confidence level, lies between 0 and 1."""
+    if not 0 < value < 1:
+        raise error(f"{name} is {value}, but must lie between 0 and 1: 0.01 stands for 1 %")
+
 
 Severity = Literal["info", "caution", "invalid"]
 
@@ -146,7 +199,7 @@ class Note:
     def __post_init__(self) -> None:
         if self.code not in CODES or self.severity not in get_args(Severity):
             raise ValueError(f"there is no note {self.code!r} of severity {self.severity!r}")
-        object.__setattr__(self, "text", _sentence(self.text))
+        object.__setattr__(self, "text", sentence(self.text))
 
     def to_json(self) -> dict[str, str]:
         """Return the entry in ``metrics.json``."""
@@ -162,7 +215,3 @@ def doubts(notes: Iterable[Note]) -> list[Note]:
     """Notes that the verdict depends on: invalid ones first, those about the audit's size last."""
     found = [note for note in notes if note.severity != "info"]
     return sorted(found, key=lambda note: (note.severity != "invalid", note.code in SIZE))
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."

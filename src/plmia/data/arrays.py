@@ -1,0 +1,16 @@
+"""Types of arrays, under one name each in the whole package."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+FloatArray32: TypeAlias = npt.NDArray[np.float32]
+IntArray: TypeAlias = npt.NDArray[np.intp]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+# Integers of any width, as users give them: classes, groups, numbers of models.
+Labels: TypeAlias = npt.NDArray[np.integer]

@@ -25,7 +25,7 @@ import torch
 
 from plmia.data.dataset import LabelledData
 from plmia.training.recipes.mlp import MLP
-from plmia.training.recipes.views import View
+from plmia.training.views import View
 
 Weights = list[dict[str, npt.NDArray[Any]]]
 

@@ -34,8 +34,8 @@ from plmia.data.dataset import LabelledData
 from plmia.training.recipes.mlp import MLP
 from plmia.training.recipes.recipe import Trained
 from plmia.training.recipes.torch_device import fast_arithmetic
-from plmia.training.recipes.views import VIEW_SETS, View
 from plmia.training.recipes.wide_resnet import Images, Program, WideResNet, _Net
+from plmia.training.views import VIEW_SETS, View
 
 Rows = list[dict[str, Any]]
 PAPER = MLP(stack=256, device="cuda")

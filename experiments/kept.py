@@ -32,8 +32,8 @@ from plmia.evaluation.targets import Setup, attack_targets
 from plmia.signals.signals import Signals
 from plmia.signals.store import read_stacks, store_key
 from plmia.training.recipes.named import parse_recipe
-from plmia.training.recipes.views import VIEW_SETS
 from plmia.training.train import audit_about
+from plmia.training.views import VIEW_SETS
 
 from .script import end, say
 from .setting import SIGNALS

@@ -22,9 +22,9 @@ from plmia.data.designs import audit_design
 from plmia.errors import DataError
 from plmia.signals.store import read_stacks, store_key
 from plmia.training.recipes.named import parse_recipe
-from plmia.training.recipes.views import VIEW_SETS, View
 from plmia.training.remote_worker import train_stacks
 from plmia.training.train import audit_about
+from plmia.training.views import VIEW_SETS, View
 
 from .kept import SEED
 from .script import end

@@ -24,7 +24,7 @@ from plmia.signals.signals import Signals, read_signals
 from plmia.signals.store import SignalStore
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.recipes.recipe import views_for
-from plmia.training.recipes.views import parse_views
+from plmia.training.views import parse_views
 
 HERE = Path(__file__).parent
 SIGNALS, RUNS = HERE / "signals", HERE / "runs"

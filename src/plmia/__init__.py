@@ -63,7 +63,7 @@ _PUBLIC = {
     "training.recipes.function": "Function",
     "training.recipes.named": "parse_recipe",
     "training.recipes.scikit": "Sklearn",
-    "training.recipes.views": "View parse_views",
+    "training.views": "View parse_views",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 

@@ -21,7 +21,7 @@ from plmia.data.dataset import LabelledData
 from plmia.errors import RecipeError, TrainingError
 from plmia.training.engines import MOST_TRIES, Failed, LocalProcesses, Ray
 from plmia.training.recipes.named import parse_recipe
-from plmia.training.recipes.views import View
+from plmia.training.views import View
 
 # Ray's own clean-up, not ours: sockets and pipes that it leaves to the garbage collector.
 pytestmark = [

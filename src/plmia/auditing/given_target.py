@@ -16,7 +16,7 @@ from plmia.errors import DataError, Note, RecipeError
 from plmia.evaluation.diagnostics import unlike_answers
 from plmia.signals.signals import Signals, look_like_probabilities
 from plmia.training.recipes.recipe import Trained
-from plmia.training.recipes.views import View
+from plmia.training.views import View
 
 # Shares of members may differ by so much before it is said.
 SHARES_APART = 0.05

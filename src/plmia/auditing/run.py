@@ -31,7 +31,6 @@ from plmia.signals.store import SignalStore, write_groups
 from plmia.training.engines import Engine
 from plmia.training.recipes.named import as_recipe, described
 from plmia.training.recipes.recipe import Recipe, Trained, views_for
-from plmia.training.recipes.views import View, check_views
 from plmia.training.train import (
     Work,
     audit_about,
@@ -45,6 +44,7 @@ from plmia.training.train import (
     undeclared_notes,
     versions,
 )
+from plmia.training.views import View, check_views
 
 if TYPE_CHECKING:
     from plmia.reporting import Extras

@@ -25,8 +25,8 @@ from plmia.errors import PlmiaError
 from plmia.signals.store import read_stacks, store_key, write_stack
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.recipes.recipe import Recipe, views_for
-from plmia.training.recipes.views import View, check_views, parse_views
 from plmia.training.train import audit_about, provenance_of, seed_of
+from plmia.training.views import View, check_views, parse_views
 
 
 def train_stacks(

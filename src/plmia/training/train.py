@@ -24,9 +24,9 @@ from plmia.data.files import replacing
 from plmia.errors import Note, OutputError, TrainingError, some
 from plmia.signals.store import SignalStore, differences, groups_about
 from plmia.training.engines import Engine, Failed, Inline, LocalProcesses
-from plmia.training.recipes.files import changed_files
+from plmia.training.recipes.declared_files import changed_files
 from plmia.training.recipes.recipe import Recipe, Trained
-from plmia.training.recipes.views import View
+from plmia.training.views import View
 
 
 def audit_differences(there: dict[str, Any], here: dict[str, Any], file: str | None = None) -> Iterator[str]:

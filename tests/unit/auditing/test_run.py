@@ -48,8 +48,8 @@ from plmia.training.recipes.function import Function
 from plmia.training.recipes.gbdt import GBDT
 from plmia.training.recipes.recipe import Recipe, Trained
 from plmia.training.recipes.scikit import Sklearn
-from plmia.training.recipes.views import View
 from plmia.training.train import default_engine, shared_data
+from plmia.training.views import View
 
 N = 120
 RNG = np.random.default_rng(0)

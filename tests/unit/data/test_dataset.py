@@ -444,7 +444,7 @@ def test_the_training_path_imports_with_numpy_alone() -> None:
     code = (
         "import sys\n"
         "for name in ('scipy', 'sklearn', 'torch', 'click', 'rich', 'PIL', 'zarr'): sys.modules[name] = None\n"
-        "import plmia.data.dataset, plmia.data.archives, plmia.data.designs, plmia.training.recipes.views\n"
+        "import plmia.data.dataset, plmia.data.archives, plmia.data.designs, plmia.training.views\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

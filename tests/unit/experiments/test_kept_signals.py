@@ -18,8 +18,8 @@ from plmia.data.dataset import read_data
 from plmia.errors import DataError, SignalsError, StoreError
 from plmia.signals.store import read_stacks
 from plmia.training.recipes.named import parse_recipe
-from plmia.training.recipes.views import VIEW_SETS
 from plmia.training.remote_worker import train_stacks
+from plmia.training.views import VIEW_SETS
 
 load_experiments()
 

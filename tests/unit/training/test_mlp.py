@@ -25,7 +25,7 @@ from plmia.errors import RecipeError, TrainingError
 from plmia.training.recipes import torch_device
 from plmia.training.recipes.mlp import MLP, _Points, _Stack
 from plmia.training.recipes.recipe import Trained
-from plmia.training.recipes.views import View
+from plmia.training.views import View
 
 SMALL = MLP((16, 12), epochs=3, batch=32, lr=0.01, device="cpu")
 Weights = dict[str, npt.NDArray[np.float32]]
@@ -362,7 +362,7 @@ def test_training_imports_with_numpy_and_torch_alone() -> None:
     code = (
         "import sys\n"
         "for name in 'scipy sklearn click rich lightgbm pandas ray zarr'.split(): sys.modules[name] = None\n"
-        "import plmia.data.dataset, plmia.data.designs, plmia.training.recipes.views\n"
+        "import plmia.data.dataset, plmia.data.designs, plmia.training.views\n"
         "import plmia.training.recipes.mlp, plmia.training.recipes.wide_resnet\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

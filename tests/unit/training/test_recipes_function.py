@@ -19,10 +19,10 @@ from plmia.errors import RecipeError
 from plmia.numerics import logit_from_logits
 from plmia.signals.provenance import problem_of
 from plmia.training.engines import LocalProcesses
-from plmia.training.recipes.files import declared_files
+from plmia.training.recipes.declared_files import declared_files
 from plmia.training.recipes.function import Function
-from plmia.training.recipes.views import View
 from plmia.training.train import Job, Work
+from plmia.training.views import View
 
 N = 40
 RNG = np.random.default_rng(0)

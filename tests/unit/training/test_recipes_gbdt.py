@@ -13,8 +13,8 @@ from plmia.data.dataset import LabelledData
 from plmia.errors import RecipeError
 from plmia.numerics import logit_from_logits
 from plmia.training.recipes.gbdt import GBDT
-from plmia.training.recipes.views import View
 from plmia.training.train import seed_of
+from plmia.training.views import View
 
 lightgbm = pytest.importorskip("lightgbm")
 

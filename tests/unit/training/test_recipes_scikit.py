@@ -27,8 +27,8 @@ from plmia.errors import RecipeError
 from plmia.training.engines import LocalProcesses
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.recipes.scikit import Sklearn
-from plmia.training.recipes.views import View
 from plmia.training.train import Job, Work, shared_data
+from plmia.training.views import View
 
 N = 90
 X = np.random.default_rng(0).normal(np.arange(N)[:, None] % 3, 1.0, (N, 4))

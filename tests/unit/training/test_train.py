@@ -18,8 +18,8 @@ from plmia.errors import OutputError, RecipeError, StoreError, TrainingError
 from plmia.signals.store import SignalStore
 from plmia.training.engines import Failed, Inline, LocalProcesses, Results
 from plmia.training.recipes.recipe import Recipe, Trained
-from plmia.training.recipes.views import View
 from plmia.training.train import Job, Work, seed_of, shared_data, train_missing
+from plmia.training.views import View
 
 N_POINTS, N_MODELS = 20, 7
 VIEWS = (View(), View(scale=0.1))

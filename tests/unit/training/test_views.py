@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plmia.data.dataset import LabelledData
 from plmia.errors import RecipeError
-from plmia.training.recipes.views import VIEW_SETS, View, check_views, default_views, parse_views
+from plmia.training.views import VIEW_SETS, View, check_views, default_views, parse_views
 
 IMAGES = np.arange(2 * 5 * 6 * 3, dtype=np.uint8).reshape(2, 5, 6, 3)
 TABLE = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)

@@ -19,8 +19,8 @@ import torch
 from plmia.data.dataset import LabelledData
 from plmia.errors import RecipeError, TrainingError
 from plmia.training.recipes.torch_device import cosine
-from plmia.training.recipes.views import VIEW_SETS, View
 from plmia.training.recipes.wide_resnet import Images, Program, WideResNet, _moved, _Net
+from plmia.training.views import VIEW_SETS, View
 
 TINY = WideResNet(depth=10, width=1, epochs=2, batch=8, device="cpu")
 CPU = torch.device("cpu")

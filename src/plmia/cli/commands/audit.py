@@ -34,8 +34,8 @@ from plmia.reporting.extras import read_extras
 from plmia.training.engines import Engine, Ray
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.recipes.recipe import Trained, views_for
-from plmia.training.recipes.views import parse_views
 from plmia.training.train import default_engine, weights_file
+from plmia.training.views import parse_views
 
 
 @click.command()

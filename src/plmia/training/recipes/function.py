@@ -15,7 +15,8 @@ import numpy as np
 from plmia.data.dataset import LabelledData
 from plmia.data.user_code import failure, lacks_memory, read_user_file, run_user_text
 from plmia.errors import Note, RecipeError
-from plmia.training.recipes.files import (
+from plmia.training.recipes.confidences import conf_from_answers, trained_by_answers
+from plmia.training.recipes.declared_files import (
     DeclaredFile,
     declared_files,
     files_json,
@@ -23,9 +24,8 @@ from plmia.training.recipes.files import (
     noting_reads,
     undeclared,
 )
-from plmia.training.recipes.probabilities import conf_from_answers, trained_by_answers
 from plmia.training.recipes.recipe import BoolArray, Trained, stable_text
-from plmia.training.recipes.views import View
+from plmia.training.views import View
 
 
 @dataclass(frozen=True, eq=False)

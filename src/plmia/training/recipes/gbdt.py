@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
-from plmia.training.recipes.probabilities import conf_from_logits
+from plmia.training.recipes.confidences import conf_from_logits
 from plmia.training.recipes.recipe import BoolArray, Trained, accuracies, float32_notes, not_finite
-from plmia.training.recipes.views import View
+from plmia.training.views import View
 
 # LightGBM takes no more.
 _MOST_LEAVES = 131072

@@ -31,7 +31,7 @@ from plmia.training.recipes.torch_device import (
     to_device,
     usable_bytes,
 )
-from plmia.training.recipes.views import View
+from plmia.training.views import View
 
 # Points queried at a time; fixed, so that a model's answers do not depend on how many models stand beside it.
 _QUERY_ROWS = 512

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError, some
-from plmia.training.recipes.files import DeclaredFile
-from plmia.training.recipes.views import VIEW_SETS, View, default_views
+from plmia.training.recipes.declared_files import DeclaredFile
+from plmia.training.views import VIEW_SETS, View, default_views
 
 FloatArray32 = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]

@@ -17,10 +17,10 @@ import numpy as np
 from plmia.data.dataset import Array, LabelledData
 from plmia.data.user_code import failure, lacks_memory
 from plmia.errors import Note, RecipeError
-from plmia.training.recipes.files import DeclaredFile, declared_files, files_json, noting_reads, undeclared
-from plmia.training.recipes.probabilities import conf_from_probabilities, trained_by_answers
+from plmia.training.recipes.confidences import conf_from_probabilities, trained_by_answers
+from plmia.training.recipes.declared_files import DeclaredFile, declared_files, files_json, noting_reads, undeclared
 from plmia.training.recipes.recipe import BoolArray, Trained, stable_text
-from plmia.training.recipes.views import View
+from plmia.training.views import View
 
 
 @dataclass(frozen=True, eq=False)

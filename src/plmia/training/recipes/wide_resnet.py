@@ -30,7 +30,7 @@ from plmia.training.recipes.torch_device import (
     set_rate,
     to_device,
 )
-from plmia.training.recipes.views import View
+from plmia.training.views import View
 
 IntArray = npt.NDArray[np.int64]
 

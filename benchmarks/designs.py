@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from plmia import ATTACKS, Attack, AttackView, References, Setup, Signals, attack_targets, evaluate
+from plmia import ATTACKS, Attack, AttackView, Setup, Signals, attack_targets, evaluate
+from plmia.attacks.moments import References
 from plmia.attacks.scoring import score_unchecked
 from plmia.data.designs import MembershipDesign, complementary_pairs, exact_k_per_point
 from plmia.errors import ReferencesError

@@ -1,6 +1,9 @@
 """plmia audits machine-learning models for membership leakage, with error rates that hold.
 
-The names below are the public interface; each is imported on first use, so that ``import plmia`` costs nothing.
+Every verb of the command is a function of the same name: `audit`, `score`, `report`, `compare`, `gate`, `plan`,
+`import_signals`, `demo`, `reproduce`. The other names below are what these take and return. Everything else is
+importable from its package, for example ``plmia.evaluation.intervals``. A name is imported when it is first used, so
+``import plmia`` takes no time; type checkers and editors see the imports under ``TYPE_CHECKING``.
 
 >>> import plmia
 >>> plmia.PL_MIA.name
@@ -10,73 +13,107 @@ The names below are the public interface; each is imported on first use, so that
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from plmia.attacks.attack import (
+        ATTACK_P,
+        ATTACK_R,
+        ATTACKS,
+        LIRA,
+        LIRA_FIXED,
+        PL_MIA,
+        PL_MIA_EB,
+        PL_MIA_PLUS,
+        PL_MIA_POOLED,
+        RMIA,
+        Attack,
+        find_attack,
+    )
+    from plmia.attacks.calibration import BinaryVote, CauchyCombination, MedianOfViews, NoCalibration
+    from plmia.attacks.gaussian import FixedVariance, MedianCentre, PerPointVariance, PooledVariance
+    from plmia.attacks.population import WithinClass
+    from plmia.attacks.statistics import GaussianLR, Loss
+    from plmia.attacks.view import AttackView
+    from plmia.auditing.given_target import GivenTarget
+    from plmia.auditing.planning import Plan
+    from plmia.auditing.run import Audit, audit
+    from plmia.data.dataset import LabelledData, read_data
+    from plmia.data.designs import MembershipDesign, exact_k_per_point
+    from plmia.errors import Note, PlmiaError
+    from plmia.evaluation.decisions import Analytic, Conformal, HeldOut, Known, Tolerance, decide, judge
+    from plmia.evaluation.epsilon import epsilon_bound
+    from plmia.evaluation.metrics import evaluate
+    from plmia.evaluation.targets import Setup, attack_targets
+    from plmia.numerics import logit_from_logits, logit_from_probabilities
+    from plmia.results.comparison import SideBySide
+    from plmia.results.saved import SavedResults
+    from plmia.signals.importers import import_signals
+    from plmia.signals.signals import Signals, read_signals
+    from plmia.signals.store import SignalStore
+    from plmia.training.engines import Inline, LocalProcesses, Ray
+    from plmia.training.recipes.function import Function
+    from plmia.training.recipes.scikit import Sklearn
+    from plmia.training.views import View
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
+# fmt: off
+__all__ = [
+    "ATTACKS", "ATTACK_P", "ATTACK_R", "LIRA", "LIRA_FIXED", "PL_MIA", "PL_MIA_EB", "PL_MIA_PLUS", "PL_MIA_POOLED",
+    "RMIA", "Analytic", "Attack", "AttackView", "Audit", "BinaryVote", "CauchyCombination", "Conformal",
+    "FixedVariance", "Function", "GaussianLR", "GivenTarget", "HeldOut", "Inline", "Known", "LabelledData",
+    "LocalProcesses", "Loss", "MedianCentre", "MedianOfViews", "MembershipDesign", "NoCalibration", "Note",
+    "PerPointVariance", "Plan", "PlmiaError", "PooledVariance", "Ray", "SavedResults", "Setup", "SideBySide",
+    "SignalStore", "Signals", "Sklearn", "Tolerance", "View", "WithinClass", "attack_targets", "audit", "decide",
+    "epsilon_bound", "evaluate", "exact_k_per_point", "find_attack", "import_signals", "judge", "logit_from_logits",
+    "logit_from_probabilities", "read_data", "read_signals",
+]
+# fmt: on
+
+# The same names by module, for the import at run time; a test compares this table with the imports above.
+_NAMES = {
     "attacks.attack": (
-        "ATTACKS ATTACK_P ATTACK_R Attack LIRA LIRA_FIXED PL_MIA PL_MIA_EB PL_MIA_PLUS PL_MIA_POOLED RMIA find_attack"
+        "ATTACK_P ATTACK_R ATTACKS LIRA LIRA_FIXED PL_MIA PL_MIA_EB PL_MIA_PLUS PL_MIA_POOLED RMIA Attack find_attack"
     ),
-    "attacks.calibration": "BinaryVote CauchyCombination MeanOfViews MedianOfViews NoCalibration VotesOfViews",
-    "attacks.empirical_bayes": "EmpiricalBayesLR",
-    "attacks.gaussian": "FixedVariance MeanCentre MedianCentre PerPointVariance PooledVariance PublishedFixedVariance",
-    "attacks.moments": "References",
-    "attacks.population": "FreshPopulation SharedPopulation WithinClass",
-    "attacks.scoring": "Scores score score_all",
-    "attacks.statistics": "BayesLR GaussianLR Loss OneSided ReferenceRank ShiftedOut",
-    "attacks.view": "AttackView Truth",
+    "attacks.calibration": "BinaryVote CauchyCombination MedianOfViews NoCalibration",
+    "attacks.gaussian": "FixedVariance MedianCentre PerPointVariance PooledVariance",
+    "attacks.population": "WithinClass",
+    "attacks.statistics": "GaussianLR Loss",
+    "attacks.view": "AttackView",
     "auditing.given_target": "GivenTarget",
-    "auditing.planning": "Plan make_plan",
-    "auditing.run": "Audit AuditPlan audit run_audit",
-    "data.archives": "read_archive",
+    "auditing.planning": "Plan",
+    "auditing.run": "Audit audit",
     "data.dataset": "LabelledData read_data",
-    "data.designs": (
-        "MembershipDesign ReferencePlan audit_design complementary_pairs exact_k_per_point independent_halves"
-    ),
-    "errors": (
-        "AttackError DataError Note OutputError PlmiaError PopulationError RecipeError ReferencesError "
-        "SignalsError StoreError TrainingError"
-    ),
-    "evaluation.decisions": (
-        "Analytic ClassConformal Conformal Decision HeldOut Known ModelledTail Tolerance decide judge"
-    ),
-    "evaluation.diagnostics": (
-        "enough_references nominal_against_realised pairwise_p_values population_size unlike_references"
-    ),
-    "evaluation.diagnostics.gaussianity": "Gaussianity gaussianity",
-    "evaluation.epsilon": "EpsilonBound epsilon_bound",
-    "evaluation.intervals": "Interval RocBand auc_interval over_targets roc_band tpr_interval",
-    "evaluation.metrics": "AttackMetrics Operating Roc TargetMetrics clopper_pearson evaluate roc_curve summarise",
-    "evaluation.records": "RecordTable discoveries q_values record_table",
-    "evaluation.tables": "FrameError",
-    "evaluation.targets": "AttackResult Setup attack_targets",
-    "numerics": "log_sigmoid logit_from_logits logit_from_probabilities",
-    "results.assessment": "Assessment assess",
-    "results.comparison": "Run SideBySide compare compare_attacks compare_auc compare_over_targets compare_runs",
+    "data.designs": "MembershipDesign exact_k_per_point",
+    "errors": "Note PlmiaError",
+    "evaluation.decisions": "Analytic Conformal HeldOut Known Tolerance decide judge",
+    "evaluation.epsilon": "epsilon_bound",
+    "evaluation.metrics": "evaluate",
+    "evaluation.targets": "Setup attack_targets",
+    "numerics": "logit_from_logits logit_from_probabilities",
+    "results.comparison": "SideBySide",
     "results.saved": "SavedResults",
-    "results.verdict": "Verdict",
-    "signals.importers": "Imported import_signals",
+    "signals.importers": "import_signals",
     "signals.signals": "Signals read_signals",
-    "signals.store": "SignalStore write_stack",
+    "signals.store": "SignalStore",
     "training.engines": "Inline LocalProcesses Ray",
     "training.recipes.function": "Function",
-    "training.recipes.named": "parse_recipe",
     "training.recipes.scikit": "Sklearn",
-    "training.views": "View parse_views",
+    "training.views": "View",
 }
-_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
-
-__all__ = sorted(_HOME)
+_MODULE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'plmia' has no attribute {name!r}")
-    value = getattr(import_module(f"plmia.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # otherwise a checker would take any name for a public one
+
+    def __getattr__(name: str) -> object:
+        """Import a public name from its module when it is first used."""
+        if name not in _MODULE:
+            raise AttributeError(f"module 'plmia' has no attribute {name!r}")
+        value = getattr(import_module(f"plmia.{_MODULE[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

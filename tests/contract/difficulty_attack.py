@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from plmia import Attack, AttackError, AttackView, BinaryVote
+from plmia import Attack, AttackView, BinaryVote
+from plmia.errors import AttackError
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmia import (
-    ATTACKS,
-    Attack,
-    AttackView,
-    References,
-    Scores,
-    Setup,
-    Signals,
-    attack_targets,
-    find_attack,
-    score_all,
-)
+from plmia import ATTACKS, Attack, AttackView, Setup, Signals, attack_targets, find_attack
+from plmia.attacks.moments import References
+from plmia.attacks.scoring import Scores, score_all
 
 Simulate = Callable[..., Signals]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ import numpy as np
 import pytest
 
 import plmia
-from plmia import ATTACKS, Attack, AttackView, References, Setup, Signals, attack_targets, find_attack, score_all
+from plmia import ATTACKS, Attack, AttackView, Setup, Signals, attack_targets, find_attack
+from plmia.attacks.moments import References
+from plmia.attacks.scoring import score_all
 from plmia.attacks.view import KnownSums
 
 USER_FILE = Path(__file__).parent / "difficulty_attack.py"
@@ -78,3 +82,35 @@ def test_an_attack_of_about_thirty_lines_joins_in(simulate_signals: Callable[...
 def test_every_public_name_can_be_imported() -> None:
     assert all(getattr(plmia, name) is not None for name in plmia.__all__)
     assert set(plmia.__all__) <= set(dir(plmia))
+    assert len(plmia.__all__) == len(set(plmia.__all__)) <= 70
+    with pytest.raises(AttributeError, match="no_such_name"):
+        plmia.no_such_name  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_checkers_see_the_imports_that_happen_at_run_time() -> None:
+    source = ast.parse(Path(plmia.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in source.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    seen = {
+        alias.name: (node.module or "").removeprefix("plmia.")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == plmia._MODULE
+    assert set(seen) == set(plmia.__all__)
+
+
+def test_public_names_have_their_types(tmp_path: Path) -> None:
+    """As a strict checker of a user's own code sees them."""
+    api = pytest.importorskip("mypy.api")
+    snippet = tmp_path / "snippet.py"
+    lines = ["import plmia", "from plmia import Attack", "reveal_type(Attack)"]
+    lines += [f"reveal_type(plmia.{name})" for name in plmia.__all__]
+    snippet.write_text("\n".join(lines), encoding="utf-8")
+    arguments = ["--strict", f"--cache-dir={tmp_path}", f"--config-file={os.devnull}", "--follow-imports=silent"]
+    out, _, code = api.run([*arguments, "--ignore-missing-imports", str(snippet)])
+    revealed = [line.partition("Revealed type is ")[2].strip('"') for line in out.splitlines() if "Revealed" in line]
+    assert code == 0, out
+    assert len(revealed) == len(lines) - 2
+    assert "Any" not in revealed
+    assert revealed[0].endswith("-> plmia.attacks.attack.Attack")

@@ -20,22 +20,20 @@ from plmia import (
     PL_MIA_PLUS,
     RMIA,
     Attack,
-    AttackError,
     AttackView,
-    BayesLR,
     BinaryVote,
     GaussianLR,
     MembershipDesign,
-    References,
-    ReferencesError,
     Setup,
-    ShiftedOut,
     Signals,
     attack_targets,
     evaluate,
-    roc_curve,
-    score_all,
 )
+from plmia.attacks.moments import References
+from plmia.attacks.scoring import score_all
+from plmia.attacks.statistics import BayesLR, ShiftedOut
+from plmia.errors import AttackError, ReferencesError
+from plmia.evaluation.metrics import roc_curve
 
 Simulate = Callable[..., Signals]
 Run = Callable[..., click.testing.Result]

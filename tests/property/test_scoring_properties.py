@@ -24,26 +24,23 @@ from plmia import (
     BinaryVote,
     CauchyCombination,
     FixedVariance,
-    FreshPopulation,
     GaussianLR,
-    MeanOfViews,
-    MedianCentre,
-    MedianOfViews,
     MembershipDesign,
     NoCalibration,
     PooledVariance,
-    References,
-    Scores,
     Setup,
     Signals,
     WithinClass,
     attack_targets,
-    roc_curve,
-    score,
-    score_all,
 )
+from plmia.attacks.calibration import MeanOfViews, MedianOfViews
 from plmia.attacks.cauchy_sum import cauchy_mean
+from plmia.attacks.gaussian import MedianCentre
+from plmia.attacks.moments import References
+from plmia.attacks.population import FreshPopulation
+from plmia.attacks.scoring import Scores, score, score_all
 from plmia.data.designs import ReferencePlan
+from plmia.evaluation.metrics import roc_curve
 from plmia.evaluation.targets import _shared_sums
 
 Floats = npt.NDArray[np.float64]

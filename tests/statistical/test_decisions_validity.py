@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from plmia import Attack, CauchyCombination, NoCalibration, References, Setup, Signals, attack_targets
+from plmia import Attack, CauchyCombination, NoCalibration, Setup, Signals, attack_targets
 from plmia.attacks.attack import ATTACKS
+from plmia.attacks.moments import References
 from plmia.attacks.scoring import score
 from plmia.attacks.view import AttackView
 from plmia.data.designs import MembershipDesign

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plmia import ATTACKS, Attack, Setup, Signals, attack_targets, summarise
-from plmia.evaluation.metrics import AttackMetrics
+from plmia import ATTACKS, Attack, Setup, Signals, attack_targets
+from plmia.evaluation.metrics import AttackMetrics, summarise
 
 TARGETS = range(6)
 COMPARED = [ATTACKS[name] for name in ("pl-mia", "lira-fixed", "rmia")]

@@ -18,13 +18,13 @@ from plmia import (
     PL_MIA_PLUS,
     AttackView,
     MembershipDesign,
-    References,
     Setup,
     Signals,
     attack_targets,
     evaluate,
-    score_all,
 )
+from plmia.attacks.moments import References
+from plmia.attacks.scoring import score_all
 from plmia.attacks.theory import glr_population_tpr, glr_tpr
 
 Simulate = Callable[..., Signals]

@@ -10,24 +10,20 @@ import pytest
 
 from plmia import (
     Attack,
-    AttackError,
     BinaryVote,
     CauchyCombination,
     FixedVariance,
-    FreshPopulation,
     GaussianLR,
     Loss,
-    MeanOfViews,
     MembershipDesign,
-    PopulationError,
-    ReferencesError,
     Setup,
     Signals,
-    SignalsError,
-    VotesOfViews,
     attack_targets,
     read_signals,
 )
+from plmia.attacks.calibration import MeanOfViews, VotesOfViews
+from plmia.attacks.population import FreshPopulation
+from plmia.errors import AttackError, PopulationError, ReferencesError, SignalsError
 from plmia.reporting import write_report
 from plmia.results.folder import Summary, run_attacks
 from plmia.results.saved import SavedResults

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plmia import ATTACKS, AttackView, References, score, score_all
+from plmia import ATTACKS, AttackView
 from plmia.attacks import population as module
+from plmia.attacks.moments import References
 from plmia.attacks.population import Comparison, FreshPopulation, SharedPopulation, WithinClass
+from plmia.attacks.scoring import score, score_all
 from plmia.errors import PopulationError
 
 POOL = [1, 3, 4, 8, 9, 12, 13, 17, 20, 22]

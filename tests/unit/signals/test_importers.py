@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from plmia import Imported, OutputError, PlmiaError, SignalsError, import_signals, read_signals
-from plmia.signals.importers import FORMATS, look_into, write_signals
+from plmia import PlmiaError, import_signals, read_signals
+from plmia.errors import OutputError, SignalsError
+from plmia.signals.importers import FORMATS, Imported, look_into, write_signals
 
 Array = npt.NDArray[Any]
 MODELS, POINTS, VIEWS, CLASSES = 12, 23, 3, 4

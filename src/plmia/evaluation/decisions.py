@@ -1,35 +1,39 @@
-"""Who is called a member: decision rules as types, each at a level (the false-positive rate it may have).
+"""Decision rules: which records are called members, at a stated false-positive rate (the *level*).
 
-A rule sees what an auditor knows (`Known`: scores and the population Z of known non-members, never the truth) and makes
-calls (`Call`). A rule whose validity rests on more than counting checks itself on Z (`SelfCheck`); when the check
-fails, `decide` takes the conformal calls. `judge` compares calls with the truth (`Decision`).
+A rule sees only what an auditor knows (`Known`): scores, and the population Z of known non-members. It returns a
+`Call`. A rule whose validity needs more than counting checks itself on Z (`SelfCheck`); where the check fails, `decide`
+returns the conformal call instead. `judge` compares a call with the truth.
 
-Conformal, held-out and tolerance rules are all cuts at the k-th largest statistic of Z and differ in k alone: a fresh
-non-member exceeds it with a probability whose law over the draw of Z is Beta(k, |Z| + 1 - k), whatever the statistic's
-law. The statistic is compared, not the score: a z is left out of its own score, which so has another scale than that of
-a query.
+The conformal, held-out and tolerance rules all cut at the k-th largest statistic of Z and differ only in k. A new
+non-member exceeds that value with a probability that follows Beta(k, |Z| + 1 - k) over draws of Z, whatever the law of
+the statistic. They compare statistics rather than scores: the score of a z excludes z itself, so its scale differs from
+that of a query.
+
+Binomial tails and beta quantiles come from scipy.special, whose functions scipy.stats wraps. Every scored run needs
+them, and importing scipy.stats takes as long as scoring a small run.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
-from scipy.special import betainc
+from scipy.special import bdtrc, betainc
 
-from plmia.attacks.moments import IntArray
 from plmia.attacks.scoring import Scores
-from plmia.errors import AttackError, PlmiaError, PopulationError
-from plmia.evaluation.metrics import BoolArray, clopper_pearson, largest_count
-from plmia.evaluation.pareto_tail import FURTHEST, LEAST_TO_MODEL, cross_check, fit_tail
-from plmia.evaluation.self_check import SelfCheck, self_check
+from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
+from plmia.errors import AttackError, PlmiaError, PopulationError, require_rate
+from plmia.evaluation.metrics import clopper_pearson, largest_count
+from plmia.evaluation.pareto_tail import MAX_EXTRAPOLATION, MIN_TO_EXTRAPOLATE, fit_tail
 from plmia.numerics import count_below
+
+# A check fails if a valid rule would flag this many known non-members in at most one audit in a thousand.
+CHECK_FAILS_BELOW = 0.001
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +52,11 @@ class Known:
 
     scores: Scores
     population: IntArray
-    labels: npt.NDArray[np.integer] | None = None
+    labels: Labels | None = None
 
     def __post_init__(self) -> None:
         if self.n < 2:
-            raise _too_small(self.n, 2, "a decision")
+            raise PopulationError(f"a decision needs 2 known non-members, the population has {self.n}: give more")
 
     @property
     def n(self) -> int:
@@ -61,22 +65,22 @@ class Known:
 
     @cached_property
     def inside(self) -> BoolArray:
-        """Which points [points] are of the population."""
+        """Which points [points] belong to the population."""
         mask = np.zeros(len(self.scores.score), bool)
         mask[self.population] = True
         return mask
 
     @cached_property
     def ranks(self) -> IntArray:
-        """1 + how many z of Z have a statistic at least as large, itself not counted [points].
+        """1 + the number of other z in Z whose statistic is at least as large [points].
 
-        So z is at least as large as a query exactly where its rank is smaller than the query's, ties included.
+        So the statistic of z is at least that of a query exactly where its rank is smaller, also with ties.
         """
         phi = self.scores.statistic
         return self.n + 1 - self.inside - count_below(phi[self.population], phi)
 
     def smallest_called(self, flagged: BoolArray) -> float | None:
-        """Smallest score called a member outside Z, inf where none is; None where calls do not follow the score."""
+        """Smallest score called a member outside Z: inf if none is called, None if calls do not follow the score."""
         called = flagged[~self.inside]
         score = self.scores.score[~self.inside]
         if not called.any():
@@ -85,26 +89,67 @@ class Known:
         return smallest if called.all() or smallest > score[~called].max() else None
 
 
+@dataclass(frozen=True)
+class SelfCheck:
+    """How many known non-members a rule flags if each is treated like a query; `self_check` makes one.
+
+    Parameters
+    ----------
+    flagged, population : int
+        How many are called members, and how many there are.
+    level : float
+        The share that may be flagged.
+    p_value : float
+        Probability that a binomial count with this share is at least ``flagged``.
+    """
+
+    flagged: int
+    population: int
+    level: float
+    p_value: float
+
+    @property
+    def most(self) -> float:
+        """Upper 95 % confidence bound of the share that the rule flags."""
+        return float(clopper_pearson(self.flagged, self.population, 0.9)[1])
+
+    @property
+    def passed(self) -> bool:
+        """Whether chance can explain the count."""
+        return self.p_value >= CHECK_FAILS_BELOW
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain Python values."""
+        return vars(self) | {"passed": self.passed, "most": self.most}
+
+
+def self_check(flagged: int, population: int, level: float) -> SelfCheck:
+    """Test by the binomial upper tail whether ``flagged`` of ``population`` is more than ``level`` allows."""
+    p_value = float(bdtrc(flagged - 1, population, level)) if flagged else 1.0
+    return SelfCheck(flagged, population, level, p_value)
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
-    """What a rule decides.
+    """The decision of a rule.
 
     Parameters
     ----------
     rule, level : str, float
-        Which rule, and the false-positive rate that it may have.
+        Name of the rule, and the false-positive rate that it may have.
     flagged : bool array [points]
-        Who is called a member. Of the population: held-out and tolerance count it in the cut, others leave a z out.
+        Which points are called members. For a point of the population, the held-out and tolerance rules count the point
+        itself in the cut; the other rules leave it out.
     threshold : float or None
-        The smallest score called a member; inf where none is, None where no single cut in the score makes the calls.
+        The smallest score called a member; inf if none is, None if no single threshold on the score gives the calls.
     population : int
-        How many known non-members the calls rest on.
+        Number of known non-members behind the calls.
     check : SelfCheck, optional
-        Of a rule that can be wrong.
+        Of a rule whose assumptions can fail.
     silent_classes : tuple of int
-        Classes without any call, because too few known non-members are of them.
+        Classes without calls, because too few known non-members belong to them.
     instead_of : str, optional
-        The rule whose place this one took because its check failed.
+        Name of the rule whose check failed and which this call replaces.
     """
 
     rule: str
@@ -117,42 +162,62 @@ class Call:
     instead_of: str | None = None
 
 
-class Rule(Protocol):
-    """A decision rule; ``level`` is the false-positive rate that it may have."""
+class DecisionRule(Protocol):
+    """Which points are called members; inherit from it to get the defaults.
 
-    name: ClassVar[str]
-
-    @property
-    def level(self) -> float: ...  # noqa: D102
-    def __call__(self, known: Known) -> Call:
-        """Make calls, or raise a `PlmiaError` that says what the rule would need."""
-
-
-@dataclass(frozen=True)
-class _AtLevel:
-    level: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.level < 1:
-            raise PlmiaError(f"level is {self.level}: it must lie strictly between 0 and 1 (1 % is 0.01)")
-
-
-@dataclass(frozen=True)
-class Analytic(_AtLevel):
-    """The paper's threshold tau_alpha = tan(pi (1/2 - level)) on the combined score (`eq:cauchy_cali`).
-
-    It rests on a Cauchy law that pairwise p-values with a common query do not have: even normal statistics exceed it
-    1.6 to 1.9 times too often, skewed ones almost always. So it never comes without its check: the share of the
-    population whose left-one-out combined p-value is within the level.
+    A rule is a frozen value. It must give the same call for the same `Known`, must not depend on the order of points,
+    and must flag every query whose statistic exceeds that of a flagged query (of the same class, if it needs labels).
     """
 
+    name: ClassVar[str]
+    """Key of the rule in ``metrics.json``."""
+    needs_labels: ClassVar[bool] = False
+    """Whether the rule raises `PopulationError` for a `Known` without labels."""
+    level: float
+    """False-positive rate that the rule may have, strictly between 0 and 1."""
+
+    def __call__(self, known: Known) -> Call:
+        """Return the call, or raise a `PlmiaError` that says what the rule needs."""
+
+    def __post_init__(self) -> None:
+        require_rate("level", self.level)
+
+    @property
+    def min_population(self) -> int:
+        """Smallest population for which the rule makes calls; by default the one whose p-values reach the level."""
+        return needed_population(self.level)
+
+    def require(self, n: int, where: str = "population") -> None:
+        """Raise `PopulationError` unless ``n`` known non-members are enough."""
+        if n < self.min_population:
+            raise PopulationError(
+                f"the {self.name} rule at level {self.level:g} needs {self.min_population:,} known non-members, the "
+                f"{where} has {n:,}: give more, or use a larger level"
+            )
+
+
+@dataclass(frozen=True)
+class Analytic(DecisionRule):
+    """The paper's threshold tau_alpha = tan(pi (1/2 - level)) on the combined score (`eq:cauchy_cali`).
+
+    It assumes a Cauchy law that pairwise p-values with a common query do not have: even normal statistics exceed it 1.6
+    to 1.9 times too often, skewed ones almost always. So each call carries a check: the share of the population whose
+    leave-one-out combined p-value is at most the level.
+    """
+
+    level: float
     name: ClassVar[str] = "analytic"
+
+    @property
+    def min_population(self) -> int:
+        """The combined p-value has no resolution; its check needs two points."""
+        return 2
 
     def __call__(self, known: Known) -> Call:
         """Flag where the combined p-value is at most the level."""
         if not known.scores.has_combined_p:
             raise AttackError(
-                f"{known.scores.attack} has no combined p-value, which the analytic rule needs: take an attack with "
+                f"{known.scores.attack} has no combined p-value, which the analytic rule needs: use an attack with "
                 "Cauchy combination, or the conformal rule"
             )
         flagged = known.scores.log10_p <= np.log10(self.level)
@@ -162,33 +227,34 @@ class Analytic(_AtLevel):
 
 
 @dataclass(frozen=True)
-class Conformal(_AtLevel):
+class Conformal(DecisionRule):
     """Flag where the conformal p-value is at most the level.
 
     The false-positive rate, on average over draws of Z, is at most the level: without ties exactly
-    floor(level (|Z| + 1)) / (|Z| + 1). Points of Z are compared with the rest of it.
+    floor(level (|Z| + 1)) / (|Z| + 1). Points of Z are compared with the rest of Z.
     """
 
+    level: float
     name: ClassVar[str] = "conformal"
 
     def __call__(self, known: Known) -> Call:
-        """Flag; a level below 1 / (|Z| + 1) cannot be had."""
-        needed = needed_population(self.level)
-        if known.n < needed:
-            raise _too_small(known.n, needed, f"the conformal rule at level {self.level:g}")
+        """Flag by the conformal p-value."""
+        self.require(known.n)
         # One step up: the level and a p-value that is the same fraction may differ by the rounding of a logarithm.
         flagged = known.scores.log10_p_conformal <= np.nextafter(np.log10(self.level), 1)
         return Call(self.name, self.level, flagged, known.smallest_called(flagged), known.n)
 
 
 @dataclass(frozen=True)
-class ClassConformal(_AtLevel):
+class ClassConformal(DecisionRule):
     """Conformal within each class (Mondrian): the false-positive rate holds in every class, not only overall.
 
-    A class with fewer than `needed_population` of Z is silent: nobody in it is called a member.
+    A class with fewer than `min_population` points of Z is silent: none of its points is called a member.
     """
 
+    level: float
     name: ClassVar[str] = "class-conformal"
+    needs_labels: ClassVar[bool] = True
 
     def __call__(self, known: Known) -> Call:
         """Flag within the classes that have enough known non-members."""
@@ -196,11 +262,7 @@ class ClassConformal(_AtLevel):
             raise PopulationError("the class-conformal rule needs labels: store `labels` [points] with the signals")
         classes, of_point = np.unique(known.labels, return_inverse=True)
         size = np.bincount(of_point[known.population], minlength=len(classes))
-        needed = needed_population(self.level)
-        if size.max() < needed:
-            raise _too_small(
-                int(size.max()), needed, f"the class-conformal rule at level {self.level:g}", "largest class"
-            )
+        self.require(int(size.max()), "largest class")
         # One sorted array for all classes: each has its own range of keys.
         base = of_point * (known.n + 2)
         key = base + known.ranks
@@ -209,95 +271,126 @@ class ClassConformal(_AtLevel):
         behind = np.searchsorted(rivals, key + known.inside, side="left") - np.searchsorted(rivals, base, side="left")
         own = size[of_point] - known.inside
         rank = 1 + behind - known.inside
-        flagged = (rank / (own + 1) <= self.level) & (size >= needed)[of_point]
-        silent = tuple(int(label) for label in classes[size < needed])
+        enough = size >= self.min_population
+        flagged = (rank / (own + 1) <= self.level) & enough[of_point]
+        silent = tuple(int(label) for label in classes[~enough])
         return Call(self.name, self.level, flagged, None, known.n, silent_classes=silent)
 
 
-def _call_at_rank(rule: Rule, known: Known, k: int) -> Call:
+def _call_at_rank(rule: DecisionRule, known: Known, k: int) -> Call:
     """Flag what exceeds the k-th largest statistic of Z."""
-    # A z exceeds it where fewer than k - 1 others are as large; a query where fewer than k are.
+    # A z exceeds it if fewer than k - 1 others are as large; a query if fewer than k are.
     flagged = known.ranks <= k - known.inside
     return Call(rule.name, rule.level, flagged, known.smallest_called(flagged), known.n)
 
 
 @dataclass(frozen=True)
-class HeldOut(_AtLevel):
-    """The empirical quantile of Z, as most software takes it: at most the level of Z itself is flagged.
+class HeldOut(DecisionRule):
+    """The empirical quantile of Z, as most software computes it: at most a share ``level`` of Z is flagged.
 
-    It treats Z as if it were the whole world of non-members: a fresh one exceeds the cut with probability
-    (floor(level |Z|) + 1) / (|Z| + 1) on average, which is more than the level by up to 1 / (|Z| + 1). So a level below
-    that, at which the cut would be the top of Z however small the level, is refused.
+    It treats Z as the whole population of non-members: a new one exceeds the cut with probability
+    (floor(level |Z|) + 1) / (|Z| + 1) on average, which is above the level by up to 1 / (|Z| + 1). A level below that
+    is refused, because the cut would be the top of Z however small the level.
     """
 
+    level: float
     name: ClassVar[str] = "held-out"
 
     def __call__(self, known: Known) -> Call:
-        """Flag above the smallest cut that at most the level of Z exceeds."""
-        if known.n < (needed := needed_population(self.level)):
-            raise _too_small(known.n, needed, f"the held-out rule at level {self.level:g}")
+        """Flag above the smallest cut that at most a share ``level`` of Z exceeds."""
+        self.require(known.n)
         return _call_at_rank(self, known, largest_count(self.level, known.n) + 1)
 
 
 @dataclass(frozen=True)
-class Tolerance(_AtLevel):
+class Tolerance(DecisionRule):
     """A cut whose own false-positive rate is at most the level, with a confidence over the draw of Z.
 
-    The conformal rule promises the rate on average over draws of Z; the one at hand may have more. Here the largest k
-    is taken with P(Beta(k, |Z| + 1 - k) <= level) >= confidence (Wilks, 1941).
+    The conformal rule bounds the rate on average over draws of Z; for one draw it may be larger. This rule uses the
+    largest k with P(Beta(k, |Z| + 1 - k) <= level) >= confidence (Wilks, 1941).
 
     Parameters
     ----------
     level : float
         False-positive rate.
     confidence : float
-        Share of draws of Z for which it holds, at least.
+        Smallest share of draws of Z for which the rate holds.
     """
 
+    level: float
     confidence: float = 0.95
     name: ClassVar[str] = "tolerance"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.confidence < 1:
-            raise PlmiaError(f"confidence is {self.confidence}: it must lie strictly between 0 and 1")
+        require_rate("confidence", self.confidence)
+
+    @property
+    def min_population(self) -> int:
+        """Smallest n with (1 - level)^n at most 1 - confidence: then k = 1 is confident enough."""
+        return max(2, math.ceil(math.log1p(-self.confidence) / math.log1p(-self.level)))
 
     def __call__(self, known: Known) -> Call:
-        """Flag; (1 - level)^|Z| must be at most 1 - confidence."""
-        # k = 1 is the best there is: P(Beta(1, n) <= level) = 1 - (1 - level)^n.
-        needed = math.ceil(math.log1p(-self.confidence) / math.log1p(-self.level))
-        if known.n < needed:
-            raise _too_small(known.n, needed, f"level {self.level:g} with confidence {self.confidence:g}")
+        """Flag above the k-th largest statistic of Z."""
+        self.require(known.n)
         ranks = range(1, known.n + 1)
         k = bisect_left(ranks, True, key=lambda k: bool(betainc(k, known.n + 1 - k, self.level) < self.confidence))
         return _call_at_rank(self, known, max(1, k))
 
 
 @dataclass(frozen=True)
-class ModelledTail(_AtLevel):
-    """Conformal as far as Z resolves the level; beyond that a cautious model of the tail of Z.
+class ModelledTail(DecisionRule):
+    """Conformal where Z resolves the level; at finer levels a cautious model of the tail of Z.
 
-    Where the model decides, it is checked: fitted to each half of Z and tried on the other, as far beyond the half as
-    the level is beyond Z. A statistic with many ties at the top has no tail to model and is refused.
+    Where the model decides, it is checked: it is fitted to each half of Z and applied to the other half, as far beyond
+    the half as the level is beyond Z. A statistic with many ties at the top has no tail to model and is refused.
     """
 
+    level: float
     name: ClassVar[str] = "modelled-tail"
 
+    @property
+    def min_population(self) -> int:
+        """Smallest population that resolves the level, or with which the model may extrapolate to it."""
+        resolved = needed_population(self.level)
+        return min(resolved, max(MIN_TO_EXTRAPOLATE, needed_population(min(1.0, MAX_EXTRAPOLATION * self.level))))
+
     def __call__(self, known: Known) -> Call:
-        """Flag; a level below 1 / (4 (|Z| + 1)) is beyond what the model is trusted with."""
+        """Flag by the conformal p-value, or above the cut of the tail model."""
+        self.require(known.n)
         if known.n >= needed_population(self.level):
             return replace(Conformal(self.level)(known), rule=self.name)
-        needed = max(LEAST_TO_MODEL, needed_population(min(1.0, FURTHEST * self.level)))
-        if known.n < needed:
-            raise _too_small(known.n, needed, f"the modelled tail at level {self.level:g}")
         phi = known.scores.statistic
         flagged = phi > fit_tail(phi[known.population]).cut(self.level)
-        check = cross_check(phi[known.population], self.level)
+        check = tail_check(phi[known.population], self.level)
         return Call(self.name, self.level, flagged, known.smallest_called(flagged), known.n, check)
 
 
-def decide(rule: Rule, known: Known) -> Call:
-    """Return the calls to act on: the rule's own, or the conformal ones where its check fails."""
+def tail_check(values: FloatArray, level: float) -> SelfCheck:
+    """Fit the tail of each half of the population [population] and count how many of the other half exceed its cut.
+
+    The tested level is finer than the resolution of a half by the same factor as ``level`` is for the whole.
+    """
+    halves = values[0::2], values[1::2]
+    tested = min(1.0, level * (len(values) + 1) / (len(halves[1]) + 1))
+    cuts = [fit_tail(half).cut(tested) for half in halves]
+    flagged = sum(int(np.count_nonzero(half > cut)) for half, cut in zip(halves, reversed(cuts), strict=True))
+    return self_check(flagged, len(values), tested)
+
+
+RULES: tuple[Callable[[float], DecisionRule], ...] = (
+    Analytic,
+    Conformal,
+    ClassConformal,
+    HeldOut,
+    Tolerance,
+    ModelledTail,
+)
+"""All rules; each takes its level as the first argument."""
+
+
+def decide(rule: DecisionRule, known: Known) -> Call:
+    """Return the call to act on: the rule's own, or the conformal one if the rule's check fails."""
     call = rule(known)
     if call.check is None or call.check.passed:
         return call
@@ -306,11 +399,11 @@ def decide(rule: Rule, known: Known) -> Call:
 
 @dataclass(frozen=True)
 class Decision:
-    """Calls compared with the truth, on the evaluated points.
+    """A call compared with the truth, on the evaluated points.
 
-    Rule, level, threshold, population, check and silent classes are the call's. ``flagged`` counts the evaluated points
-    called members; ``fpr_realised`` and ``tpr`` are the shares of non-members and of members that are, with
-    Clopper-Pearson bounds given the calls. ``refused`` says why the rule made no calls; the numbers are then None.
+    Rule, level, threshold, population, check and silent classes are those of the call. ``flagged`` counts the evaluated
+    points called members. ``fpr_realised`` and ``tpr`` are the shares of non-members and of members called members,
+    with Clopper-Pearson bounds given the call. ``refused`` says why the rule made no call; the numbers are then None.
     """
 
     rule: str
@@ -337,31 +430,19 @@ class Decision:
 
 
 def judge(call: Call, members: BoolArray, queries: IntArray, confidence: float = 0.95) -> Decision:
-    """Compare calls with the truth: ``members`` [points], on the evaluated points ``queries`` [queries]."""
+    """Compare a call with the truth: ``members`` [points], on the evaluated points ``queries`` [queries]."""
     flagged, truth = call.flagged[queries], members[queries]
-    fpr, fpr_low, fpr_high = _rate(flagged[~truth], confidence)
-    tpr, tpr_low, tpr_high = _rate(flagged[truth], confidence)
+    rates = (*_rate(flagged[~truth], confidence), *_rate(flagged[truth], confidence))
+    count = int(np.count_nonzero(flagged))
     return Decision(
-        rule=call.rule,
-        level=call.level,
-        threshold=call.threshold,
-        population=call.population,
-        flagged=int(np.count_nonzero(flagged)),
-        fpr_realised=fpr,
-        fpr_low=fpr_low,
-        fpr_high=fpr_high,
-        tpr=tpr,
-        tpr_low=tpr_low,
-        tpr_high=tpr_high,
-        check=call.check,
-        silent_classes=call.silent_classes,
+        call.rule, call.level, call.threshold, call.population, count, *rates, call.check, call.silent_classes
     )
 
 
 def judge_all(
-    rules: Iterable[Rule], known: Known, members: BoolArray, queries: IntArray, confidence: float = 0.95
+    rules: Iterable[DecisionRule], known: Known, members: BoolArray, queries: IntArray, confidence: float = 0.95
 ) -> list[Decision]:
-    """Judge each rule's calls; a rule that cannot be used here leaves a decision that says why."""
+    """Judge the call of each rule; a rule that cannot be used here gives a decision with the reason (``refused``)."""
     decisions = []
     for rule in rules:
         try:
@@ -386,9 +467,3 @@ def needed_population(level: float) -> int:
     if n > 1 and 1 / n <= level:
         return n - 1
     return max(1, n if 1 / (n + 1) <= level else n + 1)
-
-
-def _too_small(n: int, needed: int, what: str, where: str = "population") -> PopulationError:
-    return PopulationError(
-        f"{what} needs {needed:,} known non-members, the {where} has {n:,}: give more or take a larger level"
-    )

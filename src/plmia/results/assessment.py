@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from plmia.evaluation.decisions import (
-    Analytic,
-    ClassConformal,
-    Conformal,
-    Decision,
-    HeldOut,
-    Known,
-    ModelledTail,
-    Rule,
-    Tolerance,
-    judge_all,
-)
+from plmia.evaluation.decisions import RULES, Conformal, Decision, DecisionRule, Known, judge_all
 from plmia.evaluation.diagnostics import FprCurve, PairwiseP, nominal_against_realised, pairwise_p_values
 from plmia.evaluation.epsilon import EpsilonBound, epsilon_bound
 from plmia.evaluation.intervals import Interval, auc_interval, tpr_interval
@@ -35,7 +24,6 @@ CONFIDENCE = 0.95
 NEARLY_CERTAIN = 0.999
 # Votes and ranks tie by design, a few points at a time; from this share of all points on, ties hide who is who.
 LARGE_TIE = 0.1
-RULES: tuple[Callable[[float], Rule], ...] = (Analytic, Conformal, ClassConformal, HeldOut, Tolerance, ModelledTail)
 
 
 @dataclass(frozen=True)
@@ -175,12 +163,9 @@ def _tied(score: npt.NDArray[np.floating]) -> float:
     return float(counts[(counts > 1) & (counts >= LARGE_TIE * len(score))].sum() / len(score))
 
 
-def _rules(labels: npt.NDArray[np.integer] | None) -> Iterator[Rule]:
-    for rule in RULES:
-        if rule is ClassConformal and labels is None:
-            continue
-        for level in LEVELS:
-            yield rule(level)
+def _rules(labels: npt.NDArray[np.integer] | None) -> Iterator[DecisionRule]:
+    rules = (rule(level) for rule in RULES for level in LEVELS)
+    return (rule for rule in rules if labels is not None or not rule.needs_labels)
 
 
 def _tpr_intervals(roc: Roc, metrics: TargetMetrics, confidence: float) -> Iterator[tuple[float, Interval]]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from plmia.errors import Note, PlmiaError, Severity
-from plmia.evaluation.decisions import Analytic
+from plmia.evaluation.decisions import CHECK_FAILS_BELOW, Analytic, SelfCheck, self_check
 from plmia.evaluation.diagnostics import (
     EnoughReferences,
     PopulationSize,
@@ -20,7 +20,6 @@ from plmia.evaluation.diagnostics import (
 from plmia.evaluation.diagnostics.gaussianity import Gaussianity, gaussianity, metrics_by_group
 from plmia.evaluation.intervals import mean_rate, over_targets
 from plmia.evaluation.metrics import fpr_key, summarise
-from plmia.evaluation.self_check import CHECK_FAILS_BELOW, SelfCheck, self_check
 from plmia.evaluation.tables import DEFAULT
 from plmia.evaluation.targets import AttackResult
 from plmia.results.assessment import LEVELS, Assessment, assess

@@ -15,11 +15,13 @@ from scipy import stats
 from plmia.attacks.scoring import Scores, conformal_log10_p
 from plmia.errors import AttackError, PlmiaError, PopulationError
 from plmia.evaluation.decisions import (
+    RULES,
     Analytic,
     Call,
     ClassConformal,
     Conformal,
     Decision,
+    DecisionRule,
     HeldOut,
     Known,
     ModelledTail,
@@ -28,12 +30,11 @@ from plmia.evaluation.decisions import (
     judge,
     judge_all,
     needed_population,
+    self_check,
 )
-from plmia.evaluation.self_check import self_check
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-RULES = (Analytic, Conformal, ClassConformal, HeldOut, Tolerance, ModelledTail)
 
 
 def known_of(phi: npt.ArrayLike, n: int, labels: npt.ArrayLike | None = None, combined: Floats | None = None) -> Known:
@@ -115,13 +116,6 @@ def test_equal_scores_flag_nobody() -> None:
         ModelledTail(0.0005)(known)
 
 
-@pytest.mark.parametrize("level", [0.0, 1.0, -0.1, math.nan, 2])
-@pytest.mark.parametrize("rule", RULES)
-def test_a_level_is_a_rate(rule: type[Conformal], level: float) -> None:
-    with pytest.raises(PlmiaError, match="strictly between 0 and 1"):
-        rule(level)
-
-
 # --- within classes
 
 
@@ -194,7 +188,7 @@ def test_tolerance_says_how_many_it_needs() -> None:
     with pytest.raises(PopulationError, match=f"needs {needed} known non-members, the population has {needed - 1}"):
         Tolerance(0.01)(known_of(phi, needed - 1))
     assert np.count_nonzero(Tolerance(0.01)(known_of(phi, needed)).flagged) == 2_000 - needed
-    with pytest.raises(PlmiaError, match="confidence is 1"):
+    with pytest.raises(PlmiaError, match=r"confidence is 1\.0"):
         Tolerance(0.01, 1.0)
 
 
@@ -279,7 +273,7 @@ def test_modelled_tail_is_trusted_only_so_far() -> None:
     with pytest.raises(PopulationError, match=r"needs 2,499 known non-members, the population has 2,498"):
         ModelledTail(0.0001)(known_of(phi, 2_498))
     ModelledTail(0.0001)(known_of(phi, 2_499))
-    with pytest.raises(PopulationError, match=r"needs 500 known non-members, the population has 400"):
+    with pytest.raises(PopulationError, match=r"needs 499 known non-members, the population has 400"):
         ModelledTail(0.002)(known_of(phi, 400))
 
 
@@ -327,7 +321,7 @@ def test_queries_without_members_have_no_rate_of_them() -> None:
 def test_what_cannot_be_used_is_said_not_raised() -> None:
     members = np.arange(300) % 2 == 0
     decisions = judge_all([R(0.001) for R in RULES], known_of(np.arange(300), 100), members, np.arange(100, 300))
-    assert [d.rule for d in decisions] == [R.name for R in RULES]
+    assert [d.rule for d in decisions] == [R(0.1).name for R in RULES]
     assert all(decision.refused for decision in decisions)
     for decision in decisions:
         assert decision.fpr_realised is None
@@ -342,8 +336,8 @@ def test_a_decision_needs_a_population() -> None:
 # --- thresholds, speed
 
 
-def every_rule(levels: tuple[float, ...] = (0.1, 0.01, 0.001, 1e-4)) -> Iterator[Conformal]:
-    return (rule(level) for rule in RULES for level in levels)  # type: ignore[return-value]
+def every_rule(levels: tuple[float, ...] = (0.1, 0.01, 0.001, 1e-4)) -> Iterator[DecisionRule]:
+    return (rule(level) for rule in RULES for level in levels)
 
 
 @pytest.mark.parametrize("rule", [Conformal(0.05), HeldOut(0.05), Tolerance(0.05)])

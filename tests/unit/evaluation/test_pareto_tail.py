@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 from plmia.errors import PopulationError
-from plmia.evaluation.pareto_tail import cross_check, fit_tail
+from plmia.evaluation.decisions import tail_check
+from plmia.evaluation.pareto_tail import fit_tail
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,11 +81,11 @@ def test_start_and_share_are_those_of_the_rank() -> None:
 
 
 def test_ties_and_few_values_are_refused() -> None:
-    with pytest.raises(PopulationError, match="has 99 points, a model of its tail needs 100"):
+    with pytest.raises(PopulationError, match=r"needs 100 .* has 99"):
         fit_tail(np.arange(99.0))
-    with pytest.raises(PopulationError, match="the top 32 values of the population take only 3 values"):
+    with pytest.raises(PopulationError, match=r"top 32 .* only 3"):
         fit_tail(np.repeat([0.0, 1.0, 2.0], [980, 10, 10]))
-    with pytest.raises(PopulationError, match="take only 1 values"):
+    with pytest.raises(PopulationError, match="only 1 distinct"):
         fit_tail(np.zeros(1_000))
     rounded = np.round(np.random.default_rng(0).normal(size=1_000), 2)
     assert fit_tail(rounded).cut(1e-3) > rounded.max()
@@ -93,7 +94,7 @@ def test_ties_and_few_values_are_refused() -> None:
 def test_the_check_tries_each_half_on_the_other() -> None:
     values = np.random.default_rng(3).normal(size=1_001)
     level = 0.0005
-    check = cross_check(values, level)
+    check = tail_check(values, level)
     tried = level * 1_002 / 501
     even, odd = values[::2], values[1::2]
     count = np.sum(odd > fit_tail(even).cut(tried)) + np.sum(even > fit_tail(odd).cut(tried))
@@ -103,4 +104,4 @@ def test_the_check_tries_each_half_on_the_other() -> None:
 def test_the_check_fails_where_one_half_is_unlike_the_other() -> None:
     values = np.random.default_rng(3).normal(size=1_000)
     values[1::2] *= 5
-    assert not cross_check(values, 0.0005).passed
+    assert not tail_check(values, 0.0005).passed

@@ -3,7 +3,7 @@
 `metrics.json` holds the SHA-256 of scores.npz, of records.csv and of itself. All are compared when results are opened,
 so that numbers of two runs are never mixed and an edited or damaged file is noticed. The digests are no signature:
 whoever may write to the folder can write results of their own. So nothing in the files is believed before it is
-checked: the values of metrics.json (`plmia.results.metrics_schema`) and the arrays of scores.npz (`ScoreArchive`).
+checked: the values of metrics.json (`RunResult.from_json`) and the arrays of scores.npz (`ScoreArchive`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from plmia.errors import Note, OutputError
 from plmia.evaluation.metrics import BoolArray, FloatArray, Roc, roc_curve
 from plmia.evaluation.records import RecordTable, record_table
 from plmia.evaluation.tables import Overview
-from plmia.results.metrics_schema import read_metrics
-from plmia.results.summary import SCHEMA
+from plmia.results.result import SCHEMA, RunResult
 
 AGAIN = "run plmia score or plmia audit again"
 
@@ -67,17 +66,23 @@ class SavedResults(Overview):
         weakref.finalize(self, _close, tuple(files.values()))
         try:
             text = files["metrics.json"].read()
-            self.metrics = read_metrics(text)
-            self.verified = _verified(self.metrics, files)
+            metrics = read_metrics(text)
+            self.result = RunResult.from_json(metrics)
+            self.verified = _verified(metrics, files)
             self._scores = ScoreArchive(files["scores.npz"], self.metrics, folder / "scores.npz")
         except OSError as error:
             raise OutputError(f"the results in {folder} cannot be read ({error.strerror or error}): {AGAIN}") from error
         except (ValueError, RecursionError, MemoryError, zipfile.BadZipFile, NotImplementedError) as error:
             why = "it is nested too deeply" if isinstance(error, RecursionError) else error
             raise OutputError(f"the results in {folder} are damaged ({why}): {AGAIN}") from error
-        self.attacks: list[str] = list(self.metrics["attacks"])
-        self.targets: list[int] = list(self.metrics["about"]["targets"])
+        self.attacks: list[str] = list(self.result.attacks)
+        self.targets: list[int] = list(self.result.about.targets)
         self._text = hashlib.sha256(text).digest()
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:  # type: ignore[override]
+        """The contents of metrics.json; superseded by ``result``."""
+        return self.result.to_json()
 
     def require_verified(self) -> None:
         """Raise `OutputError` for results of a version that kept no digests: nobody knows whether they were changed."""
@@ -102,7 +107,7 @@ class SavedResults(Overview):
     @property
     def notes(self) -> list[Note]:
         """What a reader must know beside the numbers."""
-        return [Note.from_json(note) for note in self.metrics["notes"]]
+        return list(self.result.notes)
 
     def scores(self, attack: str, target: int) -> Scores:
         """Scores of every point by one attack on one target."""
@@ -145,7 +150,7 @@ class SavedResults(Overview):
         target : int, optional
             Of which target; by default the first.
         """
-        attack = self.metrics["verdict"]["attack"] if attack is None else attack
+        attack = self.result.verdict.attack if attack is None else attack
         return self._scores.records(self._known(attack), self.targets[0] if target is None else target)
 
     def _known(self, attack: str) -> str:
@@ -194,16 +199,38 @@ def sha256_of(file: BinaryIO) -> str:
     return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
 
 
+def read_metrics(text: bytes) -> dict[str, Any]:
+    """Parse metrics.json; ValueError or RecursionError if it is not strict JSON."""
+    return cast(
+        "dict[str, Any]",
+        json.loads(text.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant),
+    )
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key occurs twice in one object of metrics.json")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"metrics.json holds {name}")
+
+
 def _verified(metrics: Mapping[str, Any], files: Mapping[str, BinaryIO]) -> bool:
     """Compare all digests; False where there are none to compare, ValueError where one differs."""
-    if "digests" not in metrics:
-        if metrics["schema"] >= SCHEMA:
-            raise ValueError("metrics.json holds no digests")
+    digests = metrics.get("digests")
+    if digests is None and metrics["schema"] < SCHEMA:
         return False
-    if metrics["digests"]["self"] != _self_digest(metrics):
+    if digests is None:
+        raise ValueError("metrics.json holds no digests")
+    if not {"self", "scores.npz", "records.csv"} <= digests.keys():
+        raise ValueError("metrics.json does not hold the digests of all files")
+    if digests["self"] != _self_digest(metrics):
         raise ValueError("metrics.json was changed after it was written")
     for name in ("scores.npz", "records.csv"):
-        if name in files and sha256_of(files[name]) != metrics["digests"][name]:
+        if name in files and sha256_of(files[name]) != digests[name]:
             raise ValueError(f"{name} is not the one that metrics.json was written with")
     return True
 

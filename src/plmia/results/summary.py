@@ -23,12 +23,11 @@ from plmia.evaluation.metrics import fpr_key, summarise
 from plmia.evaluation.tables import DEFAULT
 from plmia.evaluation.targets import AttackResult
 from plmia.results.assessment import LEVELS, Assessment, assess
+from plmia.results.result import SCHEMA
 from plmia.results.verdict import LEAST_REFERENCES, Verdict, reach_verdict
 
 T = TypeVar("T")
 
-# Of metrics.json; schema 1 had no digests and no status, and its notes were sentences.
-SCHEMA = 2
 # From this share of tied scores on, an attack hardly tells records apart.
 MANY_TIED = 0.9
 # At this level the table shows how many known non-members the attacks' own p-values flag.

@@ -5,23 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from plmia.errors import Note, doubts, some
 from plmia.evaluation.intervals import Interval, mean_rate
 from plmia.evaluation.records import Naming
 from plmia.results.assessment import CONFIDENCE, Assessment
+from plmia.results.wording import Grade, Status, headline
 
 T = TypeVar("T")
-
-Status = Literal["leak", "no_leak_shown", "inconclusive", "invalid"]
-Grade = Literal["barely measurable", "moderate", "severe"]
-HEADLINES: dict[Status, str] = {
-    "leak": "A leak was shown",
-    "no_leak_shown": "No leak was shown",
-    "inconclusive": "Inconclusive",
-    "invalid": "Invalid audit",
-}
 
 # The false-positive rate of the verdict: the first of these at which so many non-members may lie above the cut, or the
 # last if one may.
@@ -255,11 +247,6 @@ def status_of(beats_chance: bool, notes: Iterable[Note]) -> Status:
     if beats_chance:
         return "leak"
     return "inconclusive" if "caution" in severities else "no_leak_shown"
-
-
-def headline(status: Status, grade: Grade | None) -> str:
-    """The status in a few words, with the grade of a leak."""
-    return f"{HEADLINES[status]} ({grade})" if grade else HEADLINES[status]
 
 
 def reach_verdict(assessments: Mapping[str, Sequence[Assessment]]) -> Verdict:

@@ -299,7 +299,7 @@ def test_trends_of_empirical_bayes_are_drawn(content: Content, copied: Path, kno
         metrics["attacks"]["pl-mia-eb"] = metrics["attacks"].pop("lira")
         metrics["verdict"]["attack"] = "pl-mia"
         for entry in metrics["attacks"]["pl-mia-eb"]["per_target"]:
-            entry["fit"] = fit
+            entry["diagnostics"]["fit"] = fit
 
     rewritten(copied, lambda name: name.replace("lira/", "pl-mia-eb/"))
     figure = drawn(trends_figure(edited(copied, add)))

@@ -21,7 +21,7 @@ from plmia.errors import OutputError, PlmiaError
 from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, figures, write_report
 from plmia.results.folder import run_attacks
-from plmia.results.metrics_schema import read_metrics
+from plmia.results.result import RunResult
 from plmia.results.saved import SavedResults, seal
 from plmia.signals.signals import Signals
 
@@ -388,4 +388,4 @@ def test_a_name_or_number_of_another_run_is_found(folder: Path) -> None:
         metrics = metrics_of(folder)
         change(metrics)
         with pytest.raises(ValueError, match=r"."):
-            read_metrics(json.dumps(metrics).encode())
+            RunResult.from_json(metrics)

@@ -59,19 +59,27 @@ def write_run(folder, shifts, *, targets=(0,), seed=0, luck=0, points=POINTS, la
     about = {"signals": {"models": 2, "points": points, "views": 1}, "mode": "online", "targets": list(targets)}
     about |= {"seed": 0, "references": [1], "population": [50]} | ({"audit": {"data": data}} if data else {})
     verdict = {"text": "", "leak_shown": False, "attack": next(iter(shifts)), "fpr": None, "tpr": None}
-    verdict |= {"interval": None, "exposed": 0, "fdr": 0.05, "targets": len(targets)}
+    verdict |= {"interval": None, "exposed": 0, "fdr": 0.05, "targets": len(targets), "auc_low": 0.5}
+    verdict |= {"least_exposed": 1, "exposed_by": "conformal"}
     attacks = {attack: in_full(summarise(found).to_json()) for attack, found in measured.items()}
     metrics = {"schema": 1, "verdict": verdict, "about": about, "attacks": attacks, "notes": []}
+    metrics |= {"skipped": {}, "diagnostics": {"references": None, "gaussianity": None, "targets": {}}}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     return SavedResults(folder)
 
 
 def in_full(attack):
     """Add what readers of metrics.json rely on and a comparison does not use."""
+    rates = {"fpr_realised": {}, "tpr": {}}
+    bound = {"delta": 1e-5, "confidence": 0.95, "low": 0.0, "threshold": 0.0, "calls": "members", "right_low": 0.0}
+    bound |= {"wrong_high": 1.0, "one_run": {"low": 0.0, "calls": "members", "guesses": 8, "correct": 4}}
     for entry in attack["per_target"]:
-        entry |= {"decisions": {"conformal": {}}, "epsilon": {"low": 0.0, "confidence": 0.95}}
+        entry |= {"decisions": {"conformal": {}}, "epsilon": bound, "fdr": {}}
+        entry |= {"conformal": {"population": 50, "resolution": 1 / 51, **rates}}
     own = {"level": 0.01, "flagged": None, "check_failed": False}
-    return attack | {"epsilon": {"low": 0.0, "delta": 1e-5}, "own_p_value_on_population": own}
+    epsilon = {"low": 0.0, "one_run_low": 0.0, "delta": 1e-5}
+    means = {"decisions": {}, "conformal": rates, "fdr": {}, "epsilon": epsilon}
+    return attack | means | {"own_p_value_on_population": own}
 
 
 @pytest.fixture

@@ -1,0 +1,242 @@
+"""Frozen dataclasses to and from JSON: what is read is checked against the fields' types and ranges.
+
+A dataclass is a JSON object with one key for each field; `Mapping` is an object, `tuple` a list. A trailing underscore
+of a field's name is left out of its key. A field with a default may be missing from the JSON; one with the
+metadata `ABSENT` is left out of it while it is None. Keys that no field has are ignored.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from plmia.evaluation.decisions import Decision, SelfCheck
+from plmia.evaluation.diagnostics import Curve, FprCurve, Rates
+from plmia.evaluation.epsilon import EpsilonBound
+from plmia.evaluation.intervals import Interval
+from plmia.evaluation.metrics import Spread, fpr_key
+from plmia.evaluation.records import Exposure
+
+T = TypeVar("T")
+Decoder = Callable[[Any], Any]
+# Metadata of a field that is left out of the JSON while it is None.
+ABSENT = {"absent": True}
+
+
+@dataclass(frozen=True)
+class Range:
+    """Ends of the numbers that a field may hold, both included."""
+
+    low: float = -sys.float_info.max
+    high: float = sys.float_info.max
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """Fewest entries that a list or mapping may have."""
+
+    n: int
+
+
+Rate = Annotated[float, Range(0, 1)]
+Level = Annotated[float, Range(1e-12, 1)]
+Amount = Annotated[float, Range(0, 2**53)]
+Positive = Annotated[int, Range(1, 2**53)]
+# Ranges of fields of the types that other packages define: where no range is given, a number must be finite, and a
+# whole number a count.
+_REFINED: dict[type, dict[str, Any]] = {
+    Interval: {"low": Rate, "high": Rate, "confidence": Rate},
+    Spread: {"mean": Rate, "std": Rate},
+    EpsilonBound: {"low": Amount, "delta": Rate, "confidence": Rate},
+    Decision: {"level": Level}
+    | dict.fromkeys(("fpr_realised", "fpr_low", "fpr_high", "tpr", "tpr_low", "tpr_high"), Rate | None),
+    FprCurve: {"levels": Annotated[tuple[Level, ...], AtLeast(1)], "n_non_members": Positive},
+    Rates: dict.fromkeys(("realised", "low", "high"), tuple[Rate, ...]),
+    Curve: {"mean": tuple[Rate, ...], "deviation": tuple[Amount | None, ...], "budgets": tuple[Positive, ...]},
+}
+# Their JSON holds derived values beside the fields.
+_WITH_DERIVED = (Exposure, SelfCheck, Curve)
+
+
+class JsonError(ValueError):
+    """A value that does not have the type or range of its field."""
+
+    def __init__(self, value: object, needed: str) -> None:
+        shown = repr(value) if isinstance(value, int | float | str | None) else type(value).__name__
+        super().__init__()
+        self.path, self.problem = "", f"is {shown[:40]}, {needed} is needed"
+
+    def __str__(self) -> str:
+        return f"{self.path.lstrip('.') or 'metrics.json'} {self.problem}"
+
+
+def encode(value: object) -> Any:
+    """Return the value as JSON: dicts, lists, text, numbers, booleans and None."""
+    if isinstance(value, _WITH_DERIVED):
+        return encode(value.to_json())
+    if is_dataclass(value):
+        found = ((part, vars(value)[part.name]) for part in fields(value))
+        return {_key(part): encode(held) for part, held in found if held is not None or not part.metadata}
+    if isinstance(value, Mapping):
+        return {fpr_key(key) if isinstance(key, float) else str(key): encode(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(part) for part in value]
+    return value
+
+
+def decode(cls: type[T], value: object) -> T:
+    """Build a dataclass from JSON; ValueError, naming the place, if a value does not fit."""
+    return cast("T", _decoder(cast("Hashable", cls))(value))
+
+
+@cache
+def _decoder(hint: Any) -> Decoder:
+    """Choose what checks and converts values of a type."""
+    origin, args = get_origin(hint), get_args(hint)
+    if is_dataclass(hint):
+        return _object(cast("type", hint))
+    if origin is Annotated:
+        limit = args[1]
+        return _at_least(_decoder(args[0]), limit.n) if isinstance(limit, AtLeast) else _number(args[0], limit)
+    if origin in (Union, types.UnionType):
+        inner = _decoder(next(arg for arg in args if arg is not types.NoneType))
+        return lambda value: None if value is None else inner(value)
+    if origin is Literal:
+        return _one_of(args)
+    if origin is tuple:
+        return _list(_decoder(args[0]))
+    if origin is Mapping:
+        return _mapping(args[0], _decoder(args[1]))
+    plain: dict[Any, Decoder] = {
+        float: _number(float, Range()),
+        int: _number(int, Range(0, 2**53)),
+        bool: _flag,
+        str: _text,
+        object: _any,
+    }
+    return plain[hint]
+
+
+def _key(part: Field[Any]) -> str:
+    return part.name.rstrip("_")
+
+
+def _inside(place: str, decoder: Decoder, value: object) -> Any:
+    try:
+        return decoder(value)
+    except JsonError as error:
+        error.path = f"{place}{error.path}"
+        raise
+
+
+def _object(cls: type) -> Decoder:
+    hints = get_type_hints(cls, include_extras=True) | _REFINED.get(cls, {})
+    parts = [
+        (f.name, _key(f), _decoder(hints[f.name]), f.default is MISSING and f.default_factory is MISSING)
+        for f in fields(cls)
+    ]
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise JsonError(value, "an object")
+        found = {}
+        for name, key, decoder, needed in parts:
+            if key in value:
+                found[name] = _inside(f".{key}", decoder, value[key])
+            elif needed:
+                raise JsonError(value, f"one with the key {key!r}")
+        return cls(**found)
+
+    return check
+
+
+def _number(kind: type, limit: Range) -> Decoder:
+    kinds = (int,) if kind is int else (int, float)
+    name = f"a{' whole' * (kind is int)} number from {limit.low:g} to {limit.high:g}"
+
+    def check(value: Any) -> Any:
+        # Comparing a whole number of any length is exact, and NaN fails both comparisons.
+        if type(value) not in kinds or not limit.low <= value <= limit.high:
+            raise JsonError(value, name)
+        return value
+
+    return check
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise JsonError(value, "true or false")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise JsonError(value, "text")
+    value.encode("utf-8")  # a lone surrogate cannot be written
+    return value
+
+
+def _any(value: Any) -> Any:
+    """Any JSON; its texts must be such that they can be written."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list):
+        return [_any(part) for part in value]
+    if isinstance(value, dict):
+        return {_text(key): _any(part) for key, part in value.items()}
+    return value
+
+
+def _one_of(values: tuple[Any, ...]) -> Decoder:
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or value not in values:
+            raise JsonError(value, f"one of {', '.join(map(str, values))}")
+        return value
+
+    return check
+
+
+def _list(inner: Decoder) -> Decoder:
+    def check(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise JsonError(value, "a list")
+        return tuple(_inside(f"[{i}]", inner, part) for i, part in enumerate(value))
+
+    return check
+
+
+def _at_least(inner: Decoder, n: int) -> Decoder:
+    def check(value: Any) -> Any:
+        found = inner(value)
+        if len(found) < n:
+            raise JsonError(value, f"one with {n} or more entries")
+        return found
+
+    return check
+
+
+def _mapping(kind: type, inner: Decoder) -> Decoder:
+    def check(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise JsonError(value, "an object")
+        return {_map_key(kind, name): _inside(f".{name}", inner, part) for name, part in value.items()}
+
+    return check
+
+
+def _map_key(kind: type, name: str) -> Any:
+    """Read the key of a mapping: text, a model's number, or a rate as `fpr_key` writes it."""
+    if kind is str:
+        return _text(name)
+    try:
+        key = kind(name)
+        written = (fpr_key(key) if 0 <= key <= 1 else None) if kind is float else str(key)
+    except ValueError as error:
+        raise JsonError(name, "a rate or number as a key") from error
+    if written != name or key < 0:
+        raise JsonError(name, "a rate or number as a key")
+    return key

@@ -1,0 +1,551 @@
+"""Typed result of a run: the content of metrics.json, schema 2.
+
+`RunResult.from_json` checks everything that it reads: a file may be damaged, hostile or of an earlier schema. What it
+returns can be shown, compared and drawn without further checks. Shares are fractions from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, cast
+
+import numpy as np
+
+from plmia.errors import Note
+from plmia.evaluation.decisions import Decision
+from plmia.evaluation.diagnostics import EnoughReferences, FprCurve, PopulationSize, UnlikeReferences
+from plmia.evaluation.epsilon import EpsilonBound
+from plmia.evaluation.intervals import Interval
+from plmia.evaluation.metrics import Spread
+from plmia.evaluation.records import Exposure
+from plmia.results.json_types import ABSENT, Amount, AtLeast, Level, Positive, Range, Rate, decode, encode
+from plmia.results.schema_1 import upgraded
+from plmia.results.wording import Grade, Status
+
+# Of metrics.json; schema 1 had no digests and no status, and its notes were sentences.
+SCHEMA = 2
+# Every attack has a true-positive rate at each of these.
+FPRS = (0.0, 0.0001, 0.001, 0.01)
+
+_Grid = Annotated[tuple[Annotated[tuple[float, ...], AtLeast(1)], ...], AtLeast(1)]
+_Grids = Annotated[tuple[_Grid, ...], AtLeast(1)]
+
+
+# One attack on one target --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TprAtFpr:
+    """True-positive rate of one target at a false-positive rate; see `plmia.evaluation.metrics.Operating`.
+
+    ``at_nominal`` is the interval at exactly that rate, ``joint`` the same for all attacks and targets at once; both
+    only where the data resolve the rate.
+    """
+
+    tpr: Rate
+    fpr_realised: Rate
+    low: Rate
+    high: Rate
+    confidence: Rate
+    n_true: int
+    resolved: bool
+    needed_non_members: int
+    at_nominal: Interval | None = field(default=None, metadata=ABSENT)
+    joint: Interval | None = field(default=None, metadata=ABSENT)
+
+    @property
+    def interval(self) -> Interval:
+        """The interval at exactly the nominal rate where one exists, otherwise that of the threshold found."""
+        return self.at_nominal or Interval(self.low, self.high, self.confidence)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """ROC numbers of one attack on some records of one target; ``tpr`` by false-positive rate."""
+
+    target: int
+    auc: Rate
+    balanced_accuracy: Rate
+    n_members: int
+    n_non_members: int
+    tpr: Mapping[float, TprAtFpr]
+
+
+@dataclass(frozen=True)
+class ConformalRates:
+    """Rates of the conformal rule by level; None where the rule refuses the level."""
+
+    fpr_realised: Mapping[float, Rate | None]
+    tpr: Mapping[float, Rate | None]
+
+
+@dataclass(frozen=True)
+class TargetConformal:
+    """`ConformalRates` of one target, with the population's size and its smallest p-value."""
+
+    population: int
+    resolution: Rate
+    fpr_realised: Mapping[float, Rate | None]
+    tpr: Mapping[float, Rate | None]
+
+
+@dataclass(frozen=True)
+class FailedCheck:
+    """A rule that the known non-members refute at a level, and the rule that replaces it."""
+
+    rule: str
+    level: Level
+    fallback: str | None
+    why_none: str | None
+
+
+@dataclass(frozen=True)
+class PairwiseCounts:
+    """Histogram of pairwise p-values; see `plmia.evaluation.diagnostics.PairwiseP`."""
+
+    members: Annotated[tuple[int, ...], AtLeast(1)]
+    non_members: Annotated[tuple[int, ...], AtLeast(1)]
+    distance: float | None
+    distance_by_query: float | None = None
+    warning: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.members) != len(self.non_members):
+            raise ValueError("pairwise_p has histograms of different lengths")
+
+
+@dataclass(frozen=True)
+class TargetDiagnostics:
+    """Checks of one attack on one target.
+
+    ``gaussianity_groups`` holds metrics of the least, middle and most Gaussian third of the records; ``fit`` what the
+    attack's statistic estimated over all records. Both are kept for one target of the run.
+    """
+
+    failed_checks: tuple[FailedCheck, ...] = ()
+    pairwise_p: PairwiseCounts | None = None
+    realised_fpr: FprCurve | None = None
+    gaussianity_groups: tuple[Measured | None, ...] | None = field(default=None, metadata=ABSENT)
+    fit: Mapping[str, object] | None = field(default=None, metadata=ABSENT)
+
+    def __post_init__(self) -> None:
+        curve = self.realised_fpr
+        for rates in (curve.conformal, curve.combined) if curve else ():
+            if rates and {len(rates.realised), len(rates.low), len(rates.high)} != {len(curve.levels)}:  # type: ignore[union-attr]
+                raise ValueError("realised_fpr has lists of different lengths")
+
+
+@dataclass(frozen=True)
+class TargetSummary(Measured):
+    """One attack on one target: an entry of ``per_target`` in metrics.json.
+
+    ``decisions`` by rule and level; ``fdr`` holds the exposed records by false discovery rate; ``tied`` is the share of
+    records whose score is shared by a tenth of all.
+    """
+
+    decisions: Mapping[str, Mapping[float, Decision]]
+    conformal: TargetConformal
+    fdr: Mapping[float, Exposure]
+    epsilon: EpsilonBound
+    auc_interval: Interval | None = field(default=None, metadata=ABSENT)
+    tied: Rate = 0.0
+    diagnostics: TargetDiagnostics = field(default_factory=TargetDiagnostics)
+
+    @property
+    def trends(self) -> Trends | None:
+        """Trends of empirical Bayes, if the attack's statistic fitted them on this target."""
+        return None if self.diagnostics.fit is None else decode(Trends, self.diagnostics.fit)
+
+
+@dataclass(frozen=True)
+class Knots:
+    """Places where trends are known, increasing, and the ends of the range."""
+
+    at: Annotated[tuple[float, ...], AtLeast(1)]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class SpreadTrend:
+    """Variance of signals at each knot [2 sides, knots or 1, views], and its covariance between sides."""
+
+    level: _Grids
+    covariance: _Grid
+
+
+@dataclass(frozen=True)
+class ShiftTrend:
+    """Shift from OUT to IN: lines [knots or 1, views, coefficients] and variance about them."""
+
+    lines: _Grids
+    spread: _Grid
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Coordinates in which empirical Bayes works."""
+
+    bend: float | None = None
+    rotation: tuple[tuple[float, ...], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Trends:
+    """Trends that empirical Bayes fits over all records."""
+
+    knots: Knots
+    spread: SpreadTrend
+    shift: ShiftTrend | None = None
+    n_points: int = 0
+    coordinates: Coordinates | None = None
+
+    def __post_init__(self) -> None:
+        knots = len(self.knots.at)
+        level, covariance = np.array(self.spread.level), np.array(self.spread.covariance)
+        valid = [level.shape[:2] in {(2, knots), (2, 1)}, bool((level >= 0).all()), covariance.shape == (2, 2)]
+        valid += [bool((np.diag(covariance) >= 0).all()), bool((np.diff(self.knots.at) > 0).all())]
+        if self.shift is not None:
+            lines, spread = np.array(self.shift.lines), np.array(self.shift.spread)
+            valid += [len(lines) in {1, knots}, len(spread) in {1, knots}, bool((spread >= 0).all())]
+        if not all(valid):
+            raise ValueError("the fitted trends have the wrong shape or sign")
+
+
+# One attack on all targets -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MeanAuc:
+    """Area under the ROC curve over targets; the interval of the mean needs two targets."""
+
+    mean: Rate
+    std: Rate
+    interval: Interval | None = field(default=None, metadata=ABSENT)
+
+
+@dataclass(frozen=True)
+class MeanTpr:
+    """True-positive rate at a false-positive rate over targets; ``resolved`` if it is for every target."""
+
+    mean: Rate
+    std: Rate
+    fpr_realised: Rate
+    resolved: bool
+    needed_non_members: Amount
+    interval: Interval | None = field(default=None, metadata=ABSENT)
+
+
+@dataclass(frozen=True)
+class MeanDecision:
+    """Rates of a rule at a level over targets; ``refused`` is the first reason of a target that it refuses."""
+
+    level: Level
+    fpr_realised: Rate | None
+    tpr: Rate | None
+    targets_refused: int
+    refused: str | None
+
+
+@dataclass(frozen=True)
+class MeanExposure:
+    """Records named at a false discovery rate, mean over targets."""
+
+    fdr: Rate
+    n_discoveries: Amount
+    n_true: Amount
+    least: Amount
+    realised_fdr: Rate
+
+
+@dataclass(frozen=True)
+class MeanEpsilon:
+    """Lower bounds on epsilon, mean over targets."""
+
+    low: Amount
+    one_run_low: Amount
+    delta: Rate
+
+
+@dataclass(frozen=True)
+class OwnPValue:
+    """Share of the known non-members that the attack's combined p-value flags at a level, None if it has none."""
+
+    level: Level
+    flagged: Rate | None
+    check_failed: bool
+
+
+@dataclass(frozen=True)
+class AttackSummary:
+    """One attack over all targets: an entry of ``attacks`` in metrics.json."""
+
+    auc: MeanAuc
+    balanced_accuracy: Spread
+    tpr: Mapping[float, MeanTpr]
+    per_target: Annotated[tuple[TargetSummary, ...], AtLeast(1)]
+    decisions: Mapping[str, Mapping[float, MeanDecision]]
+    conformal: ConformalRates
+    fdr: Mapping[float, MeanExposure]
+    epsilon: MeanEpsilon
+    own_p_value_on_population: OwnPValue
+
+    def on(self, target: int) -> TargetSummary:
+        """Return the summary of one target, by its number."""
+        return next(entry for entry in self.per_target if entry.target == target)
+
+    def __post_init__(self) -> None:
+        for rates in (self.tpr, *(entry.tpr for entry in self.per_target)):
+            if missing := set(FPRS) - rates.keys():
+                raise ValueError(f"an attack has no true-positive rate at a false-positive rate of {min(missing):g}")
+        if any("conformal" not in entry.decisions for entry in self.per_target):
+            raise ValueError("an attack has no decisions by the conformal rule")
+
+
+# The run -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unnamed:
+    """Why no individual record can be named, and what would change that; see `plmia.evaluation.records.Naming`."""
+
+    least: int
+    standing: int
+    population: int | None
+    text: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an audit found.
+
+    Attributes
+    ----------
+    status, grade : str, str or None
+        The conclusion, and how much a shown leak means.
+    headline, text : str
+        The status in a few words, and the whole verdict.
+    beats_chance, leak_shown : bool
+        Whether some attack is shown to do better than guessing, and whether nothing invalidates that.
+    doubts : tuple of str
+        Codes of the notes that speak against taking the numbers as they are.
+    auc_low, auc_attack : float, str
+        Lower end of the largest area under a ROC curve, for all attacks and targets at once, and its attack.
+    attack : str
+        The attack that finds most members.
+    fpr, tpr, interval : float, float, Interval; or None
+        False-positive rate, share of the members found there, and its interval for all attacks at once; all None where
+        there are too few non-members.
+    members : int
+        Evaluated members, mean over targets.
+    exposed, least_exposed, unnamed : float, int, Unnamed or None
+        Records named at a false discovery rate of ``fdr``, mean over targets; the fewest that could be named; and why
+        none can be, where the split is the reason.
+    fdr, exposed_by : float, str
+        False discovery rate and the rule behind ``exposed``.
+    targets : int
+        How many models were attacked.
+    """
+
+    status: Status
+    grade: Grade | None
+    headline: str
+    text: str
+    beats_chance: bool
+    leak_shown: bool
+    doubts: tuple[str, ...]
+    auc_low: Rate
+    auc_attack: str
+    attack: str
+    fpr: Annotated[float, Range(1e-12, 0.3)] | None
+    tpr: Rate | None
+    interval: Interval | None
+    members: int
+    exposed: Amount
+    least_exposed: int
+    unnamed: Unnamed | None
+    fdr: Rate
+    exposed_by: str
+    targets: Positive
+
+    def __post_init__(self) -> None:
+        if len({part is None for part in (self.fpr, self.tpr, self.interval)}) > 1:
+            raise ValueError("the verdict has some of fpr, tpr and interval but not all")
+
+
+@dataclass(frozen=True)
+class SignalsAbout:
+    """Size and digest of the signals that were scored; ``clipped`` counts probabilities of exactly 0 or 1."""
+
+    models: int
+    points: Positive
+    views: Positive
+    sha256: str | None = field(default=None, metadata=ABSENT)
+    clipped: int | None = field(default=None, metadata=ABSENT)
+
+
+@dataclass(frozen=True)
+class AccuracyPair:
+    """Accuracy of models on their members and non-members."""
+
+    members: Rate | None
+    non_members: Rate | None
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Accuracy of the targets and of their references."""
+
+    measure: str
+    target: AccuracyPair
+    references: AccuracyPair
+
+
+@dataclass(frozen=True)
+class About:
+    """What was run.
+
+    ``audit`` is everything that decides what an audit trains (`plmia.training.train.audit_about`). ``references`` and
+    ``population`` are the different numbers of references and of known non-members over targets.
+    """
+
+    signals: SignalsAbout
+    mode: str
+    targets: Annotated[tuple[int, ...], AtLeast(1)]
+    seed: Annotated[int, Range(0, float("inf"))]
+    plmia: str | None = field(default=None, metadata=ABSENT)
+    audit: Mapping[str, object] | None = field(default=None, metadata=ABSENT)
+    recipe: str | None = field(default=None, metadata=ABSENT)
+    train_accuracy: Rate | None = field(default=None, metadata=ABSENT)
+    test_accuracy: Rate | None = field(default=None, metadata=ABSENT)
+    accuracy: Accuracy | None = field(default=None, metadata=ABSENT)
+    groups: int | None = field(default=None, metadata=ABSENT)
+    references: tuple[int, ...] = ()
+    population: tuple[Positive, ...] = ()
+
+    @property
+    def data_digest(self) -> str | None:
+        """Digest of the audited data, where plmia trained the models."""
+        return None if self.audit is None else cast("str | None", self.audit.get("data"))
+
+    @property
+    def given_target(self) -> bool:
+        """Whether the target existed before the audit."""
+        return self.audit is not None and self.audit.get("target", "trained") != "trained"
+
+    def __post_init__(self) -> None:
+        if len(set(self.targets)) < len(self.targets):
+            raise ValueError("a target occurs twice in about.targets")
+        for key in ("data", "target") if self.audit is not None else ():
+            if not isinstance(self.audit.get(key, ""), str):  # type: ignore[union-attr]
+                raise ValueError(f"about.audit.{key} is not text")
+
+
+@dataclass(frozen=True)
+class Normality:
+    """Quartiles of W, and the share of records that the Shapiro-Wilk test rejects."""
+
+    w_quartiles: tuple[float, ...]
+    rejected: Rate
+
+
+@dataclass(frozen=True)
+class GaussianitySummary:
+    """Shapiro-Wilk test of the IN and OUT signals of one target's references; None where nothing could be tested."""
+
+    target: int
+    points: int
+    not_tested: int
+    level: Rate
+    in_: Normality | None
+    out: Normality | None
+
+
+@dataclass(frozen=True)
+class TargetChecks:
+    """Checks of one target that belong to no single attack."""
+
+    unlike_references: UnlikeReferences | None
+    population: PopulationSize
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Checks that belong to no single attack."""
+
+    references: EnoughReferences | None = None
+    gaussianity: GaussianitySummary | None = None
+    targets: Mapping[int, TargetChecks] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for curve in self.references.curves if self.references else ():
+            if len({len(curve.budgets), len(curve.mean), len(curve.deviation)}) > 1:
+                raise ValueError("diagnostics.references has lists of different lengths")
+            if curve.metric != "auc" and not 0 <= float(curve.metric) <= 1:
+                raise ValueError(f"diagnostics.references has the metric {curve.metric[:40]!r}, not auc or a rate")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Everything that a run found: the content of metrics.json.
+
+    Attributes
+    ----------
+    verdict : Verdict
+        What follows for a reader.
+    about : About
+        What was run.
+    attacks : mapping of str to AttackSummary
+        Each attack over all targets, in the order in which they were asked for.
+    skipped : mapping of str to str
+        Attacks that could not run, and why.
+    diagnostics : Diagnostics
+        Checks that belong to no single attack.
+    notes : tuple of Note
+        What a reader must know beside the numbers.
+    digests : mapping of str to str, optional
+        SHA-256 of the result files, once these are written.
+    """
+
+    schema: Annotated[int, Range(SCHEMA, SCHEMA)]
+    verdict: Verdict
+    about: About
+    attacks: Annotated[Mapping[str, AttackSummary], AtLeast(1)]
+    notes: tuple[Note, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    digests: Mapping[str, str] | None = field(default=None, metadata=ABSENT)
+
+    def __post_init__(self) -> None:
+        for name in (self.verdict.attack, self.verdict.auc_attack):
+            if name not in self.attacks:
+                raise ValueError(f"the verdict's attack {name[:40]!r} is not among the attacks")
+        for name, attack in self.attacks.items():
+            if sorted(entry.target for entry in attack.per_target) != sorted(self.about.targets):
+                raise ValueError(f"attacks.{name[:40]}.per_target has other targets than about.targets")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of metrics.json as plain values."""
+        return cast("dict[str, Any]", encode(self))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RunResult:
+        """Read the content of metrics.json, of this or an earlier schema.
+
+        Parameters
+        ----------
+        value : mapping
+            Parsed JSON; nothing in it is trusted. A ValueError names what does not fit.
+        """
+        if isinstance(value, dict) and type(schema := value.get("schema")) is int and schema == 1:
+            value = upgraded(value)
+        result = decode(cls, value)
+        for attack in result.attacks.values():
+            for entry in attack.per_target:
+                _ = entry.trends
+        if not result.about.references or not result.about.population:
+            raise ValueError("about.references or about.population is empty")
+        return result

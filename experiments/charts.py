@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plmia.reporting.plots import Axis, Figure, Spec, bars, line, linear_axis, log_percent_axis, points
-from plmia.reporting.scene import SMALL, WIDTH, width_of
-from plmia.reporting.theme import series
+from plmia.reporting.plots.colours import series
+from plmia.reporting.plots.figure import Axis, Figure, Spec, bars, line, linear_axis, log_percent_axis, points
+from plmia.reporting.plots.svg import SMALL, WIDTH, text_width
 
 from .outcome import Keys, Rows, Value, beside, paper_item, paper_rows
 
 # Values that are None are left out; the package's writer takes them so, though it does not say.
 Series = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
-# The margins that `plmia.reporting.scene` leaves around a panel, in pixels.
+# The margins that `plmia.reporting.plots.svg` leaves around a panel, in pixels.
 MARGIN, LEAST_MARGIN, RIGHT_MARGIN = 16, 40, 18
 # An attack has the same colour in every figure.
 ORDER = ("lira-fixed", "lira", "rmia", "pl-mia", "pl-mia-pooled", "pl-mia-eb", "pl-mia-plus")
@@ -101,7 +101,7 @@ def dots(item: str, ours: Rows, metrics: Sequence[str]) -> Figure:
         paper: list[Any] = [_first(theirs.get(beside(keys), {}).get(metric)) for keys in shown]
         x = value_axis(f"{metric} (%)", {"": ([], [*mine, *paper])})
         labels = [_label(keys, titles) if not i else "" for keys in shown]
-        widest = max((width_of(_label(keys, titles), SMALL) for keys in shown), default=0)
+        widest = max((text_width(_label(keys, titles), SMALL) for keys in shown), default=0)
         domain = (left, left + width) if not i else (_place(left, widest), _place(left + width, widest))
         y = Axis("", 0.3, len(shown) + 0.7, places, labels)
         layout[f"xaxis{ref}"] = replace(x, domain=domain).to_json(f"y{ref}")

@@ -13,7 +13,7 @@ from plmia.attacks.scoring import score_all
 from plmia.attacks.theory import Hypothesis, cauchy_threshold, glr
 from plmia.evaluation.metrics import FloatArray
 from plmia.evaluation.targets import AttackResult
-from plmia.reporting.plots import Figure, log_percent_axis
+from plmia.reporting.plots.figure import Figure, log_percent_axis
 
 from .charts import Chart, figure
 from .measure import AUC, attacks_called, metrics_of, results

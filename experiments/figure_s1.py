@@ -7,7 +7,7 @@ import numpy as np
 from plmia.attacks.moments import References
 from plmia.evaluation.diagnostics.gaussianity import Gaussianity, gaussianity
 from plmia.evaluation.metrics import FloatArray
-from plmia.reporting.plots import Figure, Spec, bars, line, linear_axis, note
+from plmia.reporting.plots.figure import Figure, Spec, annotation, bars, line, linear_axis
 
 from .charts import density
 from .measure import CONFORMAL, attacks_called, measure
@@ -76,7 +76,7 @@ def _drawn(references: References, chosen: dict[float, int], tested: Gaussianity
         layout[f"xaxis{ref}"] = x | {"domain": [left, left + width]}
         layout[f"yaxis{ref}"] = linear_axis("", 0.0, 1.15 * top, about=4).to_json(f"x{ref}")
         layout["annotations"].append(
-            note(f"W {tested.w_in[point]:.3f} IN, {tested.w_out[point]:.3f} OUT", 0.02, 1.0, ref=ref)
+            annotation(f"W {tested.w_in[point]:.3f} IN, {tested.w_out[point]:.3f} OUT", 0.02, 1.0, ref=ref)
         )
     alt = "Histograms of the IN and OUT references' signals at three points, with fitted Gaussian densities."
     return Figure("figure-s1", paper_item("figure-s1")["title"], alt, alt, data, layout, 340)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from plmia.errors import OutputError
-from plmia.reporting.plots import Figure
-from plmia.reporting.static import svg
+from plmia.reporting.plots.figure import Figure
+from plmia.reporting.plots.svg import svg
 
 from .setting import NOT_RUN, Source
 

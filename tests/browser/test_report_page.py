@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plmia.reporting.summary import status
+from plmia.reporting.page_text import status
 
 AXE = Path(__file__).parent / "assets" / "axe.min.js"
 SCREENS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]

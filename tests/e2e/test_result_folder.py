@@ -366,7 +366,7 @@ def test_signals_that_were_not_scored_are_refused(
     with np.load(file) as archive:
         arrays = {name: archive[name] for name in archive.files}
     np.savez(tmp_path / "other.npz", **(arrays | {"signals": arrays["signals"] + np.float32(0.5)}))
-    assert "not of these signals" in refused(command, "report", scored, "--signals", tmp_path / "other.npz")
+    assert "digest" in refused(command, "report", scored, "--signals", tmp_path / "other.npz")
 
 
 def audited(command: Run, tmp_path: Path, seed: int = 0) -> Path:
@@ -389,14 +389,14 @@ def test_a_store_that_is_not_of_the_results_is_left_out_with_the_reason(
     assert (run / "figures" / "record-1.svg").exists()
     assert command("report", run, "--quiet").exit_code == 0
     assert (run / "figures" / "accuracies.svg").exists()
-    assert "are not those of these results" not in own
+    assert "do not belong to these results" not in own
     # Signals of something else, with more models and points than the store has.
     file = signals_file(models=24, points=400)
     options = ("--target", 20, "--attack", "rmia", "--quiet")
     assert command("score", file, "-o", run, *options).exit_code == 0
     assert command("report", run, "--quiet").exit_code == 0
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert "are not those of these results" in page
+    assert "do not belong to these results" in page
     assert not (run / "figures" / "record-1.svg").exists()
     assert not (run / "figures" / "accuracies.svg").exists(), "they are of other models"
     assert command("report", run, "--signals", file, "--quiet").exit_code == 0
@@ -405,8 +405,8 @@ def test_a_store_that_is_not_of_the_results_is_left_out_with_the_reason(
     shutil.rmtree(other / "signals")
     shutil.copytree(run / "signals", other / "signals")
     assert command("report", other, "--quiet").exit_code == 0
-    assert "are not those of these results" in (other / "report.html").read_text(encoding="utf-8")
-    assert "not of these signals" in refused(command, "report", other, "--signals", run / "signals")
+    assert "do not belong to these results" in (other / "report.html").read_text(encoding="utf-8")
+    assert "digest" in refused(command, "report", other, "--signals", run / "signals")
     # A store scored into the folder of its audit.
     assert command("score", run / "signals", "-o", run, "--attack", "rmia", "--quiet").exit_code == 0
     assert command("report", run, "--quiet").exit_code == 0

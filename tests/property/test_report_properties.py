@@ -19,9 +19,8 @@ from plmia.data.designs import MembershipDesign
 from plmia.errors import PlmiaError
 from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, write_report
-from plmia.reporting.plots import CLOSEST, Figure, apart, bars, distinct, line, linear_axis
-from plmia.reporting.scene import Area, Stroke, lay_out
-from plmia.reporting.static import png, svg
+from plmia.reporting.plots.figure import CLOSEST, Figure, apart, bars, distinct, line, linear_axis
+from plmia.reporting.plots.svg import Area, Stroke, lay_out, svg
 from plmia.results.folder import run_attacks
 from plmia.signals.signals import Signals
 
@@ -159,9 +158,7 @@ def reported(kind: str, seed: int, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "too large to be squared"])
-def test_a_report_is_written_or_the_run_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Pictures take most of the time; they are drawn below, from the same scenes.
-    monkeypatch.setattr("plmia.reporting.page.png", lambda _: None)
+def test_a_report_is_written_or_the_run_is_refused(kind: str, tmp_path: Path) -> None:
     assert sum(reported(kind, seed, tmp_path / str(seed)) for seed in range(10)) >= 3
 
 
@@ -171,15 +168,7 @@ def test_signals_whose_squares_overflow_raise_no_other_error(tmp_path: Path) -> 
         reported("too large to be squared", seed, tmp_path / str(seed))
 
 
-@pytest.mark.parametrize("kind", ["ordinary", "unsure up to rounding", "large and close", "denormal"])
-def test_pictures_are_drawn_too(kind: str, tmp_path: Path) -> None:
-    pytest.importorskip("PIL.Image", reason="Pillow is an extra")
-    assert any(reported(kind, seed, tmp_path / str(seed)) for seed in (1, 0))
-    assert list(tmp_path.rglob("figures/*.png"))
-
-
 def test_the_emptiest_figure_is_drawn() -> None:
     axis = linear_axis("x", 0, 0).to_json()
     figure = Figure("name", "title", "caption", "alt", [], {"xaxis": axis, "yaxis": axis}, 300)
     ElementTree.fromstring(svg(figure))
-    png(figure)

@@ -47,8 +47,7 @@ from plmia.training.train import (
 from plmia.training.views import View, check_views
 
 if TYPE_CHECKING:
-    from plmia.reporting import Extras
-    from plmia.reporting.plots import Figure
+    from plmia.reporting import Extras, Figure
 
 
 # From this share of copies on, they weaken what an audit can exclude.

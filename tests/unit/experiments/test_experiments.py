@@ -20,7 +20,7 @@ from plmia.attacks.calibration import BinaryVote
 from plmia.attacks.theory import Hypothesis, blr_law, gaussian_tpr, glr_law
 from plmia.cli.commands.reproduce import PACKAGE, load_experiments
 from plmia.errors import DataError, RecipeError, ReferencesError, SignalsError, StoreError
-from plmia.reporting.static import svg
+from plmia.reporting.plots.svg import svg
 from plmia.signals.store import SignalStore
 
 load_experiments()

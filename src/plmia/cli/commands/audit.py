@@ -29,8 +29,7 @@ from plmia.data.dataset import LabelledData, load_npy, read_data
 from plmia.data.designs import DesignKind, MembershipDesign
 from plmia.errors import DataError, Note, TrainingError, some
 from plmia.evaluation.targets import Setup
-from plmia.reporting.content import Extras
-from plmia.reporting.extras import read_extras
+from plmia.reporting import Extras, read_extras
 from plmia.training.engines import Engine, Ray
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.recipes.recipe import Trained, views_for

@@ -44,8 +44,8 @@ def report(
 ) -> None:
     """Write DIR/report.html from the results in DIR.
 
-    One file that opens without a network: the verdict, figures, and the most exposed records. The figures are written
-    to DIR/figures as SVG and JSON, and as PNG where Pillow is installed (pip install 'plmia[images]').
+    One file that opens without a network: the verdict, figures, and the most exposed records. The figures are also
+    written to DIR/figures as SVG and JSON.
 
     \b
     Examples:

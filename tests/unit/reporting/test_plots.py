@@ -1,4 +1,4 @@
-"""Figures without a browser: places on the paper, dashes, SVG, PNG, thumbnails, and colours that can be told apart."""
+"""Figures without a browser: places in the picture, SVG, thumbnails, and colours that readers can distinguish."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import io
 import json
 import math
 import xml.etree.ElementTree as ElementTree
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
 from plmia.data.dataset import LabelledData
-from plmia.reporting.content import Extras
-from plmia.reporting.plots import (
+from plmia.reporting import Extras
+from plmia.reporting.plots.colours import DARK, LIGHT, SERIES, Theme, apply_colours, in_theme, rgb, series
+from plmia.reporting.plots.figure import (
     Axis,
     Figure,
     Spec,
@@ -28,13 +28,11 @@ from plmia.reporting.plots import (
     log_percent_axis,
     points,
     round_ticks,
-    rule,
     shortened,
+    straight_line,
 )
-from plmia.reporting.previews import FEATURES, png_of, previews
-from plmia.reporting.scene import Area, Stroke, Text, lay_out
-from plmia.reporting.static import dashed, png, svg
-from plmia.reporting.theme import DARK, LIGHT, SERIES, Theme, in_theme, painted, rgb, series
+from plmia.reporting.plots.svg import Area, Stroke, Text, lay_out, svg
+from plmia.reporting.record_previews import MAX_FEATURES, encode_png, previews
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -92,43 +90,15 @@ def test_every_kind_of_mark_is_valid_svg_and_says_what_it_shows() -> None:
         points("points", [1, 2], [0.5, 0.25], "@green", "x", hollow=True),
         line("line", [0, 10], [0.1, 0.9], "@ink", dash="dashdot"),
     ]
-    drawn = svg(figure(data, shapes=[rule("x", 3), rule("y", 0.1)]))
+    drawn = svg(figure(data, shapes=[straight_line("x", 3), straight_line("y", 0.1)]))
     root = ElementTree.fromstring(drawn)
     assert root.get("aria-label") == "What it <shows>."
     assert root.findtext(f"{SVG}title") == "A title"
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"across", "up", "bars <&>", "100\u00a0%"} <= set(texts)
+    assert {"across", "up", "bars <&>", "100 %"} <= set(texts)
     assert "@" not in drawn.replace("@media", "")
     ids = [clip.get("id") for clip in root.iter(f"{SVG}clipPath")]
     assert len(set(ids)) == len(ids)
-
-
-def test_a_png_has_the_colours_of_the_figure() -> None:
-    image_module = pytest.importorskip("PIL.Image", reason="Pillow is an extra")
-    picture = png(figure([bars("a", [5], [1], 4, "@vermilion"), line("b", [0, 10], [0.5, 0.5], "@blue", width=6)]))
-    assert picture is not None
-    image = image_module.open(io.BytesIO(picture)).convert("RGB")
-    assert image.width == 2 * lay_out(figure([])).width
-    colours = {colour for _, colour in image.getcolors(1 << 20)}
-    assert {rgb(LIGHT["paper"]), rgb(LIGHT["blue"])} <= colours
-
-
-@pytest.mark.parametrize("pattern", [(3, 2), (1, 1, 4, 2), (100, 1)])
-def test_dashes_cover_what_the_pattern_says(pattern: tuple[int, ...]) -> None:
-    corners = [(0.0, 0.0), (7.0, 0.0), (7.0, 5.0), (7.5, 5.0), (20.0, 5.0)]
-    drawn = sum(math.dist(a, b) for piece in dashed(corners, pattern) for a, b in pairwise(piece))
-    total = sum(math.dist(a, b) for a, b in pairwise(corners))
-    # A naive twin: walk along the line in small steps.
-    on, step = 0.0, 1e-3
-    for k in range(round(total / step)):
-        place = ((k + 0.5) * step) % sum(pattern)
-        edges = np.cumsum(pattern)
-        on += step * (int(np.searchsorted(edges, place, side="right")) % 2 == 0)
-    assert drawn == pytest.approx(on, abs=0.01)
-
-
-def test_without_a_pattern_a_line_is_whole() -> None:
-    assert list(dashed([(0, 0), (1, 1)], ())) == [[(0, 0), (1, 1)]]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +113,7 @@ def test_ticks_are_round_and_inside(low: float, high: float, expected: list[floa
 
 def test_labels_of_axes() -> None:
     axis = log_percent_axis("x", 1e-4)
-    assert axis.labels == ["0.01\u00a0%", "0.1\u00a0%", "1\u00a0%", "10\u00a0%", "100\u00a0%"]
+    assert axis.labels == ["0.01 %", "0.1 %", "1 %", "10 %", "100 %"]
     assert linear_axis("x", -1, 1, about=4).labels == ["−1.0", "−0.5", "0.0", "0.5", "1.0"]
     assert Axis("<t>", 0, 1, [0], ["a\n<b>"]).to_json()["ticktext"] == ["a<br>&lt;b&gt;"]
 
@@ -189,7 +159,6 @@ def test_traces_without_a_finite_value_are_drawn_as_nothing() -> None:
     within = [mark for mark in lay_out(figure(data)).marks if not isinstance(mark, Text) and mark.box]
     assert not within
     assert ElementTree.fromstring(svg(figure(data))) is not None
-    png(figure(data))
 
 
 def test_texts_that_cannot_be_encoded_are_drawn_all_the_same() -> None:
@@ -197,7 +166,6 @@ def test_texts_that_cannot_be_encoded_are_drawn_all_the_same() -> None:
     drawn = svg(figure(data))
     texts = {text.text for text in ElementTree.fromstring(drawn.encode()).iter(f"{SVG}text")}
     assert {"a\ufffd\ufffd", "b\nc"} <= texts
-    png(figure(data))
 
 
 def test_texts_are_shortened_and_escaped() -> None:
@@ -229,14 +197,16 @@ def test_series_differ_and_colours_are_put_in() -> None:
     assert len({series(k)[:2] for k in range(45)}) == 45
     assert len({series(k)[0] for k in range(9)}) == 9
     colour = in_theme({"blue": "#0102ff"})
-    assert painted({"a": ["@blue", "@blue/0.5", "x", 1]}, colour) == {"a": ["#0102ff", "rgba(1,2,255,0.5)", "x", 1]}
+    assert apply_colours({"a": ["@blue", "@blue/0.5", "x", 1]}, colour) == {
+        "a": ["#0102ff", "rgba(1,2,255,0.5)", "x", 1]
+    }
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (3, 5, 1), (3, 5, 3), (3, 5, 4)])
 def test_thumbnails_keep_every_pixel(shape: tuple[int, ...]) -> None:
     image_module = pytest.importorskip("PIL.Image", reason="Pillow is an extra")
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    found = np.asarray(image_module.open(io.BytesIO(png_of(pixels))))
+    found = np.asarray(image_module.open(io.BytesIO(encode_png(pixels))))
     expected = pixels if pixels.ndim == 2 else pixels[:, :, 0] if shape[2] == 1 else pixels[:, :, :3]
     assert np.array_equal(found, expected)
 
@@ -258,12 +228,12 @@ def test_previews_of_images_texts_and_tables(monkeypatch: pytest.MonkeyPatch) ->
     named = Extras(LabelledData(X, y), feature_names=[f"f{k}" for k in range(12)])
     text = previews(named, [5])[0]["text"]
     assert text.startswith("f3 = 40 (+")
-    assert text.count(" sd)") == FEATURES
+    assert text.count(" sd)") == MAX_FEATURES
     assert "f4 " not in text
     assert previews(Extras(), [0, 1]) == []
 
     room = sum(len(json.dumps(part["image"])) for part in shown[:7])
-    monkeypatch.setattr("plmia.reporting.previews.MOST_CHARACTERS", room)
+    monkeypatch.setattr("plmia.reporting.record_previews.MAX_CHARACTERS", room)
     assert previews(images, list(range(80))) == shown[:7]
     assert previews(Extras(texts=["ä" * 100] * 80), range(80)) == [{"text": "ä" * 100}] * (room // 602)
 

@@ -1,6 +1,7 @@
-"""Colours of the report for light and dark screens, safe for the colour-blind (after Okabe and Ito, 2008; Tol, 2021).
+"""Colours of the report for light and dark screens, safe for colour-blind readers (Okabe and Ito, 2008; Tol, 2021).
 
-Figures name colours (``@blue``, ``@blue/0.2`` for a fifth of its strength); whoever draws one puts in the theme's.
+Figures name colours: ``@blue``, or ``@blue/0.2`` for an opacity of 0.2. The values of a theme replace the names when a
+figure is drawn.
 """
 
 from __future__ import annotations
@@ -51,19 +52,19 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "x")
 
 
 def series(number: int) -> tuple[str, str, str]:
-    """Colour, dash and marker of a series: no two of the first forty-five share both colour and dash."""
+    """Colour, dash and marker of a series; the first 45 series differ in colour or dash."""
     return SERIES[number % len(SERIES)], DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)]
 
 
 def in_theme(theme: Theme) -> Callable[[str], str]:
-    """Return a function from a colour's name to the colour, as CSS writes it; other text stays as it is."""
+    """Return a function from the name of a colour to CSS; it returns other text unchanged."""
 
     def colour(text: str) -> str:
         if not text.startswith("@"):
             return text
-        name, _, strength = text[1:].partition("/")
+        name, _, opacity = text[1:].partition("/")
         red, green, blue = rgb(theme[name])
-        return f"rgba({red},{green},{blue},{strength})" if strength else theme[name]
+        return f"rgba({red},{green},{blue},{opacity})" if opacity else theme[name]
 
     return colour
 
@@ -73,10 +74,10 @@ def rgb(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
-def painted(value: Any, colour: Callable[[str], str]) -> Any:
-    """Return the same JSON with every named colour put in."""
+def apply_colours(value: Any, colour: Callable[[str], str]) -> Any:
+    """Return the same JSON with CSS in the place of named colours."""
     if isinstance(value, dict):
-        return {key: painted(part, colour) for key, part in value.items()}
+        return {key: apply_colours(part, colour) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [painted(part, colour) for part in value]
+        return [apply_colours(part, colour) for part in value]
     return colour(value) if isinstance(value, str) else value

@@ -6,7 +6,7 @@ python -m experiments.write_docs
 from __future__ import annotations
 
 import json
-import shutil
+import re
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from .setting import HERE, NOT_RUN, SIGNALS
 from .whole import WHOLE
 
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
+FIGURES = DOCS / "reproduction"
 # Longer tables stay in their file; their figure is shown.
 MOST_ROWS = 60
 HEAD = """# The paper, run again
@@ -89,13 +90,12 @@ WHY = """## Where we disagree, and the experiment that says why
 
 
 def main() -> None:
-    """Write the page and copy the figures beside it."""
-    figures = DOCS / "reproduction"
-    figures.mkdir(exist_ok=True)
-    for old in figures.glob("*.svg"):
-        old.unlink()
+    """Write the page; move new figures beside it, so that each is stored once."""
+    FIGURES.mkdir(exist_ok=True)
     for path in (*RESULTS.glob("*.svg"), *_further("svg")):
-        shutil.copyfile(path, figures / _figure(path))
+        path.replace(FIGURES / _figure(path))
+    for path in (*RESULTS.glob("*.md"), *_further("md")):
+        path.unlink()  # the page has it
     (DOCS / "reproduction.md").write_text(page(), encoding="utf-8")
 
 
@@ -159,26 +159,17 @@ def _figure(path: Path) -> str:
 
 def _section(contents: dict[str, Any], folder: Path) -> str:
     item = contents["item"]
-    names = [
-        f"reproduction/{_figure(path)}" for path in sorted(folder.glob(f"{item}*.svg"), key=_place) if _of(item, path)
-    ]
+    stem = Path(_figure(folder / item)).name
+    drawn = [path.name for path in FIGURES.glob("*.svg") if re.fullmatch(rf"{stem}(-\d+)?", path.stem)]
+    names = [f"reproduction/{name}" for name in sorted(drawn, key=lambda name: (len(name), name))]
     page = markdown(contents, names, level=2 if folder == RESULTS else 3)
     head, _, rest = page.partition("\n")
     if len(contents["rows"]) > MOST_ROWS:
-        file = f"experiments/{(folder / item).relative_to(HERE)}.md"
+        file = f"experiments/{(folder / item).relative_to(HERE)}.json"
         rest = rest.replace(table(contents), f"All {len(contents['rows'])} rows: `{file}`.")
     if folder != RESULTS:
         return f"{head}\n{rest}\n`{contents['command']}`"
     return f'<a id="{item}"></a>\n\n{head}\n{rest}\n`{contents["command"]}`'
-
-
-def _place(path: Path) -> tuple[int, str]:
-    """The first figure of an item has no number."""
-    return len(path.stem), path.stem
-
-
-def _of(item: str, path: Path) -> bool:
-    return path.stem == item or path.stem.rpartition("-")[0] == item
 
 
 if __name__ == "__main__":

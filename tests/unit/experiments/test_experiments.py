@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -11,7 +10,6 @@ from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -19,8 +17,7 @@ import pytest
 from plmia.attacks.calibration import BinaryVote
 from plmia.attacks.theory import Hypothesis, blr_law, gaussian_tpr, glr_law
 from plmia.cli.commands.reproduce import PACKAGE, load_experiments
-from plmia.errors import DataError, RecipeError, ReferencesError, SignalsError, StoreError
-from plmia.reporting.plots.svg import svg
+from plmia.errors import ReferencesError, SignalsError, StoreError
 from plmia.signals.store import SignalStore
 
 load_experiments()
@@ -195,31 +192,6 @@ def _jpegs(path: Path, files: int = 16) -> list[Any]:
     return [np.asarray(pillow.open(BytesIO(file))) for file in joined]
 
 
-def test_images_kept_as_jpeg_are_decoded_and_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, path = part("whole"), tmp_path / "cifar10_jpg_train.npz"
-    images = _jpegs(path, 80)
-    data = whole.read_whole(path)
-    assert (data.name, data.X.dtype, data.n_classes) == ("cifar10", np.uint8, 2)
-    assert np.array_equal(data.X, np.stack(images))
-    tree = "sklearn:DecisionTreeClassifier?max_depth=3"
-    monkeypatch.setattr(whole, "WHOLE", {"a": whole.Whole("CIFAR-10", whole.CIFAR, tree, 4, 1)})
-    assert whole.main(tmp_path, tmp_path / "full", []) == 0
-    source = setting.Setting(signals=tmp_path / "full", targets=1).source("a")
-    assert (source.data, source.signals.n_models, source.signals.n_points) == ("CIFAR-10", 5, 80)
-
-
-def test_images_that_cannot_be_decoded_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, path = part("whole").read_whole, tmp_path / "cifar10_jpg_train.npz"
-    _jpegs(path)
-    arrays = dict(np.load(path))
-    np.savez(tmp_path / "torn_jpg.npz", **arrays | {"off": np.where(np.arange(17) == 3, 0, arrays["off"])})
-    with pytest.raises(DataError, match=r"torn_jpg.npz is damaged: image 2 cannot be read"):
-        read(tmp_path / "torn_jpg.npz")
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(DataError, match=r"images, which Pillow reads: pip install 'plmia\[images\]'"):
-        read(path)
-
-
 def test_whole_signals_without_data_are_skipped_and_the_others_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,54 +205,6 @@ def test_whole_signals_without_data_are_skipped_and_the_others_trained(
     assert sorted(path.name for path in (tmp_path / "full").iterdir()) == ["b", "b.json"]
 
 
-def test_whole_signals_that_need_no_gpu_come_first() -> None:
-    networks = [whole.recipe.startswith("wide-resnet") for whole in part("whole").WHOLE.values()]
-    assert networks == sorted(networks)
-
-
-def test_bad_input_ends_a_script_with_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "location30.npz").write_bytes(b"nothing of the kind")
-    with pytest.raises(SystemExit) as stopped:
-        part("script").end(part("whole").main, tmp_path, tmp_path / "full", ["location_mlp"])
-    lines = capsys.readouterr().err.splitlines()
-    assert stopped.value.code == 2
-    assert len(lines) == 2, "what is trained, and what is wrong"
-    assert "location30.npz is not an npz file" in lines[1]
-    with pytest.raises(SystemExit) as stopped:
-        part("script").end(lambda: 1)
-    assert stopped.value.code == 1
-
-
-def test_a_pilot_takes_the_first_recipe_that_is_accurate_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pilot, rng, y = part("pilot"), np.random.default_rng(0), np.arange(160) % 3
-    np.savez(tmp_path / "location30.npz", X=rng.normal(y[:, None], 1.0, (160, 4)).astype(np.float32), y=y)
-    assert pilot.recipes("adult_mlp") == [
-        "mlp",
-        "mlp?epochs=100&schedule=cosine",
-        "mlp?epochs=200&schedule=cosine",
-        "mlp?epochs=400&schedule=cosine",
-    ]
-    assert pilot.recipes("location_mlp")[:2] == [
-        "mlp?standardise=false",
-        "mlp?epochs=100&schedule=cosine&standardise=false",
-    ]
-    trees = [f"sklearn:DecisionTreeClassifier?max_depth={depth}" for depth in (1, 30, 31)]
-    monkeypatch.setattr(pilot, "recipes", lambda _name: trees)
-    assert pilot.main(tmp_path, "location_mlp", tmp_path / "runs") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3, "the third is not tried"
-    assert lines[1].startswith(f"{trees[1]}: 100.00 % of members right, ")
-    assert lines[2] == f"location_mlp is trained by {trees[1]}"
-    monkeypatch.setattr(pilot, "recipes", lambda _name: trees[:1])
-    assert pilot.main(tmp_path, "location_mlp", tmp_path / "runs") == 1
-    with pytest.raises(RecipeError, match="there are no perceptrons called location_gbdt_3: there are location_mlp"):
-        pilot.main(tmp_path, "location_gbdt_3")
-    with pytest.raises(DataError, match=r"there is no adult.npz in "):
-        pilot.main(tmp_path, "adult_mlp")
-
-
 def test_references_are_limited_and_even(signals_file: Write) -> None:
     path = signals_file(models=16)
     with pytest.raises(ReferencesError, match="7 references are no whole complementary pairs: ask for 8"):
@@ -288,11 +212,6 @@ def test_references_are_limited_and_even(signals_file: Write) -> None:
     assert setting.Setting(signals=path, references=6).source("any").references == 6
     assert setting.Setting(signals=path, references=98).source("any").references == 14
     assert setting.Setting(signals=path).source("any").budgets((4, 8, 64)) == [4, 8, 14]
-
-
-def test_signals_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SignalsError, match="there are no signals 'any'"):
-        setting.Setting(signals=tmp_path).source("any")
 
 
 def test_a_path_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -332,20 +251,6 @@ def test_a_store_with_unfinished_models_is_no_source_unless_they_do_not_count(
     source = setting.Setting(signals=tmp_path / "full").source("a")
     assert source.signals.models == tuple(range(16)), "numbered anew, as in a file that was cut"
     np.testing.assert_array_equal(source.signals.design.matrix, signals.design.matrix[1:])
-
-
-def test_sources_are_those_that_the_folder_has(signals_file: Write, tmp_path: Path) -> None:
-    path = signals_file(models=16)
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for name in ("a", "c"):
-        (folder / f"{name}.npz").write_bytes(path.read_bytes())
-        (folder / f"{name}.json").write_text(json.dumps({"data": name}), encoding="utf-8")
-    asked = setting.Setting(signals=folder)
-    assert [source.data for source in asked.sources("a", "b", "c")] == ["a", "c"]
-    assert len(setting.Setting(signals=path).sources("a", "b", "c")) == 1, "a file is one source, whatever its name"
-    with pytest.raises(SignalsError, match="there are no signals 'b'"):
-        asked.sources("b", "d")
 
 
 def test_two_trainings_are_compared_on_targets_with_the_same_members(
@@ -687,37 +592,6 @@ def test_a_comparison_of_nothing_fails(retrained: bool, tmp_path: Path) -> None:
             with pytest.raises(SystemExit, match="nothing was compared: ") as stopped:
                 main(*folders, retrained)
             assert isinstance(stopped.value.code, str), "which is printed, and the status is 1"
-
-
-def test_what_was_not_trained_anew_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main, fewer = part("compare").main, _committed()
-    fewer["rows"][0]["ours"] = None
-    new = _results(tmp_path / "new", a=_committed(), b=fewer)
-    old = _results(tmp_path / "old", a=_committed(), b=_committed(), c=_committed())
-    assert main(new, old, True) == 0
-    assert capsys.readouterr().out == "not compared: b (1 row from a on), c\n0 of 2 results differ\n"
-    assert main(new, old) == 2
-    assert "c: not there\n2 of 3 results differ\n" in capsys.readouterr().out
-
-
-def test_labels_of_an_axis_do_not_touch() -> None:
-    axis = part("charts").steps_axis("references", [4, 8, 16, 32, 64, 68])
-    assert axis.ticks == [4, 8, 16, 32, 64, 68]
-    assert axis.labels == ["4", "8", "16", "32", "", "68"]
-    even = part("charts").steps_axis("references", [4, 8, 16, 32, 64, 128, 254])
-    assert "" not in even.labels
-
-
-def test_dots_show_ours_beside_the_paper() -> None:
-    ours = {
-        ("Purchase-100", "rmia"): {"AUC": outcome.Value(80.0)},
-        ("Location-30", "rmia"): {"AUC": outcome.Value(70.0)},
-    }
-    drawn = part("charts").dots("table-s5", ours, ("AUC", "TPR@0%"))
-    by_name = {(trace["name"], trace["xaxis"]): trace["x"] for trace in drawn.data}
-    assert by_name["ours", "x"] == [80.0, 70.0]
-    assert by_name["paper", "x"] == [83.71, None]
-    assert ElementTree.fromstring(svg(drawn)).tag.endswith("svg")
 
 
 @pytest.mark.parametrize("seed", range(6))

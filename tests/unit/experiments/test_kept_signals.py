@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from importlib import import_module
-from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,14 +53,6 @@ def test_a_model_comes_back_rounded_with_its_membership(tmp_path: Path, signals:
     assert np.array_equal(back, np.rint(values.astype(np.float64) / kept.STEP) * kept.STEP)
     assert np.array_equal(same, members)
     assert kept.write_model(tmp_path / "again.npz", back, same) == sha256, "what was rounded stays as it is"
-
-
-def test_signals_that_are_alike_over_views_take_few_bytes(tmp_path: Path, rng: np.random.Generator) -> None:
-    # Entropy: log2(5 / STEP) + 2.05 = 7.4 bits for the first view and for views that are not predicted, about 4.2 for
-    # those that are; 4.4 on average.
-    values = rng.normal(3.0, 5.0, (4000, 1)) + rng.normal(0.0, 0.5, (4000, 18))
-    kept.write_model(tmp_path / "a.npz", values.astype(np.float32), np.ones(4000, np.bool_))
-    assert (tmp_path / "a.npz").stat().st_size < 5 / 8 * values.size
 
 
 def _changed(path: Path, **arrays: Any) -> str:
@@ -167,50 +157,6 @@ def test_kept_models_of_the_repository_tell_members_apart() -> None:
     assert members.sum() == 25_000
     assert values[members].mean() > values[~members].mean() + 3
     assert json.loads((folder / "pilot.json").read_text(encoding="utf-8"))["taken"] == entry.recipe
-
-
-def test_two_files_of_webp_images_are_one_data_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rng: np.random.Generator
-) -> None:
-    pillow = pytest.importorskip("PIL.Image")
-    pixels = rng.integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
-    names = ("cifar100_webp_train_0.npz", "cifar100_webp_train_1.npz")
-    monkeypatch.setattr(whole, "WHOLE", {"a": whole.Whole("CIFAR-100", (names, "other.npz"), TREE, 4)})
-    for name, half in zip(names, (pixels[:12], pixels[12:]), strict=True):
-        assert whole.main(tmp_path, tmp_path / "full", []) == 1, "half of the images is not enough"
-        files = [BytesIO() for _ in half]
-        for image, file in zip(half, files, strict=True):
-            pillow.fromarray(image).save(file, "WEBP", lossless=True)
-        joined = [file.getvalue() for file in files]
-        offsets = np.cumsum([0, *map(len, joined)])
-        y = np.arange(12, dtype=np.uint8) % 2
-        np.savez(tmp_path / name, buf=np.frombuffer(b"".join(joined), np.uint8), off=offsets, y=y)
-    assert f"there is no {names[0]} with {names[1]} or other.npz in" in " ".join(capsys.readouterr().err.split())
-    data = whole.read_whole(*whole.WHOLE["a"].files_in(tmp_path))
-    assert np.array_equal(data.X, pixels)
-    assert (data.name, data.y.tolist()) == ("cifar100", [0, 1] * 12)
-
-
-def test_the_pilot_of_networks_takes_the_longer_training_if_it_gains(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pilot = part("pilot_networks")
-    monkeypatch.setattr(pilot, "NAME", "small")
-    monkeypatch.setattr(pilot, "SHORT", "sklearn:DecisionTreeClassifier?max_depth=1")
-    monkeypatch.setattr(pilot, "LONG", TREE)
-    monkeypatch.setattr(pilot, "COMPARED", ())
-    (tmp_path / "small").mkdir()
-    found: Callable[..., dict[str, float]] = pilot.accuracies
-    for gain, taken in ((1.5, TREE), (0.5, pilot.SHORT)):
-
-        def shifted(data: Any, text: str, *more: Any, gain: float = gain) -> dict[str, float]:
-            return found(data, text, *more) | {"held_out": 60.0 + gain * (text == TREE)}
-
-        monkeypatch.setattr(pilot, "accuracies", shifted)
-        pilot.main(tmp_path, tmp_path / "stacks", tmp_path)
-        assert capsys.readouterr().out.splitlines()[-1] == f"small is trained by {taken}"
-        assert json.loads((tmp_path / "small" / "pilot.json").read_text())["taken"] == taken
-    assert images.exists()
 
 
 def test_stacks_go_on_after_the_first_one_was_interrupted(images: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from plmia.attacks.gaussian import side_moments
 from plmia.attacks.moments import IntArray
 from plmia.attacks.scoring import score_all
 from plmia.attacks.theory import Hypothesis, cauchy_threshold, glr
-from plmia.evaluation.metrics import FloatArray
+from plmia.data.arrays import FloatArray
 from plmia.evaluation.targets import AttackResult
 from plmia.reporting.plots.figure import Figure, log_percent_axis
 

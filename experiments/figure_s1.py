@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from plmia.attacks.moments import References
+from plmia.data.arrays import FloatArray
 from plmia.evaluation.diagnostics.gaussianity import Gaussianity, gaussianity
-from plmia.evaluation.metrics import FloatArray
 from plmia.reporting.plots.figure import Figure, Spec, annotation, bars, line, linear_axis
 
 from .charts import density

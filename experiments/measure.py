@@ -11,7 +11,8 @@ import numpy as np
 from plmia.attacks.attack import ATTACKS, Attack
 from plmia.attacks.moments import IntArray
 from plmia.attacks.view import Mode
-from plmia.evaluation.metrics import BoolArray, FloatArray, evaluate, roc_curve
+from plmia.data.arrays import BoolArray, FloatArray
+from plmia.evaluation.metrics import evaluate, roc_curve
 from plmia.evaluation.targets import AttackResult, attack_targets
 from plmia.results.comparison import Difference, compare_over_targets
 from plmia.signals.signals import Signals

@@ -70,10 +70,16 @@ def test_an_interval_that_takes_the_cut_for_granted_would_be_caught() -> None:
 # --- the whole curve
 
 
+def holds(roc: Roc, truth: npt.NDArray[np.float64]) -> bool:
+    """Whether the band of a curve holds the truth at all of `RATES`."""
+    low, high = roc_band(roc).at(RATES)
+    return bool(np.all((low <= truth) & (truth <= high)))
+
+
 @pytest.mark.parametrize(("n", "eta", "rho"), [(500, 1.0, 1.0), (3_000, 2.0, 0.8), (3_000, 1.5, 1.3)])
 def test_the_band_covers_the_whole_curve(n: int, eta: float, rho: float) -> None:
     truth = glr_tpr(RATES, eta, rho)
-    covered = [roc_band(roc).contains(RATES, truth) for roc in audits(gaussian(n, n, eta, rho))]
+    covered = [holds(roc, truth) for roc in audits(gaussian(n, n, eta, rho))]
     assert np.mean(covered) >= LEAST
 
 
@@ -85,7 +91,7 @@ def test_the_band_covers_the_diagonal_when_nothing_leaks(n_in: int, n_out: int, 
     def draw(rng: np.random.Generator) -> Roc:
         return roc_curve(rng.integers(levels, size=members.size) if levels else rng.random(members.size), members)
 
-    covered = [roc_band(roc).contains(RATES, RATES) for roc in audits(draw)]
+    covered = [holds(roc, RATES) for roc in audits(draw)]
     assert np.mean(covered) >= LEAST
 
 
@@ -118,16 +124,6 @@ def test_students_interval_covers_a_normal_metric(targets: int) -> None:
     rng = np.random.default_rng(1)
     covered = [0.5 in over_targets(rng.normal(0.5, 0.03, targets)) for _ in range(AUDITS)]
     assert LEAST <= np.mean(covered) <= 0.95 + ERROR
-
-
-@pytest.mark.parametrize("targets", [3, 5, 10, 20])
-def test_the_bootstrap_covers_a_skewed_metric_nearly(targets: int) -> None:
-    # Few draws of a long tail miss it; nearly is 90 % less four errors, where Student's has 87 %.
-    rng = np.random.default_rng(2)
-    covered = [
-        0.02 in over_targets(rng.exponential(0.02, targets).clip(max=1), rng, resamples=1_000) for _ in range(AUDITS)
-    ]
-    assert np.mean(covered) >= 0.92 - 4 * math.sqrt(0.92 * 0.08 / AUDITS)
 
 
 # --- comparisons

@@ -1,8 +1,11 @@
-"""How much a model leaks at least, as the epsilon of differential privacy: two bounds, each with what it assumes.
+"""Lower bounds on the epsilon of differential privacy: two bounds, each with its assumptions.
 
-An attack on an (epsilon, delta)-private model satisfies ``TPR <= exp(epsilon) FPR + delta``, and the same holds of the
-true and false negatives. Measured rates show the least epsilon for which this can be true. Both bounds here pay for
-the choice of the cut, so where nothing leaks each is above 0 in at most a share ``1 - confidence`` of audits.
+An attack on an (epsilon, delta)-private model satisfies ``TPR <= exp(epsilon) FPR + delta``, and the same holds for
+true and false negatives. Measured rates give the smallest epsilon that is consistent with this. Both bounds account for
+the choice of the threshold: if nothing leaks, each is above 0 in at most a share ``1 - confidence`` of audits.
+
+Binomial probabilities are our own: a bound needs those of all counts for dozens of epsilons, and with the logarithms of
+the binomial coefficients cached this needs no scipy.stats, whose import takes as long as scoring a small run.
 """
 
 from __future__ import annotations
@@ -17,31 +20,32 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, expit, gammaln, logit, xlog1py, xlogy
 
-from plmia.errors import PlmiaError
+from plmia.data.arrays import FloatArray
+from plmia.errors import PlmiaError, require_rate
 from plmia.evaluation.intervals import rank_grid
-from plmia.evaluation.metrics import FloatArray, Roc, roc_curve
+from plmia.evaluation.metrics import Roc, roc_curve
 
 Calls = Literal["members", "non-members", "both"]
 
-# Cuts that are tried: ranks each a quarter larger than the one before, numbers of guesses each twice as large.
-_CUT_RATIO = 1.25
-_FEWEST_GUESSES = 8
-# Enough for an epsilon to three decimals; what is returned is never above the solution.
+# Ratio of successive ranks at which thresholds are tested, and the smallest number of guesses, which then doubles.
+_RANK_RATIO = 1.25
+_MIN_GUESSES = 8
+# Enough for three decimals of epsilon; the result is never above the solution.
 _BISECTIONS = 12
 
 
 @dataclass(frozen=True)
 class OneRun:
-    """Guesses about one model, and the epsilon that they show.
+    """The bound from guesses about one model.
 
     Attributes
     ----------
     low : float
         Lower bound on epsilon; 0 shows nothing.
     calls : {"members", "non-members", "both"}
-        What was guessed: the top scores to be members, the bottom ones to be non-members, or both.
+        What was guessed: that the top scores are members, the bottom ones non-members, or both.
     guesses, correct : int
-        Number of guesses behind the bound, and how many were right.
+        Number of guesses behind the bound, and how many were correct.
     """
 
     low: float
@@ -61,10 +65,10 @@ class EpsilonBound:
     low : float
         The per-record bound: 0 shows nothing, and it is always finite.
     threshold : float
-        The score behind `low`: called members is what lies above it (for non-members: below it). It is finite, and
-        means something only where `low` is above 0.
+        The score behind `low`: queries above it are called members (for non-members: those below it). It is finite, and
+        has a meaning only if `low` is above 0.
     calls : {"members", "non-members"}
-        Whether it is the members called right (``TPR / FPR``) or the non-members (``TNR / FNR``) that show `low`.
+        Whether `low` comes from members called correctly (``TPR / FPR``) or from non-members (``TNR / FNR``).
     right_low, wrong_high : float
         The bounds on those two rates.
     one_run : OneRun
@@ -107,33 +111,27 @@ def epsilon_bound(
     Returns
     -------
     EpsilonBound
-        Its `low` assumes that queries are drawn and respond independently of each other, although they share one
-        model. Its `one_run` does not; it assumes that a coin of its own decided the membership of each query, with
-        the share of members among the queries as its odds, and that the attack did not know the outcomes (Steinke,
-        Nasr and Jagielski, 2023, who toss fair coins). Where exactly a half was drawn, as in complementary pairs,
-        the coins are not quite independent: the last of all is known from the others. Its delta term grows with the
-        number of queries, so it shows much only where delta is well below one over that number.
+        Its `low` assumes that queries are drawn and respond independently of each other, although they share one model.
+        Its `one_run` assumes instead that an independent coin decided the membership of each query, with the share of
+        members among the queries as its probability, and that the attack did not know the outcomes (Steinke, Nasr and
+        Jagielski, 2023, for fair coins). If exactly a half was drawn, as in complementary pairs, the coins are not
+        quite independent: the last follows from the others. Its delta term grows with the number of queries, so it
+        shows much only if delta is well below one over that number.
     """
     if not 0 <= delta < 1:
-        raise PlmiaError(f"delta is {delta}: it must be at least 0 and below 1, such as 1e-5")
-    if not 0 < confidence < 1:
-        raise PlmiaError(f"confidence is {confidence}: it must lie strictly between 0 and 1")
+        raise PlmiaError(f"delta is {delta}, but must be at least 0 and below 1: give a value such as 1e-5")
+    require_rate("confidence", confidence)
     roc = roc_curve(scores, members)
     truth, values = np.asarray(members), np.asarray(scores, dtype=np.float64)
-    cuts = [_best_cut(values[truth], values[~truth], delta, (1 - confidence) / 2)]
+    direct = _best_cut(values[truth], values[~truth], delta, (1 - confidence) / 2)
     # The mirrored attack: low scores mean non-member.
-    cuts.append(_best_cut(-values[~truth], -values[truth], delta, (1 - confidence) / 2))
-    mirrored = cuts[1].low > cuts[0].low
-    best = cuts[mirrored]
+    mirrored = _best_cut(-values[~truth], -values[truth], delta, (1 - confidence) / 2)
+    best = max(direct, mirrored, key=lambda cut: cut.low)
+    calls: Calls = "members" if best is direct else "non-members"
+    threshold = best.threshold if best is direct else -best.threshold
+    one_run = _one_run(roc, delta, 1 - confidence)
     return EpsilonBound(
-        delta=float(delta),
-        confidence=float(confidence),
-        low=best.low,
-        threshold=-best.threshold if mirrored else best.threshold,
-        calls="non-members" if mirrored else "members",
-        right_low=best.right_low,
-        wrong_high=best.wrong_high,
-        one_run=_one_run(roc, delta, 1 - confidence),
+        float(delta), float(confidence), best.low, threshold, calls, best.right_low, best.wrong_high, one_run
     )
 
 
@@ -146,13 +144,13 @@ class _Cut:
 
 
 def _best_cut(right: FloatArray, wrong: FloatArray, delta: float, error: float) -> _Cut:
-    """Largest log((right_low - delta) / wrong_high) over cuts at fixed ranks of `wrong`, all bounds holding at once.
+    """Largest log((right_low - delta) / wrong_high) over thresholds at fixed ranks of `wrong`; all bounds hold at once.
 
-    The share of `wrong` above its j-th largest is at most a Beta(j, n - j + 1) variable, ties or not. Given these cuts,
-    the number of `right` above each is binomial. The error is shared among all these bounds.
+    The share of `wrong` above its j-th largest is at most a Beta(j, n - j + 1) variable, with or without ties. Given
+    these thresholds, the number of `right` above each is binomial. The error is divided among all these bounds.
     """
     n, m = wrong.size, right.size
-    ranks = rank_grid(n, _CUT_RATIO)
+    ranks = rank_grid(n, _RANK_RATIO)
     ranks = ranks[2 * ranks <= n + 1]
     tail = error / (2 * ranks.size)
     cuts = np.sort(wrong)[::-1][ranks - 1]
@@ -161,22 +159,18 @@ def _best_cut(right: FloatArray, wrong: FloatArray, delta: float, error: float) 
     right_low = np.where(above == 0, 0.0, betaincinv(np.maximum(above, 1), m - above + 1, tail))
     shown = np.maximum(right_low - delta, 0.0) / wrong_high
     best = int(np.argmax(shown))
-    return _Cut(
-        low=math.log(max(float(shown[best]), 1.0)),
-        threshold=float(cuts[best]),
-        right_low=float(right_low[best]),
-        wrong_high=float(wrong_high[best]),
-    )
+    low = math.log(max(float(shown[best]), 1.0))
+    return _Cut(low, float(cuts[best]), float(right_low[best]), float(wrong_high[best]))
 
 
 def _one_run(roc: Roc, delta: float, error: float) -> OneRun:
-    """Best of the guesses with all numbers of guesses and both kinds; each of them pays its share of the error."""
+    """Best bound over all numbers and kinds of guesses, which share the error equally."""
     tried = list(_guesses(roc))
     level = error / len(tried)
     best = OneRun(0.0, "both", 0, 0)
-    # Ties make some of them the same; all have been paid for, since their number must not depend on the scores.
+    # Ties make some of them equal; all share the error, since their number must not depend on the scores.
     for guesses in dict.fromkeys(tried):
-        # Only what shows more than the best so far is worth solving for.
+        # Solve only for guesses that improve the bound.
         if guesses.p_value(best.low, delta) < level:
             best = OneRun(guesses.bound(best.low, delta, level), *guesses.summary())
     return best
@@ -184,7 +178,7 @@ def _one_run(roc: Roc, delta: float, error: float) -> OneRun:
 
 @dataclass(frozen=True)
 class _Guesses:
-    """`tops` queries guessed to be members and `bottoms` to be non-members, `correct` of them rightly.
+    """`tops` queries guessed to be members and `bottoms` non-members, `correct` of them correctly.
 
     `share` of the `queries` are members.
     """
@@ -200,17 +194,17 @@ class _Guesses:
         return calls, self.tops + self.bottoms, self.correct
 
     def p_value(self, epsilon: float, delta: float) -> float:
-        """Probability, at most, of so many correct guesses if the model is (epsilon, delta)-private.
+        """Upper bound on the probability of `correct` or more correct guesses of an (epsilon, delta)-private model.
 
         Given the model and the other coins, the odds of each guess are at most ``exp(epsilon)`` times those of the
-        coin, so the number of correct ones is at most (in law) a sum of two binomial variables W, plus a number of
-        expectation ``2 queries delta`` that is free to arrive where it helps most (Theorem 5.2 of the paper).
+        coin. So the number of correct ones is stochastically at most a sum W of two binomial variables, plus a number
+        of expectation ``2 queries delta`` that may depend on W in the worst way (Theorem 5.2 of Steinke et al.).
         """
         law = self._law(epsilon)
         beyond = float(law[self.correct :].sum())
         if delta == 0:
             return beyond
-        # P(v > W >= v - i) / i for i = 1 .. v, the best place for what delta adds.
+        # P(v > W >= v - i) / i for i = 1 .. v: the worst dependence of what delta adds.
         below = np.cumsum(law[: self.correct][::-1])
         gain = float(np.max(below / np.arange(1, below.size + 1), initial=0.0))
         return min(beyond + 2 * self.queries * delta * gain, 1.0)
@@ -237,11 +231,11 @@ class _Guesses:
 
 
 def _guesses(roc: Roc) -> Iterator[_Guesses]:
-    """Top and bottom scores in numbers that double, apart and together; a tie group is guessed whole or not at all."""
+    """Top scores, bottom scores and both, in numbers that double; a tie group is guessed as a whole or not at all."""
     called, queries = roc.true_positives + roc.false_positives, roc.n_members + roc.n_non_members
     share = roc.n_members / queries
-    sizes = [_FEWEST_GUESSES << i for i in range(queries.bit_length()) if _FEWEST_GUESSES << i <= queries // 2]
-    # All guesses are fixed by the scores alone, never by who is a member.
+    sizes = [_MIN_GUESSES << i for i in range(queries.bit_length()) if _MIN_GUESSES << i <= queries // 2]
+    # The scores alone determine the guesses, never the membership.
     for most in [*sizes, queries // 2]:
         top = int(np.searchsorted(called, most, side="right")) - 1
         bottom = int(np.searchsorted(called, queries - most, side="left"))
@@ -261,6 +255,6 @@ def _binomial(n: int, share: float) -> FloatArray:
 
 @functools.lru_cache(maxsize=32)
 def _log_ways(n: int) -> FloatArray:
-    """Logarithms of the binomial coefficients; many epsilons are tried for the same n."""
+    """Logarithms of the binomial coefficients of n, cached because many epsilons are tested for the same n."""
     logs = gammaln(np.arange(1.0, n + 2))
     return np.asarray(logs[-1] - logs - logs[::-1], dtype=np.float64)

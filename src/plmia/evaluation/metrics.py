@@ -1,7 +1,9 @@
-"""How well scores tell members from non-members: ROC, AUC, TPR at a low FPR, and their intervals.
+"""How well scores separate members from non-members: ROC curve, AUC, TPR at a low FPR, and their intervals.
 
-Larger scores mean member. Every quantity is decided in integer counts, so tied scores, which binary
-votes produce by design, and false-positive rates such as 0.001 are exact rather than nearly right.
+Larger scores mean member. Every quantity is decided in integer counts, so tied scores, which binary votes produce by
+design, and false-positive rates such as 0.001 are exact. That is why the ROC curve is our own: scikit-learn's works
+with rounded rates. The Clopper-Pearson interval is vectorised over counts; `scipy.stats.binomtest` takes one count at a
+time, and importing scipy.stats takes as long as scoring a small run.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainccinv, betaincinv
 
-from plmia.errors import PlmiaError, some
-from plmia.evaluation.tables import OperatingTable
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
+from plmia.errors import PlmiaError, require_rate, some
+from plmia.evaluation.tables import Tabular, html_table
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-
-DEFAULT_FPRS = (0.0, 1e-4, 1e-3, 1e-2)
+FPRS = (0.0, 1e-4, 1e-3, 1e-2)
+"""Nominal false-positive rates at which true-positive rates are reported."""
+COMPARED_FPRS = (1e-2, 1e-3)
+"""Those of them at which differences and trends are tested, if there are enough non-members."""
 
 
 def clopper_pearson(
@@ -35,20 +37,19 @@ def clopper_pearson(
     Parameters
     ----------
     successes, trials : int or array of int
-        Broadcast against each other; no trial at all gives (0, 1).
+        Broadcast against each other; no trials give (0, 1).
     confidence : float
-        Coverage that holds for every proportion; each tail errs with at most (1 - confidence) / 2.
+        Coverage that holds for every proportion; the error of each tail is at most (1 - confidence) / 2.
 
     Returns
     -------
     low, high : float arrays of the broadcast shape (NumPy scalars for scalars)
-        ``low`` is 0 where no trial succeeded, ``high`` is 1 where all did.
+        ``low`` is 0 if no trial succeeded, ``high`` is 1 if all did.
     """
     k, n = np.broadcast_arrays(successes, trials)
     if k.dtype.kind not in "iu" or n.dtype.kind not in "iu":
         raise PlmiaError(f"successes and trials are counts: pass integers, not {k.dtype} and {n.dtype}")
-    if not 0 < confidence < 1:
-        raise PlmiaError(f"confidence is {confidence}: it must lie strictly between 0 and 1")
+    require_rate("confidence", confidence)
     # Signed, so that the comparisons and n - k below cannot wrap around.
     k, n = k.astype(np.int64), n.astype(np.int64)
     bad = (k < 0) | (k > n)
@@ -64,22 +65,21 @@ def clopper_pearson(
 
 @dataclass(frozen=True)
 class Operating:
-    """The most powerful threshold whose false-positive rate stays within a nominal one.
+    """The most powerful threshold whose false-positive rate is at most a nominal one.
 
     Attributes
     ----------
     fpr, fpr_realised : float
         The nominal rate, and the share of non-members called members, which never exceeds it.
     threshold : float
-        The smallest score called a member (``score >= threshold``); +inf when none is.
+        The smallest score called a member (``score >= threshold``); +inf if none is.
     tpr, low, high, confidence : float
-        Share of members called members, and its Clopper-Pearson interval. The cut is just above the
-        first non-member that `fpr` refuses, so it depends on the non-members alone; given them,
-        `n_true` of `n_members` is binomial and the interval exact. It speaks of this cut: how far the
-        cut's own false-positive rate would differ on other non-members is not part of it.
+        Share of members called members, and its Clopper-Pearson interval. The threshold depends on the non-members
+        alone; given them, `n_true` of `n_members` is binomial and the interval exact. It does not include how the
+        false-positive rate of this threshold varies on other non-members; see `plmia.evaluation.intervals`.
     resolved, needed : bool, int
-        `needed` non-members let one of them through at `fpr`: 10,000 at 0.0001, 1 at 0. With fewer the
-        point is not resolved: it is the one at a rate of 0, and no evidence about `fpr`.
+        With `needed` non-members one of them may lie above the threshold at `fpr`: 10,000 at 0.0001, 1 at 0. With fewer
+        the point is not resolved: it equals the point at a rate of 0 and is no evidence about `fpr`.
     """
 
     fpr: float
@@ -95,7 +95,7 @@ class Operating:
     needed: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain Python values; the threshold, which may be infinite, has no place in JSON."""
+        """Return plain Python values, without the threshold, which may be infinite."""
         names = ("tpr", "fpr_realised", "low", "high", "confidence", "n_true", "resolved")
         return {name: getattr(self, name) for name in names} | {"needed_non_members": self.needed}
 
@@ -104,8 +104,8 @@ class Operating:
 class Roc:
     """A ROC curve in counts; `roc_curve` makes one.
 
-    Point i of P calls every query with ``score >= thresholds[i]`` a member. The first calls none
-    (threshold +inf), the last all; each distinct score is one point, so ties cross together.
+    Point i of P calls every query with ``score >= thresholds[i]`` a member. The first calls none (threshold +inf), the
+    last all; each distinct score is one point.
 
     Attributes
     ----------
@@ -135,8 +135,8 @@ class Roc:
     def auc(self) -> float:
         """Probability that a member outscores a non-member, a tie counting one half (Mann-Whitney)."""
         crossing = np.diff(self.false_positives)
-        # Twice the pairs won: a non-member loses to all members above its tie group, and half to its own.
-        # Integers divided once: the result is the float nearest to the exact ratio.
+        # Twice the pairs won: a non-member loses to all members above its tie group, and half to its own. Integers are
+        # divided once, so the result is the float nearest to the exact ratio.
         won_twice = int(np.sum(crossing * (self.true_positives[:-1] + self.true_positives[1:])))
         return won_twice / (2 * self.n_members * self.n_non_members)
 
@@ -150,8 +150,7 @@ class Roc:
     def tpr_at(self, fpr: float, confidence: float = 0.95) -> Operating:
         """Return the true-positive rate at a false-positive rate of at most `fpr`, not interpolated.
 
-        At 0 it is the share of members above the top non-member. The result tells the rate actually
-        realised, an interval of the given `confidence`, and whether the non-members resolve `fpr`.
+        At 0 it is the share of members above the top non-member. `confidence` is that of the interval.
         """
         fpr = _checked_fpr(fpr)
         allowed = largest_count(fpr, self.n_non_members)
@@ -175,14 +174,14 @@ class Roc:
 
 
 def roc_curve(scores: npt.ArrayLike, members: npt.ArrayLike) -> Roc:
-    """Trace the ROC curve of scores in one sort; tied scores cross together.
+    """Compute the ROC curve of scores with one sort; tied scores share a point.
 
     Parameters
     ----------
     scores : array of float, shape [Q]
         Larger means member; all finite.
     members : array of bool, shape [Q]
-        Which queries are members; at least one is and one is not.
+        Which queries are members; at least one member and one non-member.
     """
     values, truth = _checked_queries(scores, members)
     # The order within a tie group is arbitrary and does not matter: only whole groups become points.
@@ -199,7 +198,7 @@ def roc_curve(scores: npt.ArrayLike, members: npt.ArrayLike) -> Roc:
 
 
 @dataclass(frozen=True)
-class TargetMetrics(OperatingTable):
+class TargetMetrics(Tabular):
     """How well an attack did on one target; `operating` is in increasing order of nominal rate."""
 
     target: int
@@ -225,11 +224,22 @@ class TargetMetrics(OperatingTable):
             "tpr": {fpr_key(point.fpr): point.to_json() for point in self.operating}
         }
 
+    def columns(self) -> dict[str, list[Any]]:
+        """One row per nominal false-positive rate; ``tpr`` is empty where there are too few non-members to tell."""
+        points = self.operating
+        columns: dict[str, list[Any]] = {"fpr": list(self.fprs), "fpr_realised": [p.fpr_realised for p in points]}
+        shown = [(p.tpr, p.low, p.high) if p.resolved else (None, None, None) for p in points]
+        return columns | {name: [row[i] for row in shown] for i, name in enumerate(("tpr", "low", "high"))}
+
+    def _repr_html_(self) -> str:
+        counts = f"{self.n_members:,} members and {self.n_non_members:,} non-members"
+        return html_table(f"Target {self.target}: AUC {self.auc:.3f}, {counts}", self.columns())
+
 
 def evaluate(
     scores: npt.ArrayLike,
     members: npt.ArrayLike,
-    fprs: Iterable[float] = DEFAULT_FPRS,
+    fprs: Iterable[float] = FPRS,
     *,
     target: int,
     confidence: float = 0.95,
@@ -241,9 +251,9 @@ def evaluate(
     scores, members : arrays of float and bool, shape [Q]
         As for `roc_curve`.
     fprs : iterable of float
-        Nominal false-positive rates in [0, 1]; repeated ones count once.
+        Nominal false-positive rates in [0, 1]; duplicates are ignored.
     target, confidence : int, float
-        Index of the target model, carried into the result, and coverage of the intervals.
+        Number of the target model, stored in the result, and coverage of the intervals.
     """
     roc = roc_curve(scores, members)
     rates = sorted({_checked_fpr(fpr) for fpr in fprs})
@@ -267,7 +277,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class MeanOperating:
-    """An `Operating` point over targets: mean rates; `resolved` only when it is so for every target."""
+    """Mean of an `Operating` point over targets; `resolved` if it is resolved for every target."""
 
     fpr: float
     tpr: Spread
@@ -307,8 +317,8 @@ class AttackMetrics:
 def summarise(targets: Sequence[TargetMetrics]) -> AttackMetrics:
     """Summarise an attack over targets: at least one, each once, all at the same false-positive rates.
 
-    Standard deviations are those of a sample (ddof = 1) for two targets or more. A single target shows
-    no spread: its standard deviation is given as 0.0, which is not evidence of precision.
+    Standard deviations are sample standard deviations (ddof = 1). For a single target the standard deviation is given
+    as 0.0, which is not evidence of precision.
     """
     if not targets:
         raise PlmiaError("no target was evaluated: a summary needs at least one")
@@ -317,8 +327,8 @@ def summarise(targets: Sequence[TargetMetrics]) -> AttackMetrics:
         if metrics.target in indices[:position]:
             raise PlmiaError(f"target {metrics.target} occurs twice: evaluate each target once")
         if metrics.fprs != first.fprs:
-            which = f"target {metrics.target} has FPRs {metrics.fprs}, target {first.target} {first.fprs}"
-            raise PlmiaError(f"{which}: evaluate all targets at the same")
+            which = f"target {metrics.target} has FPRs {metrics.fprs}, target {first.target} has {first.fprs}"
+            raise PlmiaError(f"{which}: evaluate all targets at the same rates")
     return AttackMetrics(
         auc=_spread([metrics.auc for metrics in targets]),
         balanced_accuracy=_spread([metrics.balanced_accuracy for metrics in targets]),
@@ -329,7 +339,7 @@ def summarise(targets: Sequence[TargetMetrics]) -> AttackMetrics:
 
 def fpr_key(fpr: float) -> str:
     """Write a rate as its key in ``metrics.json``: "0", "0.0001", "0.001", "0.01"."""
-    # The shortest decimal that reads back as the same float: two rates never share a key.
+    # The shortest decimal that reads back as the same float, so two rates never share a key.
     return np.format_float_positional(fpr, trim="-")
 
 
@@ -355,16 +365,17 @@ def _position(fpr: float, fprs: tuple[float, ...]) -> int:
 
 
 def _checked_fpr(fpr: float) -> float:
+    """Check an FPR in [0, 1]: unlike other rates (`require_rate`) it may be 0 or 1."""
     if not 0 <= fpr <= 1:
-        raise PlmiaError(f"FPR is {fpr}: a rate must lie between 0 and 1 (1 % is 0.01)")
+        raise PlmiaError(f"FPR is {fpr}, but must lie between 0 and 1: 0.01 stands for 1 %")
     return float(fpr) + 0.0  # -0.0 becomes 0.0
 
 
 def largest_count(fpr: float, n: int) -> int:
     """Return the largest k with k / n <= fpr: how many false positives a rate allows.
 
-    The product only guesses: 0.29 * 100 is below 29. A quotient is the float nearest to k / n, and so
-    equal to `fpr` whenever that was written as the same fraction, in decimals or as k / n.
+    The rounded product is only a guess: 0.29 * 100 is below 29. The quotient decides: it is the float nearest to k / n,
+    so it equals `fpr` if that was written as the same fraction, in decimals or as k / n.
     """
     k = int(fpr * n)
     if (k + 1) / n <= fpr:
@@ -373,7 +384,7 @@ def largest_count(fpr: float, n: int) -> int:
 
 
 def _needed_non_members(fpr: float) -> int:
-    """Return the smallest n that allows one false positive, 1 / n <= fpr; any n will do for 0."""
+    """Return the smallest n that allows one false positive, 1 / n <= fpr; 1 for a rate of 0."""
     n = math.ceil(1 / Fraction(fpr)) if fpr > 0 else 1
     # 1/3 as a float lies below one third, so the exact ceiling is one too many.
     return n - 1 if n > 1 and 1 / (n - 1) <= fpr else n
@@ -382,12 +393,12 @@ def _needed_non_members(fpr: float) -> int:
 def _checked_queries(scores: npt.ArrayLike, members: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
     values, truth = np.asarray(scores), np.asarray(members)
     if values.ndim != 1 or values.dtype.kind not in "fiub":
-        raise PlmiaError(f"scores are {values.dtype} of shape {values.shape}: pass one number a query")
+        raise PlmiaError(f"scores are {values.dtype} of shape {values.shape}: pass one number per query")
     if truth.dtype != np.bool_:
         # Indices of members would pass for a mask if they were cast.
-        raise PlmiaError(f"members are {truth.dtype}: pass one boolean a query, True for a member")
+        raise PlmiaError(f"members are {truth.dtype}: pass one boolean per query, True for a member")
     if truth.shape != values.shape:
-        raise PlmiaError(f"scores have shape {values.shape}, members {truth.shape}: one of each a query")
+        raise PlmiaError(f"scores have shape {values.shape}, members {truth.shape}: give one of each per query")
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise PlmiaError(f"score {bad[0]} is {values[bad[0]]} (not finite: {some(bad)}): repair the scores")

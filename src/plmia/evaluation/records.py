@@ -1,31 +1,30 @@
-"""Which records are exposed: false discovery rates over all evaluated points, and a table of them.
+"""Exposed records: false discovery rates over all evaluated points, and the table behind records.csv.
 
 Among many records some conformal p-values are small by chance. The procedure of Benjamini and Hochberg (1995) bounds
 the expected share of non-members among the records it names. Conformal p-values with a common population depend on each
-other, but positively (on each one of the true null hypotheses: PRDS), and then the bound holds as it is: Benjamini and
-Yekutieli (2001) in general, Bates, Candes, Lei, Romano and Sesia (2023) for conformal p-values. It speaks of the mean
-over draws of the population and of the non-members, not of the one audit at hand.
+other, but positively (PRDS on the true null hypotheses), so the bound holds: Benjamini and Yekutieli (2001) in general,
+Bates, Candes, Lei, Romano and Sesia (2023) for conformal p-values. The bound is on the mean over draws of the
+population and of the non-members, not on one audit.
+
+The procedure is our own rather than `scipy.stats.false_discovery_control`: p-values are given as logarithms, and
+importing scipy.stats takes as long as scoring a small run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
-from plmia.attacks.moments import IntArray
 from plmia.attacks.scoring import Scores
-from plmia.data.files import replacing
-from plmia.errors import OutputError, PlmiaError
-from plmia.evaluation.metrics import BoolArray, FloatArray
+from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
+from plmia.errors import PlmiaError, require_rate, round_percent
 from plmia.evaluation.tables import Tabular, html_table
 
-# Rows that are turned into text at a time.
+# Rows converted to text at a time.
 _ROWS = 1 << 16
 # Rows that a notebook shows.
 _SHOWN = 10
@@ -34,26 +33,22 @@ _SHOWN = 10
 def q_values(log10_p: FloatArray) -> FloatArray:
     """Smallest false discovery rate [n] at which each hypothesis is rejected (Benjamini and Hochberg).
 
-    Parameters
-    ----------
-    log10_p : float array [n]
-        log10 of the p-values of all hypotheses, of members and non-members alike.
+    ``log10_p`` [n] holds log10 of the p-values of all hypotheses, for members and non-members alike.
     """
     return np.minimum(1.0, 10.0 ** _log10_q(log10_p))
 
 
 def discoveries(log10_p: FloatArray, fdr: float) -> BoolArray:
     """Hypotheses [n] that Benjamini and Hochberg reject at a false discovery rate of ``fdr``."""
-    if not 0 < fdr < 1:
-        raise PlmiaError(f"the false discovery rate is {fdr}: it must lie strictly between 0 and 1 (10 % is 0.1)")
-    # A few roundings up: p n / j may be the same fraction as fdr, and came here by way of logarithms.
+    require_rate("the false discovery rate", fdr)
+    # A few roundings up: p n / j may be the same fraction as fdr but was computed from logarithms.
     rounding = 4 * np.spacing(max(1.0, -math.log10(fdr), math.log10(max(1, len(log10_p)))))
     rejected: BoolArray = _log10_q(log10_p) <= math.log10(fdr) + rounding
     return rejected
 
 
 def _log10_q(log10_p: FloatArray) -> FloatArray:
-    """log10 of min over j >= rank of p_(j) n / j: ties get the value of the last of them."""
+    """log10 of min over j >= rank of p_(j) n / j; ties get the value of the last of them."""
     n = len(log10_p)
     order = np.argsort(log10_p)
     q = log10_p[order] + np.log10(n / np.arange(1, n + 1))
@@ -69,12 +64,12 @@ class Exposure:
     Parameters
     ----------
     fdr : float
-        The rate that holds on average.
+        The bound on the expected share of non-members among the named.
     n_discoveries, n_true : int
         How many evaluated points are named, and how many of them are members.
     least : int
-        The smallest number of discoveries that the population's size allows, 1 at best: no p-value is below
-        1 / (|Z| + 1), so fewer than Q / (fdr (|Z| + 1)) of Q points are never named. More than Q: none can be.
+        Smallest possible number of discoveries above 0. No p-value is below 1 / (|Z| + 1), so fewer than
+        Q / (fdr (|Z| + 1)) of Q points are never named. If it exceeds Q, none can be.
     """
 
     fdr: float
@@ -84,7 +79,7 @@ class Exposure:
 
     @property
     def realised_fdr(self) -> float:
-        """Share of non-members among the named, 0 where nobody is (the false discovery proportion)."""
+        """Share of non-members among the named, 0 if none is named (the false discovery proportion)."""
         return (self.n_discoveries - self.n_true) / max(1, self.n_discoveries)
 
     def to_json(self) -> dict[str, Any]:
@@ -98,29 +93,29 @@ def exposure(scores: Scores, queries: IntArray, members: BoolArray, fdr: float, 
     Parameters
     ----------
     scores : Scores
-        Of every point; their conformal p-values are used.
+        Of every point; the conformal p-values are used.
     queries : int array [queries]
-        The evaluated points, all of which are hypotheses.
+        The evaluated points; each is a hypothesis.
     members : bool array [points]
-        Who is a member.
+        Which points are members.
     fdr : float
         The false discovery rate.
     population : int
-        How many known non-members the p-values count.
+        Number of known non-members behind the p-values.
     """
     named = discoveries(scores.log10_p_conformal[queries], fdr)
-    least = least_named(len(queries), population, fdr)
+    least = min_named(len(queries), population, fdr)
     return Exposure(fdr, int(np.count_nonzero(named)), int(np.count_nonzero(named & members[queries])), least)
 
 
-def least_named(evaluated: int, population: int, fdr: float) -> int:
-    """Fewest of ``evaluated`` points that can be named: no p-value is below 1 / (|Z| + 1)."""
+def min_named(evaluated: int, population: int, fdr: float) -> int:
+    """Smallest possible number of named points above 0: no p-value is below 1 / (|Z| + 1)."""
     return max(1, math.ceil(round(evaluated / (fdr * (population + 1)), 9)))
 
 
 @dataclass(frozen=True)
 class Naming:
-    """Why nobody was named: the split into population and evaluated points names many at once, or none.
+    """Why no record was named: with this split into population and evaluated points, many are named at once or none.
 
     Parameters
     ----------
@@ -129,7 +124,7 @@ class Naming:
     members, non_members, population : int
         Evaluated members and non-members, and known non-members.
     standing : int
-        Members above every evaluated non-member: about so many could be named.
+        Members above every evaluated non-member: about this many could be named.
     """
 
     fdr: float
@@ -140,69 +135,55 @@ class Naming:
 
     @property
     def evaluated(self) -> int:
-        """How many points are hypotheses."""
+        """Number of evaluated points."""
         return self.members + self.non_members
 
     @property
     def least(self) -> int:
-        """Fewer than this are never named; may be more than there are."""
-        return least_named(self.evaluated, self.population, self.fdr)
+        """Smallest number that can be named; it may exceed `evaluated`."""
+        return min_named(self.evaluated, self.population, self.fdr)
 
     @property
     def larger(self) -> int | None:
-        """The smallest population that lets those who stand out be named, of at most half the non-members."""
+        """Smallest population, of at most half the non-members, with which `standing` records could be named."""
         outsiders = self.non_members + self.population
         sizes = range(self.population + 1, outsiders // 2 + 1)
-        return next((size for size in sizes if self._least_with(size) <= self.standing), None)
+        return next((size for size in sizes if self._min_with(size) <= self.standing), None)
 
     @property
     def reason(self) -> str:
-        """Why nobody was named, in a few words."""
+        """The reason in a few words."""
         if self.larger is not None:
             return f"the population ({self.population:,}) is too small"
-        if self._hopeless:
+        if self._too_small:
             return f"the audit is too small ({self.evaluated:,} evaluated records)"
         return "too few records stand out from the non-members"
 
     @property
     def remedy(self) -> str:
-        """What would change it, where something would."""
+        """What the user can do, or an empty string."""
         if self.larger is not None:
             return f"Try --population {self.larger}."
-        return "Audit with more records." if self._hopeless else ""
+        return "Audit with more records." if self._too_small else ""
 
     @property
-    def _hopeless(self) -> bool:
-        """Whether half the non-members as a population could not name even all members."""
-        return self._least_with((self.non_members + self.population) // 2) > self.members
+    def _too_small(self) -> bool:
+        """Whether not even all members could be named with half of the non-members as the population."""
+        return self._min_with((self.non_members + self.population) // 2) > self.members
 
-    def _least_with(self, population: int) -> int:
-        return least_named(self.evaluated + self.population - population, population, self.fdr)
+    def _min_with(self, population: int) -> int:
+        return min_named(self.evaluated + self.population - population, population, self.fdr)
 
     def __str__(self) -> str:
         return (
-            f"No individual record can be named as a member at {100 * self.fdr:g} % FDR: {self.reason}. This is not "
-            f"evidence of safety. {self.remedy}"
+            f"No individual record can be named as a member at {round_percent(self.fdr)} FDR: {self.reason}. "
+            f"This is not evidence of safety. {self.remedy}"
         ).rstrip()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
         numbers = {"least": self.least, "standing": self.standing, "population": self.larger}
         return numbers | {"text": str(self), "reason": self.reason, "remedy": self.remedy}
-
-
-@dataclass(frozen=True)
-class Record:
-    """One row of the table; see `RecordTable`."""
-
-    index: int
-    label: int | None
-    score: float
-    p: float
-    q: float
-    rank: int
-    group: int | None = None
-    member: bool | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,21 +193,21 @@ class RecordTable(Tabular):
     Parameters
     ----------
     index : int array [queries]
-        Which point.
+        Number of the point.
     label : int array [queries] or None
-        Its class, where classes are known.
+        Its class, if classes are known.
     score, p, q : float arrays [queries]
         Score, conformal p-value, and the smallest false discovery rate at which the point is named.
     rank : int array [queries]
-        By p-value, then by score; 1 is the most exposed, equals share the smallest rank.
+        Rank by p-value, then by score: 1 is the most exposed, equal points share the smallest rank.
     group : int array [queries] or None
-        The group it belongs to, where points come in groups: the patient, say.
+        Its group (such as the patient), if points come in groups.
     member : bool array [queries] or None
-        Whether the target trained on it, where that is told.
+        Whether the target trained on it, if that is shown.
     """
 
     index: IntArray
-    label: npt.NDArray[np.integer] | None
+    label: Labels | None
     score: FloatArray
     p: FloatArray
     q: FloatArray
@@ -237,56 +218,44 @@ class RecordTable(Tabular):
     def __len__(self) -> int:
         return len(self.index)
 
-    def rows(self, n: int | None = None) -> list[Record]:
-        """Return the first ``n`` rows, all by default."""
-        return [Record(*row) for row in self._slice(slice(n))]
-
     def columns(self) -> dict[str, list[Any]]:
-        """Return all rows as columns; without ``label``, ``group`` or ``member`` where these are not known."""
-        names = ("index", "label", "score", "p", "q", "rank", "group", "member")
-        found = {name: getattr(self, name) for name in names}
-        return {name: column.tolist() for name, column in found.items() if column is not None}
+        """Return all rows as columns, without ``label``, ``group`` or ``member`` if these are not known."""
+        return {name: column.tolist() for name, column in self._arrays().items() if column is not None}
+
+    def _arrays(self) -> dict[str, Array | None]:
+        return vars(self)  # the fields, in order
 
     def _repr_html_(self) -> str:
         shown = {name: column[:_SHOWN] for name, column in self.columns().items()}
         return html_table(f"{min(_SHOWN, len(self))} most exposed of {len(self):,} records", shown)
 
-    def write_csv(self, path: Path) -> None:
-        """Write all rows, whole or not at all, into a file that only its owner may read."""
-        try:
-            with replacing(path) as file:
-                self.write_lines(file)
-        except OSError as error:
-            raise OutputError(f"cannot write {path} ({error.strerror}): make room or use another folder") from error
-
     def write_lines(self, file: BinaryIO) -> None:
-        """Write all rows as CSV."""
-        last = [name for name in ("group", "member") if getattr(self, name) is not None]
-        file.write(f"{','.join(['index', 'label', 'score', 'p', 'q', 'rank', *last])}\n".encode())
+        """Write all rows as CSV; the label is empty if classes are not known."""
+        columns = {name: array for name, array in self._arrays().items() if array is not None or name == "label"}
+        file.write(f"{','.join(columns)}\n".encode())
         for start in range(0, len(self), _ROWS):
-            file.writelines(_line(row).encode() for row in self._slice(slice(start, start + _ROWS)))
-
-    def _slice(self, part: slice) -> Iterator[tuple[Any, ...]]:
-        index = self.index[part].tolist()
-        label, group, member = (
-            [None] * len(index) if column is None else column[part].tolist()
-            for column in (self.label, self.group, self.member)
-        )
-        others = (column[part].tolist() for column in (self.score, self.p, self.q, self.rank))
-        return zip(index, label, *others, group, member, strict=True)
+            part = slice(start, start + _ROWS)
+            n = len(self.index[part])
+            texts = (
+                [""] * n if array is None else map(_TEXT.get(name, str), array[part].tolist())
+                for name, array in columns.items()
+            )
+            file.writelines(f"{','.join(row)}\n".encode() for row in zip(*texts, strict=True))
 
 
-def _line(row: tuple[Any, ...]) -> str:
-    index, label, score, p, q, rank, group, member = row
-    last = "".join(f",{int(value)}" for value in (group, member) if value is not None)
-    return f"{index},{'' if label is None else label},{score!r},{p:.6g},{q:.6g},{rank}{last}\n"
+# How values are written, where not as str does.
+_TEXT: dict[str, Callable[[Any], str]] = {
+    "p": "{:.6g}".format,
+    "q": "{:.6g}".format,
+    "member": lambda member: str(int(member)),
+}
 
 
 def record_table(
     scores: Scores,
     population: IntArray,
     queries: IntArray,
-    labels: npt.NDArray[np.integer] | None = None,
+    labels: Labels | None = None,
     groups: IntArray | None = None,
     members: BoolArray | None = None,
 ) -> RecordTable:
@@ -296,32 +265,28 @@ def record_table(
     ----------
     scores : Scores
         Of every point.
-    population : int array [population]
-        The population Z, whose points are known not to be members and so are no hypotheses.
-    queries : int array [queries]
-        The points to list; none of the population.
+    population, queries : int arrays [population], [queries]
+        The population Z, and the points to list; these must not overlap.
     labels, groups : int arrays [points], optional
-        Class of each point, and its group.
+        Class and group of each point.
     members : bool array [points], optional
-        Who is a member.
+        Which points are members.
     """
-    known = np.zeros(len(scores.score), bool)
-    known[population] = True
-    if known[queries].any():
-        raise PlmiaError("some queries are of the population, who are known not to be members: leave them out")
+    if np.isin(queries, population).any():
+        raise PlmiaError("some queries belong to the population of known non-members: remove them")
     log10_p, score = scores.log10_p_conformal[queries], scores.score[queries]
     order = np.lexsort((queries, -score, log10_p))
     p, s = log10_p[order], score[order]
     new = np.concatenate([[True], (p[1:] != p[:-1]) | (s[1:] != s[:-1])])[: len(order)]
     rank = np.maximum.accumulate(np.where(new, np.arange(1, len(order) + 1), 0))
-    chosen = queries[order]
+    index = queries[order]
     return RecordTable(
-        index=chosen,
-        label=None if labels is None else labels[chosen],
+        index=index,
+        label=None if labels is None else labels[index],
         score=s,
         p=10.0**p,
         q=q_values(p),
         rank=rank,
-        group=None if groups is None else groups[chosen],
-        member=None if members is None else members[chosen],
+        group=None if groups is None else groups[index],
+        member=None if members is None else members[index],
     )

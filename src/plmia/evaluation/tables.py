@@ -68,31 +68,6 @@ class Tabular(ABC):
         return make_frame(self.columns(), library)
 
 
-class OperatingTable(Tabular):
-    """How well an attack did on one target, as a table; those that inherit have what `TargetMetrics` has."""
-
-    target: int
-    auc: float
-    operating: tuple[Any, ...]
-    n_members: int
-    n_non_members: int
-
-    def columns(self) -> dict[str, list[Any]]:
-        """One row a nominal false-positive rate; ``tpr`` is empty where there are too few non-members to tell."""
-        points = self.operating
-        columns = {name: [getattr(point, name) for point in points] for name in ("fpr", "fpr_realised")}
-        for name in ("tpr", "low", "high"):
-            columns[name] = [getattr(point, name) if point.resolved else None for point in points]
-        return columns
-
-    def _repr_html_(self) -> str:
-        return html_table(
-            f"Target {self.target}: area under the ROC curve {self.auc:.3f}, {self.n_members:,} members and "
-            f"{self.n_non_members:,} non-members",
-            self.columns(),
-        )
-
-
 class Overview(Tabular):
     """What can be asked of the results of a run: single numbers, a frame, a page for notebooks.
 

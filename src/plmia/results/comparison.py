@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import bdtr, ndtr, ndtri, stdtr, stdtrit
 
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import PlmiaError
 from plmia.evaluation.intervals import Interval, auc_interval, checked_values, over_targets, tpr_interval
-from plmia.evaluation.metrics import BoolArray, FloatArray, IntArray, Roc, fpr_key, roc_curve
+from plmia.evaluation.metrics import Roc, fpr_key, roc_curve
 from plmia.results.saved import SavedResults
 from plmia.results.verdict import strongest
 

@@ -20,12 +20,12 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from plmia.attacks.moments import IntArray
 from plmia.attacks.scoring import Scores
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.data.dataset import read_member
 from plmia.data.files import open_parts
 from plmia.errors import Note, OutputError
-from plmia.evaluation.metrics import BoolArray, FloatArray, Roc, roc_curve
+from plmia.evaluation.metrics import Roc, roc_curve
 from plmia.evaluation.records import RecordTable, record_table
 from plmia.evaluation.tables import Overview
 from plmia.results.result import SCHEMA, RunResult

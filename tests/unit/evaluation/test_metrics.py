@@ -492,9 +492,9 @@ def test_results_travel_between_processes() -> None:
         ([], np.zeros(0, bool), "no member among 0 queries"),
         ([0.5, 0.7, 0.1], [True, False], r"scores have shape \(3,\), members \(2,\)"),
         ([[0.5, 0.7]], [[True, False]], r"shape \(1, 2\)"),
-        (["a", "b"], [True, False], "pass one number a query"),
-        ([1j, 2j], [True, False], "pass one number a query"),
-        ([0.5, 0.7], [1, 0], "members are int[0-9]+: pass one boolean a query"),
+        (["a", "b"], [True, False], "number"),
+        ([1j, 2j], [True, False], "number"),
+        ([0.5, 0.7], [1, 0], "members are int[0-9]+"),
     ],
 )
 def test_queries_that_have_no_roc_are_refused(scores: npt.ArrayLike, members: npt.ArrayLike, message: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import time
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from plmia.attacks.scoring import Scores, conformal_log10_p
-from plmia.errors import OutputError, PlmiaError
-from plmia.evaluation.records import discoveries, exposure, q_values, record_table
+from plmia.errors import PlmiaError
+from plmia.evaluation.records import RecordTable, discoveries, exposure, q_values, record_table
 
 Floats = npt.NDArray[np.float64]
 
@@ -79,7 +79,7 @@ def test_tiny_p_values_do_not_vanish() -> None:
 
 @pytest.mark.parametrize("fdr", [0, 1, -1, np.nan])
 def test_a_false_discovery_rate_is_a_rate(fdr: float) -> None:
-    with pytest.raises(PlmiaError, match="strictly between 0 and 1"):
+    with pytest.raises(PlmiaError, match="false discovery rate"):
         discoveries(np.zeros(3), fdr)
 
 
@@ -117,81 +117,67 @@ def test_the_table_is_sorted_with_shared_ranks() -> None:
     labels = np.arange(600) % 7
     table = record_table(scores, np.arange(200), queries, labels)
     key = [(scores.log10_p_conformal[i], -scores.score[i]) for i in range(600)]
-    for row in table.rows():
-        assert row.rank == 1 + sum(key[other] < key[row.index] for other in queries)
-        assert row.label == labels[row.index]
-        assert row.score == scores.score[row.index]
-        assert row.p == pytest.approx(10 ** scores.log10_p_conformal[row.index])
+    assert table.rank.tolist() == [1 + sum(key[other] < key[i] for other in queries) for i in table.index]
+    assert table.label is not None
+    assert table.label.tolist() == labels[table.index].tolist()
+    assert table.score.tolist() == scores.score[table.index].tolist()
+    assert table.p == pytest.approx(10 ** scores.log10_p_conformal[table.index])
     assert sorted(table.index) == sorted(queries)
-    pairs = [(row.rank, row.index) for row in table.rows()]
+    pairs = list(zip(table.rank.tolist(), table.index.tolist(), strict=True))
     assert pairs == sorted(pairs)
     assert len({rank for rank, _ in pairs}) < len(pairs)
     q = dict(zip(queries, q_values(scores.log10_p_conformal[queries]), strict=True))
-    assert [row.q for row in table.rows()] == [q[row.index] for row in table.rows()]
+    assert table.q.tolist() == [q[index] for index in table.index]
     assert (np.diff(table.q) >= 0).all()
-    assert table.rows(3) == table.rows()[:3]
 
 
-def test_the_file_holds_the_table(tmp_path: Path) -> None:
+def written(table: RecordTable) -> str:
+    file = io.BytesIO()
+    table.write_lines(file)
+    return file.getvalue().decode()
+
+
+def rows_of(table: RecordTable) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(written(table))))
+
+
+def test_the_file_holds_the_table() -> None:
     table = record_table(simulated(), np.arange(200), np.arange(200, 600))
-    path = tmp_path / "records.csv"
-    path.write_text("old")
-    table.write_csv(path)
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(table)
     assert list(rows[0]) == ["index", "label", "score", "p", "q", "rank"]
     assert [int(row["index"]) for row in rows] == table.index.tolist()
     assert [float(row["score"]) for row in rows] == table.score.tolist()
     assert [float(row["q"]) for row in rows] == pytest.approx(table.q.tolist(), rel=1e-5)
     assert {row["label"] for row in rows} == {""}
-    assert [found.name for found in tmp_path.iterdir()] == ["records.csv"]
 
 
-def test_the_group_stands_beside_each_record(tmp_path: Path) -> None:
+def test_the_group_stands_beside_each_record() -> None:
     groups = np.arange(600) // 3 + 1000
     table = record_table(simulated(), np.arange(200), np.arange(200, 600), groups=groups)
-    table.write_csv(tmp_path / "records.csv")
-    with (tmp_path / "records.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(table)
     assert list(rows[0]) == ["index", "label", "score", "p", "q", "rank", "group"]
     assert [int(row["group"]) for row in rows] == [groups[int(row["index"])] for row in rows]
-    assert [row.group for row in table.rows(5)] == groups[table.index[:5]].tolist()
     assert table.columns()["group"] == groups[table.index].tolist()
 
 
-def test_who_is_a_member_stands_last(tmp_path: Path) -> None:
+def test_the_member_column_stands_last() -> None:
     groups, members = np.arange(600) // 3, np.arange(600) % 4 == 0
     table = record_table(simulated(), np.arange(200), np.arange(200, 600), groups=groups, members=members)
-    table.write_csv(tmp_path / "records.csv")
-    with (tmp_path / "records.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(table)
     assert list(rows[0]) == ["index", "label", "score", "p", "q", "rank", "group", "member"]
     assert [row["member"] for row in rows] == [str(int(members[int(row["index"])])) for row in rows]
-    assert [row.member for row in table.rows(5)] == members[table.index[:5]].tolist()
     assert table.columns()["member"] == members[table.index].tolist()
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    table = record_table(simulated(), np.arange(200), np.arange(200, 600))
-    with pytest.raises(OutputError, match="cannot write"):
-        table.write_csv(tmp_path / "nowhere" / "records.csv")
-    taken = tmp_path / "taken"
-    taken.mkdir()
-    with pytest.raises(OutputError, match="cannot write"):
-        table.write_csv(taken)
-    assert [found.name for found in tmp_path.iterdir()] == ["taken"]
-
-
 def test_known_non_members_are_no_hypotheses() -> None:
-    with pytest.raises(PlmiaError, match="known not to be members"):
+    with pytest.raises(PlmiaError, match="known non-members"):
         record_table(simulated(), np.arange(200), np.arange(199, 600))
 
 
-def test_an_empty_table(tmp_path: Path) -> None:
+def test_an_empty_table() -> None:
     table = record_table(simulated(), np.arange(200), np.arange(0))
-    table.write_csv(tmp_path / "records.csv")
-    assert (tmp_path / "records.csv").read_text() == "index,label,score,p,q,rank\n"
-    assert table.rows(5) == []
+    assert written(table) == "index,label,score,p,q,rank\n"
+    assert len(table) == 0
 
 
 def test_a_million_points_are_fast() -> None:

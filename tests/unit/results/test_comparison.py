@@ -177,7 +177,7 @@ def test_equal_differences_are_no_certainty() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
-        ([0.5], [0.4], "two or more"),
+        ([0.5], [0.4], r"\(1,\)"),
         ([0.5, 0.6], [0.4, 0.5, 0.6], "2 targets, attack B 3"),
         ([0.5, math.nan], [0, 1], "nan"),
     ],

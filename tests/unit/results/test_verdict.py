@@ -11,7 +11,7 @@ from plmia import ATTACKS, Setup, attack_targets
 from plmia.data.designs import MembershipDesign
 from plmia.errors import Note
 from plmia.evaluation.intervals import Interval
-from plmia.evaluation.records import Naming, least_named
+from plmia.evaluation.records import Naming, min_named
 from plmia.results.assessment import assess
 from plmia.results.verdict import Grade, Status, Verdict, reach_verdict, strongest
 from plmia.signals.signals import Signals
@@ -210,7 +210,7 @@ def test_a_larger_population_is_advised_only_if_it_names_those_who_stand_out() -
     larger = naming.larger
     assert larger is not None
     assert 253 < larger <= (762 + 253) // 2
-    assert least_named(2000 - larger, larger, 0.05) <= 64 < least_named(2000 - larger + 1, larger - 1, 0.05)
+    assert min_named(2000 - larger, larger, 0.05) <= 64 < min_named(2000 - larger + 1, larger - 1, 0.05)
     assert f"--population {larger}" in str(naming)
     assert "(253)" in str(naming)
 

@@ -1,30 +1,33 @@
-"""How Gaussian a point's IN and OUT signals are: the Shapiro-Wilk test of every point at once.
+"""How Gaussian the IN and OUT signals of each point are: the Shapiro-Wilk test of all points at once.
 
-The attacks take a point's IN and OUT signals for Gaussian. The paper checks that point by point, and measures the
-attack apart on the more and the less Gaussian points (`tab:plmia_gaussian_robust`).
+The attacks model the IN and OUT signals of a point as Gaussian. The paper checks this point by point, and measures the
+attack separately on the more and the less Gaussian points (`tab:plmia_gaussian_robust`).
+
+The test is our own, after Royston: `scipy.stats.shapiro` loops over samples, and takes 1.3 s for 20,000 samples of 32
+values where this takes 0.03 s. The results agree with scipy's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from plmia.attacks.gaussian import sort_masked
-from plmia.attacks.moments import FloatArray, IntArray, References
+from plmia.attacks.moments import References
 from plmia.attacks.scoring import Scores
 from plmia.attacks.view import Truth
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import PlmiaError
-from plmia.evaluation.metrics import DEFAULT_FPRS, TargetMetrics, evaluate
+from plmia.evaluation.metrics import TargetMetrics, evaluate
 
 GROUPS = ("least Gaussian", "middle third", "most Gaussian")
-LEAST, MOST = 3, 5000
+# Sample sizes that the test takes.
+MIN_SIZE, MAX_SIZE = 3, 5000
 LEVEL = 0.05
 
 # Royston's polynomials (Applied Statistics 44, 1995, algorithm AS R94), lowest power first: the two outermost weights
@@ -39,12 +42,12 @@ _SMALL = 11
 
 @lru_cache(maxsize=256)
 def shapiro_weights(n: int) -> FloatArray:
-    """Weights [n] of the ordered values: antisymmetric, of sum of squares 1, so that W is a squared correlation."""
-    if not LEAST <= n <= MOST:
-        raise PlmiaError(f"the Shapiro-Wilk test takes {LEAST} to {MOST} values, not {n}: give as many")
+    """Weights [n] of the ordered values: antisymmetric with sum of squares 1, so that W is a squared correlation."""
+    if not MIN_SIZE <= n <= MAX_SIZE:
+        raise PlmiaError(f"the Shapiro-Wilk test needs {MIN_SIZE} to {MAX_SIZE} values, not {n}")
     half = n // 2
     scores = -ndtri((np.arange(1, half + 1) - 0.375) / (n + 0.25))
-    if n == LEAST:
+    if n == MIN_SIZE:
         upper = np.array([math.sqrt(0.5)])
     else:
         square, root = 2 * float(np.sum(scores**2)), 1 / math.sqrt(n)
@@ -59,21 +62,14 @@ def shapiro_weights(n: int) -> FloatArray:
 
 
 def shapiro_wilk(ordered: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """W and p-value of the Shapiro-Wilk test, for many samples of one size (Royston 1995, AS R94).
+    """W and p-value [samples] of the Shapiro-Wilk test, for many samples of one size (Royston 1995, AS R94).
 
-    Parameters
-    ----------
-    ordered : float array [n, samples]
-        Each column in increasing order; n from 3 to 5000.
-
-    Returns
-    -------
-    w, p : float arrays [samples]
-        NaN where all values of a sample are equal.
+    ``ordered`` [n, samples] holds each sample in increasing order, n from 3 to 5000. W and p are NaN for a sample of
+    equal values.
     """
     n = len(ordered)
     weights = shapiro_weights(n)
-    # The centre is near the middle, so squares keep their digits whatever the size of the values.
+    # Subtracting the middle value first keeps the precision of the squares.
     values = ordered - ordered[n // 2]
     width = values[-1] - values[0]
     constant = ~(width > 0)
@@ -89,7 +85,7 @@ def shapiro_wilk(ordered: FloatArray) -> tuple[FloatArray, FloatArray]:
 def _p_value(n: int, rest: FloatArray) -> FloatArray:
     """P-value of 1 - W = ``rest``."""
     poly = np.polynomial.polynomial.polyval
-    if n == LEAST:
+    if n == MIN_SIZE:
         root = np.sqrt(1 - rest)
         exact: FloatArray = np.maximum(6 / np.pi * (np.arcsin(root) - math.asin(math.sqrt(0.75))), 0.0)
         return exact
@@ -111,12 +107,12 @@ class Gaussianity:
     Parameters
     ----------
     w_in, p_in, w_out, p_out : float arrays [points]
-        W and p-value of the IN and of the OUT references' signals; NaN where there are fewer than 3 of them
-        (or more than 5000), or all are equal.
+        W and p-value of the signals of the IN and of the OUT references; NaN if there are fewer than 3 of them (or more
+        than 5000), or if all are equal.
     score : float array [points]
-        The paper's G = min(W_in, W_out), NaN where one of them is.
+        The paper's G = min(W_in, W_out), NaN if one of them is.
     group : int array [points]
-        0 for the least Gaussian third, 1 for the middle one, 2 for the most Gaussian; -1 where the score is NaN.
+        0 for the least Gaussian third, 1 for the middle one, 2 for the most Gaussian; -1 if the score is NaN.
     """
 
     w_in: FloatArray
@@ -127,12 +123,12 @@ class Gaussianity:
     group: IntArray
 
     @property
-    def marked(self) -> npt.NDArray[np.bool_]:
-        """Points [points] that could not be tested on both sides."""
+    def marked(self) -> BoolArray:
+        """Which points [points] could not be tested both IN and OUT."""
         return np.isnan(self.score)
 
     def to_json(self) -> dict[str, Any]:
-        """Summary in plain values: quartiles of W, and the share of tested points that fail at 5 %."""
+        """Return a summary: quartiles of W, and the share of tested points that are rejected at 5 %."""
         return {
             "points": len(self.score),
             "not_tested": int(self.marked.sum()),
@@ -151,18 +147,18 @@ def _summary(w: FloatArray, p: FloatArray) -> dict[str, Any] | None:
 
 
 def gaussianity(references: References, view: int | None = 0) -> Gaussianity:
-    """Test the signals of every point for a Gaussian law, IN and OUT apart.
+    """Test the signals of every point for a Gaussian law, IN and OUT separately.
 
     Parameters
     ----------
     references : References
-        Their signals and membership; points may differ in how many are IN.
+        Signals and membership; the number of IN references may differ between points.
     view : int, optional
-        Which view; None for all: the smallest W of a point's views, and the smallest p-value times their number.
+        Which view; None for all: the smallest W over views, and the smallest p-value times their number (Bonferroni).
     """
     views = range(references.n_views) if view is None else [view]
     if not all(0 <= v < references.n_views for v in views):
-        raise PlmiaError(f"there is no view {view}: the signals have {references.n_views}, numbered from 0")
+        raise PlmiaError(f"view {view} does not exist: the signals have {references.n_views} views, numbered from 0")
     sides = np.full((2, 2, references.n_points), np.inf)
     for v in views:
         one = References(references.signals[:, :, v : v + 1], references.rows, references.in_mask)
@@ -176,20 +172,20 @@ def gaussianity(references: References, view: int | None = 0) -> Gaussianity:
     return Gaussianity(w_in, p_in, w_out, p_out, score, groups(score))
 
 
-def _test(conf: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
-    """W and p-value [2, n] of signals [references, n, 1] within ``mask``; points with as many values share weights."""
+def _test(conf: FloatArray, mask: BoolArray) -> FloatArray:
+    """W and p-value [2, n] of signals [references, n, 1] within ``mask``; points with equal counts share weights."""
     ordered, n = sort_masked(conf, mask)
     tested = np.full((2, len(n)), np.nan)
     sizes: list[int] = np.unique(n).tolist()
     for size in sizes:
-        if LEAST <= size <= MOST:
+        if MIN_SIZE <= size <= MAX_SIZE:
             some = np.flatnonzero(n == size)
             tested[:, some] = shapiro_wilk(ordered[:size, some, 0])
     return tested
 
 
 def groups(score: FloatArray) -> IntArray:
-    """Three groups of equal size (up to one) in increasing order of ``score``: 0, 1 and 2; -1 where it is NaN."""
+    """Three groups of equal size (up to one) in increasing order of ``score``: 0, 1 and 2; -1 if it is NaN."""
     group = np.full(len(score), -1, dtype=np.intp)
     tested = np.flatnonzero(~np.isnan(score))
     order = tested[np.argsort(score[tested], kind="stable")]
@@ -198,31 +194,18 @@ def groups(score: FloatArray) -> IntArray:
 
 
 def metrics_by_group(
-    gaussian: Gaussianity, scores: Scores, truth: Truth, target: int, fprs: Iterable[float] = DEFAULT_FPRS
+    gaussian: Gaussianity, scores: Scores, truth: Truth, target: int
 ) -> tuple[TargetMetrics | None, ...]:
-    """Measure an attack apart on the least, the middle and the most Gaussian third of the evaluated queries.
+    """Measure an attack on one target separately on the least, the middle and the most Gaussian third of the queries.
 
-    Parameters
-    ----------
-    gaussian : Gaussianity
-        Of all points; the groups are formed anew among the queries, as in the paper.
-    scores, truth : Scores, Truth
-        Of one attack on one target.
-    target : int
-        The target's number.
-    fprs : iterable of float
-        Nominal false-positive rates.
-
-    Returns
-    -------
-    tuple of three TargetMetrics
-        In the order of `GROUPS`; None where a group has no members or no non-members.
+    The groups are formed anew among the queries, as in the paper. The result is in the order of `GROUPS`; it is None
+    for a group without members or without non-members.
     """
-    group, rates = groups(gaussian.score[truth.queries]), tuple(fprs)
+    group = groups(gaussian.score[truth.queries])
     parts = []
     for k in range(len(GROUPS)):
         queries = truth.queries[group == k]
         members = truth.members[queries]
         both = bool(members.any()) and not bool(members.all())
-        parts.append(evaluate(scores.score[queries], members, rates, target=target) if both else None)
+        parts.append(evaluate(scores.score[queries], members, target=target) if both else None)
     return tuple(parts)

@@ -1,4 +1,4 @@
-"""Is the target like its references? If not, no score that compares it with them means what it says."""
+"""Is the target like its references? If not, scores that compare it with them are not valid."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import stdtr
 
-from plmia.attacks.moments import FloatArray
 from plmia.attacks.view import AttackView
-from plmia.errors import PopulationError, ReferencesError
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
+from plmia.errors import PopulationError, ReferencesError, percent
 from plmia.signals.signals import Signals
 
-# A false alarm is as rare as this.
+# Probability of a false alarm.
 ALARM = 0.001
 
 
@@ -28,17 +27,17 @@ class UnlikeReferences:
     ----------
     shift, spread : float
         Mean and log standard deviation, over the population, of the target's signals in units of each point's OUT
-        references; 0 and about 0 for a model like the others.
+        references; both are about 0 for a model like the others.
     z_shift, z_spread : float
-        How many standard deviations of the references' own values they are away from those.
+        Distance of both from the references' values, in standard deviations of these.
     rank_shift, rank_spread : int
-        How many references lie below.
+        Number of references with a smaller value.
     n_references : int
-        How many references could be compared.
+        Number of references that could be compared.
     p : float
         Two-sided p-value of both together (Student's t, doubled for the two statistics).
     warning : str or None
-        Set if p is below 0.001.
+        Set if p is below `ALARM`.
     """
 
     shift: float
@@ -57,16 +56,32 @@ class UnlikeReferences:
 
 
 def unlike_references(view: AttackView) -> UnlikeReferences:
-    """Compare the target with its references on the population, where no truth is needed.
+    """Compare the target with its references on the population; the truth is not needed.
 
-    At a population point the target and the OUT references are alike, if they were trained alike. Each takes its turn
-    as the one that is compared with them all, so that the target's values have peers.
-
-    Parameters
-    ----------
-    view : AttackView
-        The target, its references and the population; signals are averaged over views.
+    At a population point, the target and the OUT references have the same law if they were trained alike. Each model in
+    turn is compared with all of them, so that the target's values have peers. Signals are averaged over views.
     """
+    count, mean, variance = _moments_of_residuals(view)
+    peers = np.flatnonzero(count[1:] >= 2) + 1
+    if len(peers) < 3 or count[0] < 2:
+        raise ReferencesError(
+            f"{len(peers)} references can be compared with the target on {int(count[0])} population points, but 3 and "
+            "2 are needed: train more references, or give a larger population"
+        )
+    who = np.concatenate([[0], peers])
+    mean, variance = mean[who], variance[who]
+    if not np.all(variance > 0):
+        raise PopulationError("the signals of a model are constant over the population: check the signals")
+    z_shift, z_spread = _against_peers(mean), _against_peers(np.log(variance) / 2)
+    p = min(1.0, 4 * float(stdtr(len(peers) - 1, -max(abs(z_shift), abs(z_spread)))))
+    shift, spread = float(mean[0]), float(np.log(variance[0]) / 2)
+    ranks = int(np.sum(mean[1:] < mean[0])), int(np.sum(variance[1:] < variance[0]))
+    warning = _unlike(z_shift, z_spread, p) if p < ALARM else None
+    return UnlikeReferences(shift, spread, z_shift, z_spread, *ranks, len(peers), p, warning)
+
+
+def _moments_of_residuals(view: AttackView) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Number, mean and variance [models] of each model's residuals over the population; the target comes first."""
     n_models = len(view.references) + 1
     count, first, second = np.zeros(n_models), np.zeros(n_models), np.zeros(n_models)
     for points, conf, in_mask in view.references.at(np.sort(view.population)):
@@ -78,29 +93,15 @@ def unlike_references(view: AttackView) -> UnlikeReferences:
         count += outside.sum(axis=1)
         first += residuals.sum(axis=1)
         second += np.square(residuals).sum(axis=1)
-    peers = np.flatnonzero(count[1:] >= 2) + 1
-    if len(peers) < 3 or count[0] < 2:
-        raise ReferencesError(
-            f"{len(peers)} references can be compared with the target on {int(count[0])} population points, 3 and 2 "
-            "are needed: train more references, or give a larger population"
-        )
-    who = np.concatenate([[0], peers])
-    mean = first[who] / count[who]
-    variance = second[who] / count[who] - mean**2
-    if not np.all(variance > 0):
-        raise PopulationError("the signals of a model do not differ over the population: check them")
-    z_shift, z_spread = _against_peers(mean), _against_peers(np.log(variance) / 2)
-    p = min(1.0, 4 * float(stdtr(len(peers) - 1, -max(abs(z_shift), abs(z_spread)))))
-    shift, spread = float(mean[0]), float(np.log(variance[0]) / 2)
-    ranks = int(np.sum(mean[1:] < mean[0])), int(np.sum(variance[1:] < variance[0]))
-    warning = _unlike(z_shift, z_spread, p) if p < ALARM else None
-    return UnlikeReferences(shift, spread, z_shift, z_spread, *ranks, len(peers), p, warning)
+    n = np.maximum(count, 1)
+    mean = first / n
+    return count, mean, second / n - mean**2
 
 
-def _residuals(values: FloatArray, outside: npt.NDArray[np.bool_]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-    """Deviation [models, n] from the mean of all OUT models in units of theirs, 0 elsewhere; and where there is one.
+def _residuals(values: FloatArray, outside: BoolArray) -> tuple[FloatArray, BoolArray]:
+    """Deviation [models, n] from the mean of all OUT models in units of their spread, 0 elsewhere; and where it exists.
 
-    The model itself is among them, which bounds its residual: two or three models would else give wild ones.
+    The model itself is one of them, which bounds its residual; two or three models would otherwise give extreme ones.
     """
     n = outside.sum(axis=0)
     mean = values.sum(axis=0, where=outside) / n
@@ -112,12 +113,10 @@ def _residuals(values: FloatArray, outside: npt.NDArray[np.bool_]) -> tuple[Floa
 
 
 def _against_peers(values: FloatArray) -> float:
-    """Student's t of the first value against the others, of (others - 1) degrees of freedom if it is like them."""
+    """Student's t of the first value against the others, with (others - 1) degrees of freedom."""
     others = values[1:]
     if not np.ptp(others) > 0:
-        raise ReferencesError(
-            "the references do not differ from each other on the population: train them with other seeds"
-        )
+        raise ReferencesError("the references are equal on the population: train them with different seeds")
     return float((values[0] - others.mean()) / (others.std(ddof=1) * math.sqrt(1 + 1 / len(others))))
 
 
@@ -134,18 +133,18 @@ def _unlike(z_shift: float, z_spread: float, p: float) -> str:
 
 @dataclass(frozen=True)
 class UnlikeAnswers:
-    """Whether the target is right and sure about as often as its references, each at its own members and non-members.
+    """Whether the target is confident and correct about as often as its references, on members and non-members.
 
     Parameters
     ----------
     inside, outside : float
-        Share of the target's members, and of its non-members, at which it gives the true label more than one half.
+        Share of the target's members, and of its non-members, for which the true label has a probability above 1/2.
     references_inside, references_outside : float
         Mean of the same shares over the references.
     p : float
         Two-sided p-value of both together (Student's t, doubled for the two shares).
     warning : str or None
-        Set if p is below 0.001.
+        Set if p is below `ALARM`.
     """
 
     inside: float
@@ -163,18 +162,17 @@ class UnlikeAnswers:
 def accuracy_of(
     signals: Signals, targets: Sequence[int], records: Mapping[int, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """Accuracy of the targets and of all other models, each at its own members and non-members.
+    """Accuracy of the targets and of all other models, each on its own members and non-members.
 
     Parameters
     ----------
     signals : Signals
-        Signals and membership; the first view counts.
+        Signals and membership; the first view is used.
     targets : sequence of int
         Numbers of the targets; if these are all models, they are each other's references.
     records : mapping of int to mapping, optional
-        Provenance of each model, by number. Where all have ``train_accuracy`` and ``test_accuracy``, these are taken;
-        otherwise the share of records at which a model gives the true label more than one half, which is at most its
-        accuracy.
+        Provenance of each model, by number. If all have ``train_accuracy`` and ``test_accuracy``, these are used;
+        otherwise the share of records whose true label has a probability above 1/2, which is at most the accuracy.
 
     Returns
     -------
@@ -205,24 +203,19 @@ def _mean_pair(found: Mapping[int, Any], models: Sequence[int]) -> dict[str, flo
 
 
 def unlike_answers(signals: Signals) -> UnlikeAnswers:
-    """Compare model 0, a target whose members are known, with all the others, its references.
+    """Compare model 0, a target whose members are known, with all other models, its references.
 
-    A target of another kind may be as confident as its references on average; it seldom fits its members and foretells
-    other points as well as they do.
-
-    Parameters
-    ----------
-    signals : Signals
-        Signals and membership; the first view counts.
+    A target of another kind may be as confident as its references on average; it seldom fits its members and predicts
+    other points as well as they do. The first view is used.
     """
     members = signals.design.matrix
     sizes = np.stack([members.sum(axis=1), (~members).sum(axis=1)])
     if len(members) < 4 or not sizes.all():
         raise ReferencesError(
-            f"{len(members) - 1} references can be compared with the target, 3 are needed, each with members and "
+            f"{len(members) - 1} references can be compared with the target, but 3 are needed, each with members and "
             "non-members: train more references"
         )
-    # Model by model: a mask for all at once would be large.
+    # Model by model, to save memory.
     each = ((signals.values[model, :, 0] > 0, row) for model, row in enumerate(members))
     sure = np.array([[np.sum(right & row), np.sum(right & ~row)] for right, row in each]).T
     p = min(1.0, 4 * float(stdtr(len(members) - 2, -max(_apart(sure[0], sizes[0]), _apart(sure[1], sizes[1])))))
@@ -231,10 +224,10 @@ def unlike_answers(signals: Signals) -> UnlikeAnswers:
     return UnlikeAnswers(*shares, p, _otherwise(shares, p) if p < ALARM else None)
 
 
-def _apart(sure: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> float:
-    """How many deviations the first model's share is from the others', on the scale where that is less.
+def _apart(sure: IntArray, sizes: IntArray) -> float:
+    """Distance of the first model's share from the others', in standard deviations: the smaller of two scales.
 
-    Shares near 1 are skewed, their logits where models differ much. No deviation is below that of counting.
+    Shares near 1 are skewed; their logits are skewed if models differ much. A deviation is at least the binomial one.
     """
     shares = (sure + 0.5) / (sizes + 1)
     usual = float(shares[1:].mean())
@@ -245,9 +238,9 @@ def _apart(sure: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> flo
 
 
 def _otherwise(shares: tuple[float, float, float, float], p: float) -> str:
-    inside, outside, references_inside, references_outside = (f"{100 * share:.1f} %" for share in shares)
+    inside, outside, references_inside, references_outside = map(percent, shares)
     return (
-        f"The target answers unlike its references (p = {p:.1g}): it is right and sure at {inside} of its members and "
-        f"{outside} of its non-members, they at {references_inside} and {references_outside}. Train the references as "
-        "the target was trained, and check its members."
+        f"The target answers unlike its references (p = {p:.1g}): it is confident and correct on {inside} of its "
+        f"members and {outside} of its non-members, the references on {references_inside} and {references_outside}. "
+        "Train the references as the target was trained, and check its members."
     )

@@ -1,4 +1,8 @@
-"""Are the p-values what they claim to be: pairwise, combined and conformal, and what a population can resolve."""
+"""Are the p-values valid: pairwise, combined and conformal ones, and what a population can resolve.
+
+The hypergeometric tail is our own. It is compared with 0.001 only, so a relative precision of 1e-9 suffices, and
+importing scipy.stats for `hypergeom` takes as long as scoring a small run.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,16 @@ import numpy as np
 from scipy.special import gammaln, ndtr
 
 from plmia.attacks.calibration import MeanOfViews, null_deviation
-from plmia.attacks.moments import FloatArray, IntArray
 from plmia.attacks.scoring import Scores
 from plmia.attacks.view import Truth
-from plmia.errors import PlmiaError, PopulationError
-from plmia.evaluation.metrics import clopper_pearson
+from plmia.data.arrays import FloatArray, IntArray
+from plmia.errors import PlmiaError, PopulationError, percent
+from plmia.evaluation.diagnostics.likeness import ALARM
+from plmia.evaluation.metrics import FPRS, clopper_pearson
 
 BINS = 20
-_FINE = 50  # parts of a bin, so that distances are known to 1 / 1000
+_FINE = 50  # parts of a bin: distances are accurate to 1 / 1000
 LEVELS = tuple(float(10**e) for e in np.arange(-4.0, -0.2, 0.25))
-# A false alarm is as rare as this.
-ALARM = 0.001
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,11 @@ class PairwiseP:
     members, non_members : int arrays [20]
         How many p-values fall into each twentieth of [0, 1].
     distance : float or None
-        Kolmogorov distance of the non-members' p-values, all taken together, from the uniform law; to 0.001.
+        Kolmogorov distance of all p-values of non-members from the uniform law, to 0.001.
     distance_by_query : float or None
-        The same distance of one query's p-values, averaged over non-member queries. All p-values of a query share its
-        statistic, so this is large (0.3 for Gaussian statistics) even where ``distance`` is 0: it is the dependence
-        that makes the combined p-value nominal.
+        The same distance for the p-values of one query, averaged over non-member queries. All p-values of a query share
+        its statistic, so this is large (0.3 for Gaussian statistics) even if ``distance`` is 0: this dependence is the
+        reason why the combined p-value is only nominal.
     warning : str or None
         Set if there are no pairwise p-values; all counts are then 0, the distances None.
     """
@@ -66,18 +69,17 @@ def pairwise_p_values(
     Parameters
     ----------
     phi : float array [points] or [points, views]
-        The statistic (`Scores.statistic`, or of views, whose mean is taken).
+        The statistic (`Scores.statistic`, or one value per view, which are averaged).
     population : int array [population]
         Z.
     truth : Truth
-        Who is a member, and which points are queries.
+        Which points are members, and which are queries.
     rng : numpy Generator
         Draws the queries.
     most, most_rivals : int
-        Queries, and about how many population points they are compared with, evenly spaced by their statistic.
+        Number of queries, and about how many population points they are compared with, evenly spaced in rank.
     """
     summary = MeanOfViews().points(phi.reshape(len(phi), -1))
-    # In increasing order of phi_z the p-values of a query increase: its distance needs no sorting.
     everyone = np.sort(summary[population])
     if len(everyone) < 2 or not everyone[-1] > everyone[0]:
         nothing = np.zeros(BINS, np.intp)
@@ -90,22 +92,28 @@ def pairwise_p_values(
     )
     if not len(others):
         raise PlmiaError("no query is a non-member: pairwise p-values need some to be compared with the uniform law")
-    fine = _histogram(others)
-    distance = float(np.max(np.abs(np.cumsum(fine) / others.size - np.arange(1, len(fine) + 1) / len(fine))))
-    steps = np.arange(len(rivals) + 1) / len(rivals)
-    by_query = np.maximum((steps[1:] - others).max(axis=1), (others - steps[:-1]).max(axis=1))
-    in_bins = [counts.reshape(BINS, _FINE).sum(axis=1) for counts in (_histogram(members), fine)]
-    return PairwiseP(in_bins[0], in_bins[1], distance, float(by_query.mean()))
+    in_bins = [_histogram(p).reshape(BINS, _FINE).sum(axis=1) for p in (members, others)]
+    return PairwiseP(in_bins[0], in_bins[1], *_uniform_distances(others))
+
+
+def _uniform_distances(p: FloatArray) -> tuple[float, float]:
+    """Kolmogorov distance of all p-values [queries, rivals] from the uniform law, and its mean over queries."""
+    fine = _histogram(p)
+    distance = float(np.max(np.abs(np.cumsum(fine) / p.size - np.arange(1, len(fine) + 1) / len(fine))))
+    # Rivals are sorted, so the p-values of a query increase.
+    steps = np.arange(p.shape[1] + 1) / p.shape[1]
+    by_query = np.maximum((steps[1:] - p).max(axis=1), (p - steps[:-1]).max(axis=1))
+    return distance, float(by_query.mean())
 
 
 def _some_queries(truth: Truth, inside: bool, most: int, rng: np.random.Generator) -> IntArray:
-    """Return at most ``most`` queries that are members, or that are not."""
+    """Return at most ``most`` queries that are members (``inside``) or non-members."""
     queries = truth.queries[truth.members[truth.queries] == inside]
     return rng.choice(queries, most, replace=False) if len(queries) > most else queries
 
 
 def _histogram(p: FloatArray) -> IntArray:
-    """Count p-values in fine bins; 1 belongs to the last."""
+    """Count p-values in fine bins; 1 belongs to the last bin."""
     n = BINS * _FINE
     counts: IntArray = np.bincount(np.minimum((p * n).astype(np.intp), n - 1).ravel(), minlength=n)
     return counts
@@ -120,7 +128,7 @@ class Rates:
     realised, low, high : tuples of float
         At each nominal level, with the 95 % Clopper-Pearson interval.
     broken : tuple of bool
-        Where more are flagged than a valid p-value would (by chance in one of 1000 audits, all levels together).
+        Whether more are flagged than a valid p-value would flag; the error over all levels together is `ALARM`.
     """
 
     realised: tuple[float, ...]
@@ -138,11 +146,11 @@ class FprCurve:
     levels : tuple of float
         Nominal levels, increasing.
     conformal : Rates
-        Of the conformal p-value.
+        Rates of the conformal p-value.
     combined : Rates or None
-        Of the attack's combined p-value, if it has one.
+        Rates of the attack's combined p-value, if it has one.
     n_non_members : int
-        How many non-member queries were asked.
+        Number of non-member queries.
     warning : str or None
         Set if a p-value flags too many at some level.
     """
@@ -168,10 +176,10 @@ def nominal_against_realised(
     scores : Scores
         Combined and conformal p-values of all points.
     truth : Truth
-        Who is a member, and which points are queries.
+        Which points are members, and which are queries.
     n_population : int, optional
-        Size of the population behind the p-values, since even a valid p-value's realised rate varies with it; by
-        default all points that are not queries.
+        Size of the population behind the p-values, on which the spread of the realised rate depends; by default the
+        number of points that are not queries.
     levels : sequence of float
         Nominal levels in (0, 1), increasing.
     """
@@ -197,24 +205,25 @@ def _rates(log10_p: FloatArray, n_population: int, levels: Sequence[float]) -> R
 
 
 def _too_many(name: str, levels: Sequence[float], rates: Rates | None, n: int) -> str | None:
-    """Tell of the level nearest to 1 % at which too many are flagged."""
+    """Warn about the level nearest to 1 % at which too many are flagged."""
     if rates is None or not any(rates.broken):
         return None
     worst = min((i for i, bad in enumerate(rates.broken) if bad), key=lambda i: abs(math.log10(levels[i]) + 2))
     return (
-        f"{name} does not hold: at a nominal {_percent(levels[worst])} it flags {_percent(rates.realised[worst])} of "
-        f"{n:,} non-members; use a threshold set on known non-members that are like the queries"
+        f"{name} is not valid: at a nominal {percent(levels[worst])} it flags {percent(rates.realised[worst])} of "
+        f"{n:,} non-members. Use a threshold set on known non-members that are like the queries"
     )
 
 
 def _chance(flagged: int, n: int, n_population: int, level: float) -> float:
-    """Chance that so many of ``n`` exchangeable non-members lie above the last of the population that ``level`` allows.
+    """Probability that ``flagged`` of ``n`` exchangeable non-members exceed the k-th largest of the population.
 
-    Of the ``flagged + k - 1`` largest of all, at most k - 1 are then of the population: a hypergeometric number.
+    k is the rank that ``level`` allows. Of the ``flagged + k - 1`` largest of all, at most k - 1 then belong to the
+    population, and that number is hypergeometric.
     """
     k = math.floor(level * (n_population + 1))
     if k < 1 or flagged == 0:
-        return 1.0  # below its resolution a population says nothing
+        return 1.0  # the population does not resolve the level
     top = flagged + k - 1
     ours = np.arange(max(0, top - n), k)
     log = _log_choose(n_population, ours) + _log_choose(n, top - ours) - _log_choose(n + n_population, np.array(top))
@@ -228,7 +237,7 @@ def _log_choose(n: int, k: IntArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class PopulationSize:
-    """What a population of ``n`` non-members can tell.
+    """What a population of ``n`` non-members resolves.
 
     Parameters
     ----------
@@ -239,10 +248,10 @@ class PopulationSize:
     levels : tuple of float
         Nominal false-positive rates.
     expected, spread : tuples of (float or None)
-        Mean and standard deviation of the realised rate at each level over the choice of Z (a beta law); None where
-        the level is below the resolution.
+        Mean and standard deviation of the realised rate at each level over draws of Z (a beta law); None if the level
+        is below the resolution.
     needed, needed_stable : tuples of int
-        Population that resolves each level, and that keeps the spread to a tenth of the level.
+        Size of the smallest population that resolves each level, and of one whose spread is a tenth of the level.
     warning : str or None
         Set if 0.1 % is not resolved.
     """
@@ -261,19 +270,11 @@ class PopulationSize:
         return asdict(self)
 
 
-def population_size(n: int, levels: Sequence[float] = (0.01, 0.001, 0.0001)) -> PopulationSize:
-    """Say what a population of ``n`` points resolves.
-
-    Parameters
-    ----------
-    n : int
-        Size of Z.
-    levels : sequence of float
-        Nominal false-positive rates in (0, 1).
-    """
+def population_size(n: int, levels: Sequence[float] = FPRS[:0:-1]) -> PopulationSize:
+    """Return what a population of ``n`` points resolves at nominal false-positive rates in (0, 1)."""
     if n < 1:
-        raise PopulationError(f"a population of {n} was asked about: it needs at least 1 point")
-    # What `level` allows is the k-th largest of Z, above which a new non-member lies with a Beta(k, n + 1 - k) rate.
+        raise PopulationError(f"the population has {n} points, but needs at least 1")
+    # The threshold is the k-th largest of Z; a new non-member exceeds it at a rate that follows Beta(k, n + 1 - k).
     allowed = [math.floor(round(level * (n + 1), 9)) for level in levels]
     expected = tuple(k / (n + 1) if k else None for k in allowed)
     spread = tuple(math.sqrt(k * (n + 1 - k) / (n + 2)) / (n + 1) if k else None for k in allowed)
@@ -282,11 +283,7 @@ def population_size(n: int, levels: Sequence[float] = (0.01, 0.001, 0.0001)) -> 
     warning = None
     if n < 999:
         warning = (
-            f"a population of {n:,} cannot show a false-positive rate below {_percent(1 / (n + 1))}: 999 known "
-            "non-members are needed for 0.1 %, 9,999 for 0.01 %"
+            f"a population of {n:,} cannot resolve a false-positive rate below {percent(1 / (n + 1))}: give 999 known "
+            "non-members for 0.1 %, or 9,999 for 0.01 %"
         )
     return PopulationSize(n, 1 / (n + 1), tuple(levels), expected, spread, needed, stable, warning)
-
-
-def _percent(rate: float) -> str:
-    return f"{100 * rate:.3g} %"

@@ -1,6 +1,6 @@
-"""Check that signals are what they must be: logit-scaled true-label confidences, larger for members.
+"""Check that signals are logit-scaled confidences of the true label, larger for members.
 
-The membership of every model is known, so a wrong sign or a wrong axis shows before any attack runs.
+The membership of every model is known, so a wrong sign or a wrong axis is noticed before any attack runs.
 """
 
 from __future__ import annotations
@@ -8,31 +8,24 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import SignalsError
 from plmia.signals.signals import Signals
 
-# So many points, evenly spaced, are looked at.
+# Number of points, evenly spaced, that are examined.
 SAMPLE = 4096
-# So many standard errors are no chance any more.
+# Number of standard errors that chance does not explain.
 CLEARLY = 6.0
-# Views agree with labels so much more often than chance (Cohen's kappa) only if they are classes.
+# Cohen's kappa between the largest view and the label, above which views must be classes.
 AGREEMENT = 0.2
-# Views of one record differ less than records do; classes differ so many times more, and than models do.
+# Views of one record differ less than records do. If their variance is larger than that of records and of models by
+# these factors, they must be classes.
 MORE_THAN_RECORDS, MORE_THAN_MODELS = 3.0, 10.0
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def require_plausible(signals: Signals) -> None:
-    """Raise `SignalsError` where signals are clearly not confidences of the true label, and say what they may be.
-
-    Parameters
-    ----------
-    signals : Signals
-        Signals and membership of all models.
-    """
+    """Raise `SignalsError` if signals are clearly not confidences of the true label, and say what they may be."""
     points = _sample(signals)
     values = signals.values[:, points, :].astype(np.float64)
     members = signals.design.matrix[:, points]
@@ -46,23 +39,23 @@ def require_plausible(signals: Signals) -> None:
         looks = "like losses" if values.min() >= 0 else "negated"
         raise SignalsError(
             f"models that trained on a record have lower signals there than models that did not (by {-shift:.3g} on "
-            f"average{where}): the signals look {looks}, or `membership` is inverted; give log p - log(1 - p) of the "
-            "true label, and True where the model trained on the record"
+            f"average{where}): the signals look {looks}, or `membership` is inverted. Give log p - log(1 - p) of the "
+            "true label, and True if the model trained on the record"
         )
 
 
-def _sample(signals: Signals) -> npt.NDArray[np.intp]:
-    """Points to look at, of each group one."""
+def _sample(signals: Signals) -> IntArray:
+    """Points to examine, one of each group."""
     points = np.arange(signals.n_points)
     if signals.groups is not None:
         points = np.sort(np.unique(signals.groups, return_index=True)[1])
     return points[:: -(-len(points) // SAMPLE)]
 
 
-def _in_minus_out(values: FloatArray, members: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Mean difference between IN and OUT signals over models, each point's own mean removed; and its standard error.
+def _in_minus_out(values: FloatArray, members: BoolArray) -> tuple[float, float]:
+    """Mean difference between IN and OUT signals over models, with each point's mean removed, and its standard error.
 
-    The error is that of drawing members at random, as designs do, and not smaller than the spread between models.
+    The error is that of drawing members at random, as designs do, and at least the spread between models.
     """
     residuals = values - values.mean(axis=0)
     shifts, variances = [], []
@@ -81,7 +74,7 @@ def _in_minus_out(values: FloatArray, members: npt.NDArray[np.bool_]) -> tuple[f
     return float(np.mean(shifts)), math.sqrt(max(drawn, between))
 
 
-def _require_views(values: FloatArray, labels: npt.NDArray[np.integer] | None) -> None:
+def _require_views(values: FloatArray, labels: Labels | None) -> None:
     """Raise if the last axis holds classes instead of views."""
     n_models, _, n_views = values.shape
     mean = values.mean(axis=0)
@@ -99,13 +92,13 @@ def _require_views(values: FloatArray, labels: npt.NDArray[np.integer] | None) -
             found = f"the {n_views} of one record differ more than records do"
     if found:
         raise SignalsError(
-            f"signals look like class logits [models, records, classes], not like views: {found}; give the true "
-            "label's confidence, which plmia.logit_from_logits computes from logits and labels"
+            f"signals look like class logits [models, records, classes], not like views: {found}. Give the confidence "
+            "of the true label, which plmia.logit_from_logits computes from logits and labels"
         )
 
 
-def _kappa(found: npt.NDArray[np.intp], labels: npt.NDArray[np.integer], n: int) -> tuple[float, float]:
-    """Agreement beyond chance (Cohen, 1960), 0 if independent and 1 if equal; and its standard error without any."""
+def _kappa(found: IntArray, labels: Labels, n: int) -> tuple[float, float]:
+    """Cohen's kappa (0 if independent, 1 if equal), and its standard error under independence."""
     chance = float(np.bincount(found, minlength=n) @ np.bincount(labels, minlength=n)) / len(labels) ** 2
     if chance == 1:
         return 0.0, 0.0

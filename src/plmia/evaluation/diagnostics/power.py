@@ -1,4 +1,4 @@
-"""Are there enough references? Power measured with fewer of them, and extrapolated to more."""
+"""Are there enough references? Measure power with fewer of them, and extrapolate to more."""
 
 from __future__ import annotations
 
@@ -11,53 +11,51 @@ from typing import Any
 import numpy as np
 
 from plmia.attacks.attack import Attack
-from plmia.attacks.moments import FloatArray, IntArray, References
+from plmia.attacks.moments import References
 from plmia.attacks.scoring import Tick, score_all
 from plmia.attacks.view import AttackView
+from plmia.data.arrays import FloatArray, IntArray
 from plmia.data.designs import MembershipDesign, ReferencePlan
-from plmia.errors import ReferencesError
+from plmia.errors import ReferencesError, percent, round_percent
 from plmia.evaluation.diagnostics.plausible import require_plausible
-from plmia.evaluation.metrics import fpr_key, roc_curve
+from plmia.evaluation.metrics import COMPARED_FPRS, fpr_key, roc_curve
 from plmia.evaluation.targets import AttackResult, Setup, attack_targets
 from plmia.signals.signals import Signals
 
-FPRS = (0.01, 0.001)
-LEAST_REFERENCES = 4
-# Half of the references are drawn so often, since their spread is a standard error; fewer of them so often.
+MIN_REFERENCES = 4
+# Number of draws of half of the references, whose spread is a standard error, and of smaller parts.
 HALF_DRAWS, SMALL_DRAWS = 8, 4
-# Small budgets follow another law (with two IN and two OUT references a variance is hardly one), so the fit looks at
-# the largest ones alone; it has three parameters.
-LEAST_FITTED, MOST_FITTED = 3, 4
-# What is estimated from n references errs by 1 / sqrt(n), what it costs in power is seldom worse.
+# Number of budgets in a fit, the largest ones: small budgets follow another law (two IN and two OUT references hardly
+# give a variance). The fit has three parameters.
+MIN_FITTED, MAX_FITTED = 3, 4
+# An estimate from n references has an error of order 1 / sqrt(n); the loss in power is seldom worse.
 RATES = np.linspace(0.5, 2.0, 31)
-# With fewer false positives a TPR hangs on a handful of non-members, and its trend is noise.
-LEAST_FALSE_POSITIVES = 5
+# With fewer false positives a TPR depends on a handful of non-members, and its trend is noise.
+MIN_FALSE_POSITIVES = 5
 FACTORS = (2, 4, 8)
-# What doubling must gain to be worth a warning: in AUC, and as a share of the TPR.
+# Smallest gain from doubling that is worth a warning: in AUC, and as a share of the TPR.
 AUC_GAIN, TPR_GAIN = 0.01, 0.1
 
 
 def needed_outsiders(fpr: float) -> int:
     """Return how many non-members a trend of the TPR at ``fpr`` needs among the queries."""
-    return math.ceil(round(LEAST_FALSE_POSITIVES / fpr, 9))
+    return math.ceil(round(MIN_FALSE_POSITIVES / fpr, 9))
 
 
 @dataclass(frozen=True)
 class Pilot:
-    """One target attacked by one attack, to be attacked again with fewer references, views or population points.
+    """One attack on one target, to be repeated with fewer references, views or population points.
 
     Parameters
     ----------
     signals : Signals
         Signals of the target and its references.
-    attack : Attack
-        What is run.
-    setup : Setup
-        How.
+    attack, setup : Attack, Setup
+        What is run, and how.
     full : AttackResult
-        The attack with all references; its queries are evaluated whatever is left out.
+        The attack with all references; the same queries are evaluated in every repetition.
     fprs : tuple of float
-        False-positive rates at which the TPR is measured: those that allow at least five non-members.
+        False-positive rates at which the TPR is measured: those that allow at least `MIN_FALSE_POSITIVES` non-members.
     """
 
     signals: Signals
@@ -67,8 +65,10 @@ class Pilot:
     fprs: tuple[float, ...]
 
     @classmethod
-    def run(cls, signals: Signals, attack: Attack, target: int, setup: Setup, fprs: Iterable[float] = FPRS) -> Pilot:
-        """Attack ``target`` with all references that ``setup`` allows; signals that are something else are refused."""
+    def run(
+        cls, signals: Signals, attack: Attack, target: int, setup: Setup, fprs: Iterable[float] = COMPARED_FPRS
+    ) -> Pilot:
+        """Attack ``target`` with all references that ``setup`` allows; implausible signals raise `SignalsError`."""
         require_plausible(signals)
         (full,) = attack_targets(signals, [attack], [target], setup)
         outsiders = int(np.sum(~full.truth.members[full.truth.queries]))
@@ -76,17 +76,17 @@ class Pilot:
 
     @property
     def n_references(self) -> int:
-        """How many references there are."""
+        """Number of references."""
         return len(self.full.references)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Keys of what `measure` returns: "auc", and the rates at which the TPR is taken."""
+        """Keys of the values that `measure` returns: "auc", and the false-positive rates of the TPRs."""
         return "auc", *(fpr_key(fpr) for fpr in self.fprs)
 
     @cached_property
     def _models(self) -> tuple[IntArray, MembershipDesign]:
-        """Numbers of the target and its references, and their membership."""
+        """Numbers of the target and of its references, and their membership."""
         models = np.concatenate([[self.full.target], self.full.references])
         return models, MembershipDesign(self.signals.design.matrix[self.signals.rows(models)])
 
@@ -104,9 +104,9 @@ class Pilot:
         population: IntArray | None = None,
         tick: Tick = lambda _: None,
     ) -> tuple[float, ...]:
-        """AUC and TPRs on the same queries with some of the references, the first views, some of the population."""
+        """AUC and TPRs on the same queries with some of the references, the first views, part of the population."""
         signals, full = self.signals, self.full
-        seen = full.view.references  # not the models' signals: some may have been dropped at some points
+        seen = full.view.references  # not those of the signals: at some points some may have been dropped
         some = np.flatnonzero(np.isin(full.references, references))
         view = AttackView(
             full.view.target[:, :views],
@@ -124,8 +124,8 @@ class Pilot:
         """All references, half of them, a quarter, ... down to four, as far as whole pairs allow; decreasing."""
         found: list[int] = []
         wanted = self.n_references
-        while wanted >= LEAST_REFERENCES:
-            n = next((n for n in range(wanted, LEAST_REFERENCES - 1, -1) if self._possible(n)), 0)
+        while wanted >= MIN_REFERENCES:
+            n = next((n for n in range(wanted, MIN_REFERENCES - 1, -1) if self._possible(n)), 0)
             if n and n not in found:
                 found.append(n)
             wanted //= 2
@@ -149,11 +149,11 @@ class Pilot:
             except ReferencesError:
                 if not measured:
                     raise
-                break  # some point is left without what the statistic needs: fewer references need not be tried
+                break  # some point lacks references that the statistic needs, so smaller budgets would fail as well
         if not measured:
             raise ReferencesError(
-                f"target {self.full.target} has {self.n_references} references, {LEAST_REFERENCES} are needed to say "
-                "what more of them would give: train more"
+                f"target {self.full.target} has {self.n_references} references, but {MIN_REFERENCES} are needed to "
+                "extrapolate to more: train more"
             )
         budgets = tuple(sorted(measured))
         return tuple(
@@ -166,7 +166,7 @@ class Pilot:
         return np.array([self.measure(self.draw(n, rng), views, tick=tick) for _ in range(self.draws(n))])
 
     def draws(self, n: int) -> int:
-        """How many times ``n`` references are drawn; there is only one way to take all."""
+        """Number of draws of ``n`` references; all of them can be drawn only once."""
         if n == self.n_references:
             return 1
         return HALF_DRAWS if n > self.n_references // 4 else SMALL_DRAWS
@@ -174,13 +174,7 @@ class Pilot:
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """Power with n references, limit - slope / n^rate, fitted to what was measured.
-
-    Parameters
-    ----------
-    limit, slope, rate : float
-        Power with endless references, and how it is approached; the rate lies in [0.5, 2].
-    """
+    """Fitted power with n references: limit - slope / n^rate, with a rate in [0.5, 2]."""
 
     limit: float
     slope: float
@@ -192,28 +186,22 @@ class Extrapolation:
 
 
 def extrapolate(budgets: Sequence[int], values: Sequence[float]) -> Extrapolation | None:
-    """Fit the largest budgets, each weighted by its size; None if there are fewer than three.
+    """Fit mean power (``values``) against increasing numbers of references (``budgets``); None for fewer than three.
 
-    On real signals (66 convolutional networks, 128 perceptrons; four attacks) the power with twice as many references
-    is met within 0.2 points of AUC, 9 % of the TPR at 1 % and, of the networks, 18 % of the TPR at 0.1 % (root mean
-    squares), with four times as many within 0.3 points, 14 % and 29 %. Those signals also served to choose how many
-    budgets are fitted and the range of rates, so others may be met less well.
-
-    Parameters
-    ----------
-    budgets : sequence of int
-        Numbers of references, increasing.
-    values : sequence of float
-        Mean power with each.
+    The largest budgets are fitted, each weighted by its size. On real signals (66 convolutional networks, 128
+    perceptrons; four attacks) the error with twice as many references is 0.2 points of AUC, 9 % of the TPR at 1 % and,
+    for the networks, 18 % of the TPR at 0.1 % (root mean squares); with four times as many it is 0.3 points, 14 % and
+    29 %. Those signals also served to choose the number of budgets and the range of rates, so on others the error may
+    be larger.
     """
-    if len(budgets) < LEAST_FITTED:
+    if len(budgets) < MIN_FITTED:
         return None
-    n, y = (np.array(part[-MOST_FITTED:], np.float64) for part in (budgets, values))
+    n, y = (np.array(part[-MAX_FITTED:], np.float64) for part in (budgets, values))
     best, least = Extrapolation(float(np.average(y, weights=n)), 0.0, 1.0), math.inf
     for rate in RATES:
         x = n**-rate
         centred = x - np.average(x, weights=n)
-        # More references never hurt in the long run: a slope of the wrong sign is noise.
+        # Power does not fall with more references: a slope of the wrong sign is noise.
         slope = max(0.0, -float(np.sum(n * centred * y) / np.sum(n * centred**2)))
         limit = float(np.average(y + slope * x, weights=n))
         error = float(np.sum(n * (y - limit + slope * x) ** 2))
@@ -229,7 +217,7 @@ class Curve:
     Parameters
     ----------
     metric : str
-        "auc", or the false-positive rate at which the TPR is taken.
+        "auc", or the false-positive rate of the TPR.
     budgets : tuple of int
         Numbers of references, increasing.
     mean : tuple of float
@@ -237,8 +225,8 @@ class Curve:
     deviation : tuple of (float or None)
         Standard deviation over draws; None for a single draw.
     standard_error : float or None
-        Of the power with all references, as far as their choice goes. A half drawn without replacement has half the
-        variance of a fresh half, which has twice the variance of the whole: halves spread as the whole would.
+        Standard error of the power with all references due to their choice. A half drawn without replacement has half
+        the variance of an independent half, which has twice the variance of the whole: so halves spread as the whole.
     fit : Extrapolation or None
         None if fewer than three budgets were measured.
     """
@@ -261,10 +249,10 @@ class Curve:
     @property
     def name(self) -> str:
         """The metric in words."""
-        return "AUC" if self.metric == "auc" else f"TPR at {100 * float(self.metric):g} % FPR"
+        return "AUC" if self.metric == "auc" else f"TPR at {round_percent(float(self.metric))} FPR"
 
     def at(self, n: float) -> float | None:
-        """Power with ``n`` references: between budgets that were measured, or beyond them by what the fit adds."""
+        """Power with ``n`` references: interpolated, or extrapolated by the fit; None if neither is possible."""
         if n < self.budgets[0]:
             return None
         if n <= self.budgets[-1]:
@@ -284,19 +272,19 @@ class Curve:
 
 @dataclass(frozen=True)
 class EnoughReferences:
-    """Whether more references would find more.
+    """Whether more references would increase the power.
 
     Parameters
     ----------
     attack, target : str, int
-        What was run, on which target.
+        Name of the attack, and number of the target.
     n_references : int
-        How many references there are.
+        Number of references.
     curves : tuple of Curve
         AUC, and the TPR at each false-positive rate for which there are enough non-members.
     warning : str or None
-        Set if doubling the references would gain more than 1 point of AUC or a tenth of the TPR (and more than the
-        noise due to their choice), or if there are too few to tell.
+        Set if doubling the references would gain more than `AUC_GAIN` or `TPR_GAIN` (and more than the noise due to
+        their choice), or if there are too few to tell.
     """
 
     attack: str
@@ -324,16 +312,12 @@ def enough_references(
     ----------
     signals : Signals
         Signals of the target and its references.
-    attack : Attack
-        What is run.
-    target : int
-        The model that is attacked.
-    setup : Setup
-        How; its population and queries serve all budgets.
+    attack, target, setup : Attack, int, Setup
+        What is run, on which model, and how; all budgets share its population and queries.
     rng : numpy Generator
         Draws the references.
     tick : callable
-        Told how many points are done.
+        Called with the number of points that were scored.
     """
     pilot = Pilot.run(signals, attack, target, setup)
     curves = pilot.curves(rng, tick=tick)
@@ -342,13 +326,13 @@ def enough_references(
 
 def _warning(curves: Sequence[Curve], n: int) -> str | None:
     if curves[0].fit is None:
-        return f"{n} references are too few to say what more would give: 16 in complementary pairs are needed for that"
+        return f"{n} references are too few to extrapolate to more: train at least 16, in complementary pairs"
     found = []
     for curve in curves:
         doubled, now = curve.times(2), curve.mean[-1]
-        least = AUC_GAIN if curve.metric == "auc" else TPR_GAIN * now
-        if doubled is not None and doubled - now > max(least, 2 * (curve.standard_error or 0.0)):
-            found.append(f"the {curve.name} from {100 * now:.1f} to about {100 * doubled:.1f} %")
+        needed = AUC_GAIN if curve.metric == "auc" else TPR_GAIN * now
+        if doubled is not None and doubled - now > max(needed, 2 * (curve.standard_error or 0.0)):
+            found.append(f"the {curve.name} from {percent(now)} to about {percent(doubled)}")
     if not found:
         return None
-    return f"more references would find more: {2 * n} instead of {n} would raise {' and '.join(found)}"
+    return f"More references would find more: {2 * n} instead of {n} would raise {' and '.join(found)}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from plmia.data.arrays import FloatArray, IntArray
-from plmia.evaluation.diagnostics.gaussianity import LEAST, MOST, shapiro_wilk
+from plmia.evaluation.diagnostics.gaussianity import MAX_SIZE, MIN_SIZE, shapiro_wilk
 from plmia.reporting.content import Content
 from plmia.reporting.plots.figure import (
     Absent,
@@ -103,7 +103,7 @@ def _traces(kind: str, values: FloatArray, edges: FloatArray, reach: tuple[float
 
 
 def _test(kind: str, values: FloatArray) -> str:
-    if not LEAST <= len(values) <= MOST or not np.ptp(values) > 0:
+    if not MIN_SIZE <= len(values) <= MAX_SIZE or not np.ptp(values) > 0:
         return f"{kind}: not tested ({len(values)} signals)"
     w, p = (float(part[0]) for part in shapiro_wilk(np.sort(values)[:, None]))
     return f"{kind}: W = {w:.3f}, p = {p:.2g}"

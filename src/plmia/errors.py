@@ -137,6 +137,16 @@ def require_rate(name: str, value: float, error: type[PlmiaError] = PlmiaError) 
         raise error(f"{name} is {value}, but must lie between 0 and 1: 0.01 stands for 1 %")
 
 
+def require_members(value: object, contract: type, error: type[PlmiaError] = PlmiaError) -> None:
+    """Raise unless an object has every public member of a protocol; a class that inherits from it has the defaults."""
+    members = sorted(name for name in {*vars(contract), *contract.__annotations__} if not name.startswith("_"))
+    if missing := [name for name in members if not hasattr(value, name)]:
+        raise error(
+            f"{type(value).__name__} lacks {', '.join(missing)}: inherit the defaults from "
+            f"{contract.__module__}.{contract.__name__}, or define every member"
+        )
+
+
 Severity = Literal["info", "caution", "invalid"]
 
 # Every code, and what it says. `plmia gate --accept CODE` takes those whose note is a caution or invalid.

@@ -562,7 +562,8 @@ def test_a_model_that_always_diverges_ends_with_a_sentence(audit: Run, tmp_path:
     bad = [seed_of(0, 3, attempt) for attempt in range(3)]
     (tmp_path / "own.action").write_text(f"if seed in {bad}: X *= np.nan")
     said = sentence(audit())
-    assert "query returned NaN for point 0, 1, 2, 3, 4 and 115 more of model 3, whichever of 3 seeds" in said
+    assert "query returned NaN for point 0, 1, 2, 3, 4 and 115 more of model 3" in said
+    assert "3 seeds" in said
     assert "learning rate" not in said
     assert SignalStore.open(tmp_path / "run/signals").missing() == [3]
 
@@ -572,7 +573,8 @@ def test_a_worker_that_is_always_killed_is_said_so(audit: Run, tmp_path: Path) -
     bad = seed_of(0, 2, 0)
     (tmp_path / "own.action").write_text(f"if seed == {bad}: os.kill(os.getpid(), 9)")
     said = sentence(audit())
-    assert "training model 2 failed: a worker process died 3 times over it (SIGKILL, often for lack of memory)" in said
+    assert "model 2 failed" in said
+    assert "died 3 times (SIGKILL" in said
     assert log_of(tmp_path) == seeds_of(0, 1, 2, 2, 2)
     (tmp_path / "own.action").unlink()
     assert audit("--quiet").exit_code == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +19,7 @@ from plmia.auditing.given_target import GivenTarget
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
 from plmia.data.files import make_private, writing
-from plmia.errors import DataError, Note, PopulationError, RecipeError, ReferencesError, some
+from plmia.errors import DataError, Note, PopulationError, RecipeError, ReferencesError, require_members, some
 from plmia.evaluation.diagnostics import accuracy_of
 from plmia.evaluation.records import RecordTable
 from plmia.evaluation.tables import Overview
@@ -29,20 +28,17 @@ from plmia.results.folder import run_attacks
 from plmia.results.saved import SavedResults
 from plmia.signals.store import SignalStore, write_groups
 from plmia.training.engines import Engine
-from plmia.training.recipes.named import as_recipe, described
+from plmia.training.recipes.named import as_recipe
 from plmia.training.recipes.recipe import Recipe, Trained, views_for
+from plmia.training.records import TrainingRecord, training_notes
 from plmia.training.train import (
     Work,
     audit_about,
     audit_differences,
     default_engine,
     is_running,
-    rounding_notes,
-    rounding_of,
     shared_data,
     train_missing,
-    undeclared_notes,
-    versions,
 )
 from plmia.training.views import View, check_views
 
@@ -91,6 +87,7 @@ class AuditPlan:
     may_skip: bool = False
 
     def __post_init__(self) -> None:
+        require_members(self.recipe, Recipe, RecipeError)
         self.recipe.check(self.data)
         check_views(self.views, self.data)
         if self.target is not None:
@@ -178,7 +175,7 @@ class AuditPlan:
 
     def data_notes(self, records: Collection[Mapping[str, Any]]) -> list[Note]:
         """Say what rounding did to the answers and which files were read, by the records of the trained models."""
-        return [*rounding_notes(records), *undeclared_notes(records)]
+        return training_notes([TrainingRecord.from_json(record) for record in records])
 
     def warnings(self) -> list[Note]:
         """Notes that may change a user's mind before training: all but how a recipe prepares the data."""
@@ -186,8 +183,7 @@ class AuditPlan:
 
     def notes(self) -> list[Note]:
         """What an auditor must know, as far as it is known before training."""
-        # A recipe of a user's own need not inherit from `Recipe`, whose defaults it then lacks.
-        found = [*self.recipe.notes(self.data)] if hasattr(self.recipe, "notes") else []
+        found = [*self.recipe.notes(self.data)]
         if copies := self.design.split_duplicates(self.data):
             # Few copies blur little; many hide members among their copies.
             many = copies > MANY_COPIES * self.data.n_points
@@ -265,7 +261,7 @@ def run_audit(
 def open_store(plan: AuditPlan, folder: Path) -> SignalStore:
     """Open the store of an audit, or make it."""
     views = [str(view) for view in plan.views]
-    tell = functools.partial(audit_differences, file=getattr(plan.recipe, "file", None))
+    tell = functools.partial(audit_differences, source=plan.recipe.source)
     anew, about, design = not is_running(folder), plan.about(), plan.design
     with writing(str(folder)):
         make_private(folder)
@@ -294,16 +290,13 @@ def train_run(
     skip : callable
         Told how many models were there already.
     """
-    if keep_models and not getattr(plan.recipe, "keeps_weights", True):
+    if keep_models and not plan.recipe.keeps_weights:
         raise RecipeError(
             f"models of recipe {plan.recipe.name!r} cannot be kept as safetensors: leave out --keep-models"
         )
     store = open_store(plan, folder)
     if plan._given is not None and 0 in store.missing():
-        accuracy = {"train_accuracy": plan._given.train_accuracy, "test_accuracy": plan._given.test_accuracy}
-        known = {name: value for name, value in accuracy.items() if not math.isnan(value)}
-        made = {"given": True, "versions": versions(), **known, **rounding_of(plan._given)}
-        store.append([0], plan._given.conf[None], [made])
+        store.append([0], plan._given.conf[None], [TrainingRecord.of_given(plan._given).to_json()])
     skip(len(store.finished()))
     if store.missing():
         with shared_data(plan.data, folder, engine) as data:
@@ -346,7 +339,7 @@ def score_run(
     records = store.finished()
     about = {
         "audit": plan.about(),
-        "recipe": described(plan.recipe),
+        "recipe": plan.recipe.description,
         "signals": {
             "sha256": store.fingerprint(signals.models),
             "models": signals.n_models,
@@ -448,7 +441,7 @@ def audit(
     True
     """
     data = LabelledData(cast("Any", X), np.asarray(y), None if groups is None else np.asarray(groups))
-    recipe = model if hasattr(model, "to_json") else as_recipe(model)
+    recipe = as_recipe(model)
     plan = AuditPlan(
         data,
         recipe,

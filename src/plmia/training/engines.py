@@ -1,7 +1,11 @@
 """Where training runs: in this process, in processes of this machine, or on a Ray cluster.
 
-An engine runs a function on jobs and hands back results as they come. A worker that dies costs its own job only: the
-job is run again, a few times, before the engine gives up on it.
+An engine runs a function on jobs and yields results in the order in which they finish. If a worker dies, only its own
+job is run again; after `MOST_TRIES` attempts the job counts as failed.
+
+`LocalProcesses` has its own process pool. With loky (joblib 1.6), killing one of two busy workers failed all running
+and waiting jobs without saying which one was the cause. Workers outlived a killed parent, and Ctrl-C killed workers
+that were still starting.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import sys
 import threading
 import traceback
 import warnings
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -39,7 +44,7 @@ _ANSWER_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Failed:
-    """What a job ended with instead of a result: a sentence, the user's traceback, and whether the recipe failed."""
+    """Outcome of a job without a result: a sentence, the user's traceback, and whether the recipe is the cause."""
 
     sentence: str
     trace: str = ""
@@ -50,22 +55,33 @@ Results = Generator[tuple[Any, Any | Failed], None, None]
 
 
 class Engine(Protocol):
-    """A place to run jobs."""
+    """A place to run jobs.
+
+    A class that inherits from `Engine` defines `run` and inherits the other members. A class that does not inherit must
+    define all of them.
+    """
 
     @property
     def at_once(self) -> int:
-        """Into how many jobs work is cut where it can be cut."""
+        """Number of jobs into which divisible work is cut."""
+        return 1
 
+    @property
+    def maps_files(self) -> bool:
+        """Whether workers are processes of this machine, which share the data by mapping files."""
+        return False
+
+    @abstractmethod
     def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Results:
-        """Run ``work`` on each job; yield jobs with their results, as they come.
+        """Run ``work`` on each job; yield each job with its result or a `Failed`, in the order in which they finish.
 
-        ``work`` and the jobs must be picklable unless the engine runs them in this process. A result is handed over
-        before another job is taken, so results never pile up. Closing the generator ends all that still runs.
+        ``work`` and the jobs must be picklable unless the engine runs them in this process. A finished worker waits
+        until its result is taken, so results do not pile up. Closing the generator stops all workers.
         """
 
 
 def attempt(work: Callable[[Job], Result], job: Job) -> Result | Failed:
-    """Run one job; what it raises becomes a `Failed`."""
+    """Run one job; an exception becomes a `Failed`."""
     try:
         return work(job)
     except PlmiaError as error:
@@ -77,10 +93,8 @@ def attempt(work: Callable[[Job], Result], job: Job) -> Result | Failed:
 
 
 @dataclass(frozen=True)
-class Inline:
-    """One job after another in this process; needed for functions that no other process can import."""
-
-    at_once: ClassVar[int] = 1
+class Inline(Engine):
+    """One job after another in this process; needed for functions that other processes cannot import."""
 
     def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Results:
         """Run the jobs in order."""
@@ -89,20 +103,21 @@ class Inline:
 
 
 @dataclass(frozen=True)
-class LocalProcesses:
+class LocalProcesses(Engine):
     """Processes of this machine.
 
     Parameters
     ----------
     workers : int
-        How many; each uses one core.
+        Number of processes; each uses one core.
     """
 
     workers: int
+    maps_files: ClassVar[bool] = True
 
     @property
     def at_once(self) -> int:
-        """One job a worker."""
+        """One job per worker."""
         return self.workers
 
     def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Results:
@@ -135,7 +150,7 @@ class LocalProcesses:
 def _pickled(work: Callable[[Any], Any]) -> bytes:
     try:
         return bytes(ForkingPickler.dumps(work))
-    except Exception as error:  # whatever it raises, the work stays here
+    except Exception as error:  # objects may raise anything when they are pickled
         raise TrainingError(
             f"this recipe cannot be sent to other processes ({type(error).__name__}: {error}): use engine=Inline()"
         ) from error
@@ -151,15 +166,15 @@ class _Died:
             with contextlib.suppress(ValueError):  # not every signal has a name
                 how = signal.Signals(-self.exit_code).name
         if self.exit_code == -9:
-            how += ", often for lack of memory"
-        return Failed(f"a worker process died {tries} times over it ({how}): use fewer workers, or a smaller stack")
+            how += ", often due to lack of memory"
+        return Failed(f"its worker process died {tries} times ({how}): use fewer workers, or a smaller stack")
 
 
 class _Worker(Generic[Job]):
     """A process and the pipe to it."""
 
     def __init__(self, work: bytes) -> None:
-        # Not fork: threads of numerical libraries do not survive it.
+        # Not fork: threads of numerical libraries do not survive a fork.
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self._process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
@@ -176,12 +191,12 @@ class _Worker(Generic[Job]):
     def give(self, job: Job, tries: int) -> None:
         """Send a job."""
         self.job, self.tries = job, tries
-        # A worker that is dead already is found out when its answer is taken.
+        # If the worker is dead already, `take` notices.
         with contextlib.suppress(OSError):
             self.pipe.send(job)
 
     def take(self) -> Any | _Died:
-        """Receive the result, or learn that the process died."""
+        """Receive the result, or how the process died."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
@@ -189,7 +204,7 @@ class _Worker(Generic[Job]):
             return _Died(self._process.exitcode)
 
     def stop(self) -> None:
-        """End the process, whatever its code does with milder signals."""
+        """Kill the process, since its code may ignore milder signals."""
         self.pipe.close()
         self._process.kill()
         self._process.join()
@@ -197,11 +212,11 @@ class _Worker(Generic[Job]):
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Let Ctrl-C wait: a process that starts inside ignores it from its first moment, not only once it serves."""
+    """Delay Ctrl-C, so that a process that starts inside ignores it from its first moment on."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # The first process starts this one, too, which lets interrupts through again.
+    # Start the tracker now: started with the first worker, it would let interrupts through again.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -212,7 +227,7 @@ def _interrupts_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _script_hidden() -> Iterator[None]:
-    """Keep spawned processes from running the user's script again, which would start its audit again."""
+    """Keep spawned processes from running the user's script, and thereby its audit, again."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -222,11 +237,11 @@ def _script_hidden() -> Iterator[None]:
 
 
 def _serve(pipe: Connection) -> None:
-    """Receive the work, then answer jobs until the other side is gone."""
+    """Receive the work, then run jobs until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Training may start processes of its own, which daemons may not.
+    # Daemons may not start processes, but training may need to.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    # Standard output is the command's; what training prints must not get between its lines.
+    # Standard output belongs to the command; prints of the training code go to standard error.
     with contextlib.suppress(OSError):
         os.dup2(2, 1)
     warnings.simplefilter("once", UserWarning)
@@ -241,7 +256,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _show_warnings_once() -> None:
-    """Show a warning once a process: hundreds of models would say the same hundreds of times.
+    """Show a warning once per process instead of once per model.
 
     The filter "once" forgets what it showed whenever a library changes filters for a while, as most do in every fit.
     """
@@ -261,7 +276,7 @@ def _answer(pipe: Connection, result: Any) -> None:
         pipe.send(result)
     except OSError:
         raise
-    except Exception as error:  # what it raises when a result cannot be pickled depends on the result
+    except Exception as error:  # results may raise anything when they are pickled
         pipe.send(Failed(f"the result cannot be sent back ({type(error).__name__}: {error})", traceback.format_exc()))
 
 
@@ -273,10 +288,10 @@ def _die_with_parent() -> None:
 
 
 def one_thread() -> None:
-    """Give numerical libraries one thread: jobs run side by side, and sums come out the same everywhere."""
+    """Limit numerical libraries to one thread: jobs run in parallel, and sums do not depend on the number of cores."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"
-    # Torch reads the variable when it is imported, which takes a second: not here, if nobody did.
+    # Torch reads the variable when it is imported; importing it here would cost a second.
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     with contextlib.suppress(ImportError):
@@ -286,20 +301,20 @@ def one_thread() -> None:
 
 
 @dataclass(frozen=True)
-class Ray:
+class Ray(Engine):
     """A Ray cluster: an existing one by its address, or one started on this machine.
 
     Parameters
     ----------
     address : str, optional
-        Address of a running cluster; by default the one that RAY_ADDRESS names or that was started on this machine
-        ("auto" insists on that), else Ray is started here ("local" does so in any case).
+        Address of a running cluster, "auto" for the one that RAY_ADDRESS names or that runs on this machine, or "local"
+        to start one here. By default as "auto" if there is such a cluster, else as "local".
     gpus : float
-        GPUs a job; 0.25 packs four jobs on one.
+        GPUs per job; 0.25 packs four jobs on one.
     cpus : float
-        Cores a job.
+        Cores per job.
     in_flight : int
-        How many jobs are handed to the cluster at a time, so that results do not pile up.
+        Number of jobs that the cluster holds at a time, so that results do not pile up.
     """
 
     address: str | None = None
@@ -309,7 +324,7 @@ class Ray:
 
     @property
     def at_once(self) -> int:
-        """As many jobs as are handed to the cluster; where each has a GPU, stacks are better large than many."""
+        """Number of jobs that the cluster holds; 1 with GPUs, which train few large stacks faster than many small."""
         return 1 if self.gpus else self.in_flight
 
     def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Results:
@@ -334,7 +349,7 @@ class Ray:
                 ray.shutdown()
 
     def _start(self, ray: Any) -> bool:
-        """Connect to the cluster, or start one, unless that is done already."""
+        """Connect to the cluster, or start one; False if Ray is initialised already."""
         if ray.is_initialized():
             return False
         own = {"include_dashboard": False} if self.address is None else {}
@@ -349,7 +364,7 @@ class Ray:
 
 
 def _require_answer(address: str) -> None:
-    """Raise OSError if nobody listens at HOST:PORT; Ray itself would go on asking for many minutes."""
+    """Raise OSError if nothing listens at HOST:PORT; Ray itself would retry for many minutes."""
     host, _, port = address.rpartition(":")
     if port.isdecimal() and "/" not in host:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
@@ -359,11 +374,11 @@ def _fetch(ray: Any, done: Any) -> Any | Failed:
     try:
         return ray.get(done)
     except ray.exceptions.RayTaskError as error:
-        return Failed(f"a Ray worker could not take it: {error.cause!r}", str(error))
+        return Failed(f"a Ray worker could not run it: {error.cause!r}", str(error))
     except ray.exceptions.RayError as error:
         return Failed(
-            f"a Ray worker died {MOST_TRIES} times over it, often for lack of memory "
-            f"({str(error).splitlines()[0]}): use machines with more memory, or a smaller stack"
+            f"its Ray worker died {MOST_TRIES} times, often due to lack of memory ({str(error).splitlines()[0]}): use "
+            "machines with more memory, or a smaller stack"
         )
 
 

@@ -1,6 +1,6 @@
-r"""Train an audit's models on another machine, one that has numpy and torch alone, and merge the signals afterwards.
+r"""Train models of an audit on another machine, which needs only numpy and torch, and merge the signals afterwards.
 
-There, with the package's sources at hand:
+There, with the package's sources:
 
     PYTHONPATH=src python3 -m plmia.training.remote_worker --data data.npz --recipe wide-resnet --references 16 \
         -o stacks
@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 
 from plmia.data.dataset import LabelledData, read_data
-from plmia.data.designs import MembershipDesign, audit_design
+from plmia.data.designs import audit_design
 from plmia.errors import PlmiaError
 from plmia.signals.store import read_stacks, store_key, write_stack
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.recipes.recipe import Recipe, views_for
-from plmia.training.train import audit_about, provenance_of, seed_of
+from plmia.training.records import TrainingRecord
+from plmia.training.train import Job, Work, audit_about, seed_of
 from plmia.training.views import View, check_views, parse_views
 
 
@@ -39,65 +39,53 @@ def train_stacks(
     models: range | None = None,
     at_once: int | None = None,
 ) -> None:
-    """Train models of an audit and write their signals as plain npy; run again, it goes on where it was.
+    """Train models of an audit and write their signals as plain npy; run again, it resumes.
 
     Parameters
     ----------
     data, recipe, views, references, seed
         As in the audit.
     folder : Path
-        Where the stacks go.
+        Folder for the stacks.
     models : range, optional
-        Which models, if not all: several machines can share the work.
+        Models to train, by default all: several machines can share the work.
     at_once : int, optional
-        Models a stack; the recipe's own number by default.
+        Models per stack; by default as many as the recipe takes.
     """
     recipe.check(data)
     check_views(views, data)
     design = audit_design(data.n_points, references, np.random.default_rng(seed), data.groups)
     design.require_classes(data.y)
     key = store_key(audit_about(data, recipe, views, seed), design, [str(v) for v in views], data.y)
-    # A first stack that was interrupted, or is being written by another process, is not finished.
+    # Without a finished JSON file, a first stack was interrupted or is being written by another process.
     begun = any(folder.glob("stack-*.json"))
     done = {model for stack in read_stacks(folder, key=key) for model in stack.models} if begun else set()
     wanted = [model for model in models or range(design.n_models) if model not in done]
-    size = at_once or recipe.stack
+    size, work = at_once or recipe.stack, Work(data, recipe, views)
     for start in range(0, len(wanted), size):
-        _train_stack(data, recipe, views, design, seed, wanted[start : start + size], folder, key)
+        chosen = wanted[start : start + size]
+        seeds = tuple(seed_of(seed, model, 0) for model in chosen)
+        _train_stack(work, Job(tuple(chosen), seeds, np.packbits(design.matrix[chosen], axis=1)), folder, key)
 
 
-def _train_stack(
-    data: LabelledData,
-    recipe: Recipe,
-    views: tuple[View, ...],
-    design: MembershipDesign,
-    seed: int,
-    models: list[int],
-    folder: Path,
-    key: str,
-) -> None:
-    started = time.monotonic()
-    seeds = [seed_of(seed, model, 0) for model in models]
-    trained = recipe.train(data, design.matrix[models], seeds, views)
-    seconds = (time.monotonic() - started) / len(models)
+def _train_stack(work: Work, job: Job, folder: Path, key: str) -> None:
+    """Train one stack, write the models that did not diverge, and print one line per model."""
+    trained, total = work(job)
+    seconds = total / len(trained)
     good = [i for i, outcome in enumerate(trained) if not outcome.diverged]
     if good:
-        provenance = [provenance_of(recipe, seeds[i], 0, seconds, trained[i]) for i in good]
-        write_stack(folder, [models[i] for i in good], np.stack([trained[i].conf for i in good]), provenance, key=key)
-    for i, model in enumerate(models):
-        state = (
-            f"{trained[i].train_accuracy:.4f} train, {trained[i].test_accuracy:.4f} held out"
-            if i in good
-            else "diverged"
-        )
-        print(f"model {model}: {state}, {seconds:.1f} s", flush=True)  # noqa: T201 - a program of its own
+        records = [TrainingRecord.of_trained(work.recipe, job.seeds[i], 0, seconds, trained[i]) for i in good]
+        signals = np.stack([trained[i].conf for i in good])
+        write_stack(folder, [job.models[i] for i in good], signals, [record.to_json() for record in records], key=key)
+    for model, outcome in zip(job.models, trained, strict=True):
+        accuracy = f"{outcome.train_accuracy:.4f} train, {outcome.test_accuracy:.4f} held out"
+        print(f"model {model}: {'diverged' if outcome.diverged else accuracy}, {seconds:.1f} s", flush=True)  # noqa: T201
 
 
 def main() -> None:
     """Run as a program."""
-    parser = argparse.ArgumentParser(
-        prog="python3 -m plmia.training.remote_worker", description=(__doc__ or "").splitlines()[0]
-    )
+    program = "python3 -m plmia.training.remote_worker"
+    parser = argparse.ArgumentParser(prog=program, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="npz with X and y, or a published archive")
     parser.add_argument("--recipe", required=True, help="as in plmia audit")
     parser.add_argument("--references", type=int, default=32, help="reference models; an even number")

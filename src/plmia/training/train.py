@@ -1,18 +1,20 @@
-"""Where two audits differ, in the words of who ran them."""
+"""From a plan to a finished store: train the models that the store lacks, and append their signals.
+
+The store is the only state. It has an identity (`audit_about`), so that models of another audit are never reused, and a
+stack of models is in it entirely or not at all. Run again after an interruption, training resumes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-import platform
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,91 +23,112 @@ import numpy.typing as npt
 
 from plmia.data.dataset import LabelledData
 from plmia.data.files import replacing
-from plmia.errors import Note, OutputError, TrainingError, some
+from plmia.errors import OutputError, TrainingError, require_members, some
 from plmia.signals.store import SignalStore, differences, groups_about
 from plmia.training.engines import Engine, Failed, Inline, LocalProcesses
 from plmia.training.recipes.declared_files import changed_files
 from plmia.training.recipes.recipe import Recipe, Trained
+from plmia.training.records import TrainingRecord
 from plmia.training.views import View
 
+# A model that diverges is trained with this many seeds in all.
+MAX_SEEDS = 3
+# On a CPU the models of a worker are cut into this many stacks, unless the stacks get smaller than this.
+STACKS_PER_WORKER, SMALL_STACK = 4, 8
+# Locked as long as an audit shares its data with workers.
+_LOCK = "lock"
 
-def audit_differences(there: dict[str, Any], here: dict[str, Any], file: str | None = None) -> Iterator[str]:
-    """Say where the identities of two stores of audits differ; see `plmia.training.train.audit_about`.
+# Identity of an audit ------------------------------------------------------------------------------------------------
+
+
+def audit_about(
+    data: LabelledData, recipe: Recipe, views: Sequence[View], seed: int, target: str = "trained", design: str = "pairs"
+) -> dict[str, Any]:
+    """Identity of an audit, as JSON: everything that decides what it trains.
+
+    Parameters
+    ----------
+    data, recipe, views, seed
+        Data, recipe, views and seed of the audit.
+    target : str
+        "trained", or the digest of a given target.
+    design : str
+        Kind of the design, or the digest of a given one.
+    """
+    return {
+        "data": data.digest,
+        "recipe": recipe.to_json(),
+        "views": [str(view) for view in views],
+        "seed": seed,
+        "target": target,
+        "design": design,
+        **groups_about(data.groups),
+    }
+
+
+def audit_differences(there: dict[str, Any], here: dict[str, Any], source: str) -> Iterator[str]:
+    """Describe how the identities of two stores differ.
 
     Parameters
     ----------
     there, here : dict
-        What the store was made of, and what it would be made of now.
-    file : str, optional
-        The file of the recipe that is asked for now, if it has one.
+        Identity of the existing store, and of the requested audit.
+    source : str
+        Name of the user's code in the requested recipe; see `Recipe.source`.
     """
     before, after = there["about"], here["about"]
     if before.get("data") != after.get("data"):
         n_before, n_after = there["n_points"], here["n_points"]
         sizes = "" if n_before == n_after else f": {n_before:,} points there, {n_after:,} here"
         yield f"the data changed (X, y or groups){sizes}"
-    yield from _recipes(before.get("recipe", {}), after.get("recipe", {}), file)
-    for name in ("views", "seed", "design", "target"):
+    yield from _recipe_differences(before.get("recipe", {}), after.get("recipe", {}), source)
+    settings = ("views", "seed", "design", "target")
+    for name in settings:
         if before.get(name) != after.get(name):
-            was, now = _word(before.get(name)), _word(after.get(name))
+            was, now = _setting_text(before.get(name)), _setting_text(after.get(name))
             yield f"{name} {was} there, {'another' if was == now else now} here"
-    # What else a store may know; labels, points and groups are those of the data.
-    told = {"data", "recipe", "views", "seed", "design", "target", "groups"}
-    yield from differences(_without(before, told), _without(after, told))
+    # Entries of other versions; labels, points and groups belong to the data.
+    described = {"data", "recipe", "groups", *settings}
+    yield from differences(_without(before, described), _without(after, described))
 
 
-def _recipes(there: dict[str, Any], here: dict[str, Any], file: str | None) -> Iterator[str]:
-    names = _name(there), _name(here)
+def _recipe_differences(there: dict[str, Any], here: dict[str, Any], source: str) -> Iterator[str]:
+    names = _recipe_name(there), _recipe_name(here)
     if names[0] != names[1]:
         yield f"recipe {names[0]} there, {names[1]} here"
         return
     if there.get("key") != here.get("key"):
-        yield f"the code of {Path(file).name if file else 'train or query'} changed"
+        yield f"the code of {source} changed"
     if there.get("sources") != here.get("sources"):
         yield f"the code of {names[1]} changed"
-    yield from _files(there.get("files", {}), here.get("files", {}))
-    told = {"key", "sources", "files"}
-    for line in differences(_without(there, told), _without(here, told)):
-        yield f"recipe option {line.removeprefix('params.')}"
-
-
-def _files(there: dict[str, str], here: dict[str, str]) -> Iterator[str]:
-    """Say which of the files that a recipe declares changed."""
-    for name in sorted(there.keys() & here.keys()):
-        if there[name] != here[name]:
+    old, new = there.get("files", {}), here.get("files", {})
+    for name in sorted(old.keys() & new.keys()):
+        if old[name] != new[name]:
             yield f"the contents of {name} changed"
-    for name in sorted(there.keys() ^ here.keys()):
-        yield f"{name} is declared as a file of the recipe {'there' if name in there else 'here'} only"
+    for name in sorted(old.keys() ^ new.keys()):
+        yield f"{name} is declared as a file of the recipe {'there' if name in old else 'here'} only"
+    described = {"key", "sources", "files"}
+    for line in differences(_without(there, described), _without(here, described)):
+        yield f"recipe option {line.removeprefix('params.')}"
 
 
 def _without(value: dict[str, Any], keys: set[str]) -> dict[str, Any]:
     return {key: entry for key, entry in value.items() if key not in keys}
 
 
-def _name(recipe: dict[str, Any]) -> str:
+def _recipe_name(recipe: dict[str, Any]) -> str:
     name, kind = str(recipe.get("recipe")), recipe.get("class")
     return f"{name}:{str(kind).rpartition('.')[2]}" if kind else name
 
 
-def _word(value: Any) -> str:
-    """Text of a setting; of what is known by its digest only that it was given."""
+def _setting_text(value: Any) -> str:
+    """Text of a setting; "of your own" for a digest."""
     if isinstance(value, list):
         return ";".join(map(str, value))
     return "of your own" if isinstance(value, str) and len(value) == 64 else str(value)
 
 
-# Run a design through a recipe: train what the store does not hold yet, and put the signals there.
-
-# A model that diverges is tried with this many seeds in all.
-MOST_SEEDS = 3
-# On a CPU a worker's models are cut into so many stacks, unless they get smaller than this.
-STACKS_A_WORKER, FEW_MODELS = 4, 8
-# Another audit of the same folder may be running: what it shares with its workers is locked as long as it lives.
-_LOCK = "lock"
-# Undeclared files that are named.
-_MOST_NAMES = 5
-# A sum of probabilities that is further from 1 is hardly one by rounding.
-_ROUNDING_AT_MOST = 0.5
+# Jobs ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -117,11 +140,11 @@ class Job:
     models : tuple of int
         Their numbers in the design.
     seeds : tuple of int
-        One a model.
+        One per model.
     members : uint8 array [models, ceil(points / 8)]
         Packed membership.
     attempt : int
-        How many seeds were tried before.
+        Number of seeds that were tried before.
     """
 
     models: tuple[int, ...]
@@ -132,7 +155,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Work:
-    """What every worker does with a job; travels to other processes once.
+    """The function that workers apply to jobs; sent to each process once.
 
     Parameters
     ----------
@@ -143,7 +166,7 @@ class Work:
     views : tuple of View
         How to query.
     keep_weights : bool
-        Whether weights are wanted.
+        Whether to return weights.
     """
 
     data: LabelledData | Path
@@ -165,76 +188,28 @@ def _load(folder: Path) -> LabelledData:
     return LabelledData.load(folder)
 
 
-@contextlib.contextmanager
-def shared_data(data: LabelledData, folder: Path, engine: Engine) -> Iterator[LabelledData | Path]:
-    """Data as workers get them: in a folder that processes of this machine map, or as they are."""
-    if not isinstance(engine, LocalProcesses):
-        yield data
-        return
-    for leftover in folder.glob(".data-*"):
-        if not _in_use(leftover):
-            shutil.rmtree(leftover, ignore_errors=True)
-    try:
-        shared = Path(tempfile.mkdtemp(prefix=".data-", dir=folder))
-        lock = (shared / _LOCK).open("xb")
-    except OSError as error:
-        raise OutputError(
-            f"cannot write to {folder} ({error.strerror or error}): make room, or use another folder"
-        ) from error
-    try:
-        with lock:
-            _locked_at_once(lock)
-            data.save(shared)
-            yield shared
-    finally:
-        shutil.rmtree(shared, ignore_errors=True)
-
-
-def is_running(folder: Path) -> bool:
-    """Whether processes of this machine train for the audit in a folder."""
-    return any(_in_use(shared) for shared in folder.glob(".data-*"))
-
-
-def _in_use(shared: Path) -> bool:
-    try:
-        with (shared / _LOCK).open("r+b") as lock:
-            return not _locked_at_once(lock)
-    except OSError:
-        return False
-
-
-def _locked_at_once(lock: IO[bytes]) -> bool:
-    """Lock a file until it is closed, unless another process has it locked; where there are no locks, let it be."""
-    try:
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):
-        return True
-    return True
+def seed_of(seed: int, model: int, attempt: int) -> int:
+    """Seed of a model's training, a new one for each attempt; 31 bits, which every library accepts."""
+    return int(np.random.SeedSequence([seed, model, attempt]).generate_state(1)[0] >> 1)
 
 
 def default_engine(recipe: Recipe, workers: int | None = None) -> Engine:
-    """Processes, one a core; this process alone where a recipe cannot travel to others.
+    """One process per core; this process alone if the recipe cannot be sent to others.
 
-    What the user's script defines stays here, too: other processes would have to run the script to get it.
+    A recipe from the user's script stays here, too: other processes would have to run the script to import it.
     """
     from multiprocessing.reduction import ForkingPickler
 
     try:
         if b"__main__" in bytes(ForkingPickler.dumps(recipe)):
             return Inline()
-    except Exception:  # whatever it raises, the recipe stays here
+    except Exception:  # objects may raise anything when they are pickled
         return Inline()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return LocalProcesses(workers or cores)
 
 
-def seed_of(seed: int, model: int, attempt: int) -> int:
-    """Seed of a model's training, another for each attempt; 31 bits, which every library takes."""
-    return int(np.random.SeedSequence([seed, model, attempt]).generate_state(1)[0] >> 1)
+# Training ------------------------------------------------------------------------------------------------------------
 
 
 def train_missing(
@@ -245,96 +220,65 @@ def train_missing(
     report: Callable[[int, Trained], None] = lambda _model, _trained: None,
     models_folder: Path | None = None,
 ) -> None:
-    """Train the models that the store lacks and append their signals, a stack at a time.
-
-    Interrupted at any moment, the same call goes on where it was: a stack is in the store or it is not.
+    """Train the models that the store lacks and append their signals, one stack at a time.
 
     Parameters
     ----------
     store : SignalStore
-        Where signals go.
+        Receives the signals.
     work : Work
-        What to do.
+        Trains the models of a job.
     engine : Engine
-        Where.
+        Runs the jobs.
     seed : int
         Seed of the audit.
     report : callable
-        Told of every model that was stored.
+        Called with the number and the result of each stored model.
     models_folder : Path, optional
-        Where to keep weights, if they are wanted.
+        Folder for the weights, if they are to be kept.
     """
+    require_members(engine, Engine, TrainingError)
     wanted, stack = store.missing(), _stack_size(work.recipe.stack, store.shape[0], engine)
-    declared, seen = getattr(work.recipe, "declared", ()), dict[str, object]()
-    for attempt in range(MOST_SEEDS):
+    seen = dict[str, object]()
+    for attempt in range(MAX_SEEDS):
         diverged: dict[int, Trained] = {}
         with contextlib.closing(engine.run(work, list(_jobs(store, wanted, stack, seed, attempt)))) as results:
             for job, result in results:
                 if isinstance(result, Failed):
-                    raise TrainingError(_sentence(job, result, _any_trained(store)), result.trace)
+                    raise TrainingError(_failure(job, result, store), result.trace)
+                if changed := changed_files(work.recipe.declared_files, seen):
+                    raise TrainingError(f"{', '.join(changed)} changed during training: start again in another folder")
                 trained, seconds = result
-                if changed := changed_files(declared, seen):
-                    raise TrainingError(
-                        f"{', '.join(changed)} changed while models were trained: start again in another folder"
-                    )
-                diverged |= _store_stack(store, work, job, trained, seconds, report, models_folder)
+                diverged |= _store_stack(store, work.recipe, job, trained, seconds, report, models_folder)
         if not diverged:
             return
         wanted = sorted(diverged)
     raise TrainingError(_divergence(diverged))
 
 
-def _divergence(diverged: dict[int, Trained]) -> str:
-    """Say what became of models of which no seed gave finite answers."""
-    first = min(diverged)
-    if diverged[first].trouble:
-        more = f" (and of {len(diverged) - 1} other models)" if len(diverged) > 1 else ""
-        return (
-            f"{diverged[first].trouble} of model {first}{more}, whichever of {MOST_SEEDS} seeds it was trained with: "
-            "every answer must be a finite number; the other models are kept"
-        )
-    return (
-        f"model {some(sorted(diverged))} diverged with {MOST_SEEDS} seeds (its loss is not a finite number): "
-        "lower the learning rate; the other models are kept"
-    )
+def _stack_size(largest: int, n_models: int, engine: Engine) -> int:
+    """Number of models to train together: on a CPU few enough that all workers are busy and results arrive regularly.
 
-
-def _stack_size(most: int, n_models: int, engine: Engine) -> int:
-    """How many models to train together: on a CPU few enough that all workers are busy and results come now and then.
-
-    A stack that is interrupted is lost as a whole; and beyond `FEW_MODELS` a CPU gains little from larger ones.
+    An interruption loses whole stacks, and beyond `SMALL_STACK` models a CPU gains little from larger ones.
     """
     torch = sys.modules.get("torch")  # a recipe that needs it has imported it, to find its device
     if torch is not None and torch.cuda.is_available():
-        return most
+        return largest
     share = -(-n_models // engine.at_once)
-    return min(most, share, max(FEW_MODELS, -(-share // STACKS_A_WORKER)))
+    return min(largest, share, max(SMALL_STACK, -(-share // STACKS_PER_WORKER)))
 
 
 def _jobs(store: SignalStore, wanted: Sequence[int], stack: int, seed: int, attempt: int) -> Iterator[Job]:
-    """Stacks of wanted models. Which models share one depends on their numbers alone, so resuming changes nothing."""
+    """Stacks of wanted models; their numbers alone decide which share one, so resuming changes nothing."""
     for block in sorted({model // stack for model in wanted}):
         models = tuple(model for model in wanted if model // stack == block)
         members = np.packbits(store.design.matrix[list(models)], axis=1)
         yield Job(models, tuple(seed_of(seed, model, attempt) for model in models), members, attempt)
 
 
-def _any_trained(store: SignalStore) -> bool:
-    return not all(record.get("given") for record in store.finished().values())
-
-
-def _sentence(job: Job, failed: Failed, any_trained: bool) -> str:
-    """Say what failed and how to go on: where the recipe fails and no model was trained, not by trying again."""
-    models = f"model {job.models[0]}" if len(job.models) == 1 else f"models {job.models[0]} to {job.models[-1]}"
-    onward = "finished models are kept, the same command goes on"
-    if failed.by_recipe and not any_trained:
-        onward = "no model was trained: correct it, then run the same command again"
-    return f"training {models} failed: {failed.sentence.rstrip('.')}; {onward}"
-
-
 def _store_stack(
     store: SignalStore,
-    work: Work,
+    recipe: Recipe,
     job: Job,
     trained: list[Trained],
     seconds: float,
@@ -348,65 +292,37 @@ def _store_stack(
             _save_weights(weights_file(models_folder, job.models[i]), trained[i])
     if good:
         share = seconds / len(trained)
-        provenance = [provenance_of(work.recipe, job.seeds[i], job.attempt, share, trained[i]) for i in good]
-        store.append([job.models[i] for i in good], np.stack([trained[i].conf for i in good]), provenance)
+        records = [TrainingRecord.of_trained(recipe, job.seeds[i], job.attempt, share, trained[i]) for i in good]
+        signals = np.stack([trained[i].conf for i in good])
+        store.append([job.models[i] for i in good], signals, [record.to_json() for record in records])
     for i in good:
         report(job.models[i], trained[i])
     return {model: trained[i] for i, model in enumerate(job.models) if i not in good}
 
 
-def provenance_of(recipe: Recipe, seed: int, attempt: int, seconds: float, trained: Trained) -> dict[str, Any]:
-    """How a model came about, for its record in the store."""
-    return {
-        "recipe": recipe.to_json(),
-        "seed": seed,
-        "attempt": attempt,
-        "versions": versions(),
-        "seconds": seconds,
-        "train_accuracy": trained.train_accuracy,
-        "test_accuracy": trained.test_accuracy,
-        **rounding_of(trained),
-        "undeclared_files": list(trained.undeclared[:_MOST_NAMES]),
-        "losses": list(trained.losses),
-    }
+def _failure(job: Job, failed: Failed, store: SignalStore) -> str:
+    """Describe what failed and how to continue: if the recipe fails and no model was trained, by correcting it."""
+    models = f"model {job.models[0]}" if len(job.models) == 1 else f"models {job.models[0]} to {job.models[-1]}"
+    records = map(TrainingRecord.from_json, store.finished().values())
+    remedy = "finished models are kept, and the same command resumes"
+    if failed.by_recipe and all(record.given for record in records):
+        remedy = "no model was trained, so correct the recipe and run the same command again"
+    return f"training {models} failed: {failed.sentence.rstrip('.')}; {remedy}"
 
 
-def rounding_of(trained: Trained) -> dict[str, Any]:
-    """What rounding did to a model's answers, for its record in the store."""
-    return {
-        "n_clipped": trained.n_clipped,
-        "n_renormalised": trained.n_renormalised,
-        "sum_error": trained.sum_error,
-    }
-
-
-def rounding_notes(records: Collection[Mapping[str, Any]]) -> list[Note]:
-    """Say how many rows of probabilities were renormalised, by the records of a store."""
-    counts = [record.get("n_renormalised") for record in records]
-    errors = [record.get("sum_error") for record in records]
-    rows = sum(n for n in counts if isinstance(n, int))
-    largest = max((error for error in errors if isinstance(error, float)), default=0.0)
-    if rows == 0:
-        return []
-    text = (
-        "class probabilities were renormalised where they missed a sum of 1 by rounding (number of rows: "
-        f"{rows:,}, largest deviation: {largest:.2g})"
+def _divergence(diverged: dict[int, Trained]) -> str:
+    """Describe models that gave no finite answers with any seed."""
+    first = min(diverged)
+    if diverged[first].trouble:
+        more = f" (and of {len(diverged) - 1} other models)" if len(diverged) > 1 else ""
+        return (
+            f"{diverged[first].trouble} of model {first}{more} with each of {MAX_SEEDS} seeds: every answer must be a "
+            "finite number; the other models are kept"
+        )
+    return (
+        f"model {some(sorted(diverged))} diverged with {MAX_SEEDS} seeds (the loss is not finite): lower the learning "
+        "rate; the other models are kept"
     )
-    return [Note("probabilities-renormalised", "caution" if largest > _ROUNDING_AT_MOST else "info", text)]
-
-
-def undeclared_notes(records: Collection[Mapping[str, Any]]) -> list[Note]:
-    """Say which files models read that their recipe does not declare, by the records of a store."""
-    lists = [record.get("undeclared_files") for record in records]
-    names = sorted({str(name) for names in lists if isinstance(names, list) for name in names})
-    if not names:
-        return []
-    told = ", ".join(names[:_MOST_NAMES]) + f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
-    text = (
-        f"Training read files that the recipe does not declare ({told}): after a change of these, finished models "
-        "would be reused. List those that decide what is trained in `files`"
-    )
-    return [Note("undeclared-files", "caution", text)]
 
 
 def weights_file(folder: Path, model: int) -> Path:
@@ -431,38 +347,55 @@ def _save_weights(path: Path, trained: Trained) -> None:
         ) from error
 
 
-@functools.cache
-def versions() -> dict[str, str]:
-    """Versions of what may change numbers."""
-    found = {"python": platform.python_version()}
-    for package in ("plmia", "numpy", "scikit-learn", "torch", "lightgbm"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+# Data for workers ----------------------------------------------------------------------------------------------------
 
 
-def audit_about(
-    data: LabelledData, recipe: Recipe, views: Sequence[View], seed: int, target: str = "trained", design: str = "pairs"
-) -> dict[str, Any]:
-    """Everything that decides what an audit trains; a store made for other values is never reused.
+@contextlib.contextmanager
+def shared_data(data: LabelledData, folder: Path, engine: Engine) -> Iterator[LabelledData | Path]:
+    """Data for workers: a folder that processes of this machine map, or the data themselves."""
+    if not engine.maps_files:
+        yield data
+        return
+    for leftover in folder.glob(".data-*"):
+        if not _in_use(leftover):
+            shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        shared = Path(tempfile.mkdtemp(prefix=".data-", dir=folder))
+        lock = (shared / _LOCK).open("xb")
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to {folder} ({error.strerror or error}): free some space, or use another folder"
+        ) from error
+    try:
+        with lock:
+            _lock(lock)
+            data.save(shared)
+            yield shared
+    finally:
+        shutil.rmtree(shared, ignore_errors=True)
 
-    Parameters
-    ----------
-    data, recipe, views, seed
-        What is trained, how, how it is queried, and the seed of it all.
-    target : str
-        "trained", or the digest of a target that was given.
-    design : str
-        The kind of design, or the digest of one that was given.
-    """
-    return {
-        "data": data.digest,
-        "recipe": recipe.to_json(),
-        "views": [str(view) for view in views],
-        "seed": seed,
-        "target": target,
-        "design": design,
-        **groups_about(data.groups),
-    }
+
+def is_running(folder: Path) -> bool:
+    """Whether processes of this machine train for the audit in a folder."""
+    return any(_in_use(shared) for shared in folder.glob(".data-*"))
+
+
+def _in_use(shared: Path) -> bool:
+    try:
+        with (shared / _LOCK).open("r+b") as lock:
+            return not _lock(lock)
+    except OSError:
+        return False
+
+
+def _lock(lock: IO[bytes]) -> bool:
+    """Lock a file until it is closed; False if another process holds the lock, True on systems without locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True

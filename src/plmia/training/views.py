@@ -1,36 +1,31 @@
-"""Views: how a point is shown to a trained model, as it is or slightly changed.
+"""Views: how a point is shown to a trained model, unchanged or slightly changed.
 
 A view is written as a short text:
 
 ``identity``
-    As it is.
+    Unchanged.
 ``mirror``, ``shift:DY,DX``, ``mirror+shift:DY,DX``
-    Images: mirrored left to right; then moved DY pixels down and DX to the right (negative: up, left). What leaves the
-    image is lost, what enters it is reflected at the border.
+    Images: mirrored left to right; then moved DY pixels down and DX to the right (negative: up, left). New pixels are
+    reflections at the border.
 ``noise:SCALE``, ``noise:SCALE,SEED``
     Tables: a small Gaussian displacement, of standard deviation SCALE in each feature's unit.
 
-Several of them stand in one text with spaces, semicolons or commas between: ``identity;mirror;shift:0,1``. Names of
-whole sets (`VIEW_SETS`) may stand for their views.
+Spaces, semicolons or commas separate several views: ``identity;mirror;shift:0,1``. The name of a set (`VIEW_SETS`)
+stands for its views.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from plmia.data.arrays import Array, FloatArray32, IntArray
 from plmia.data.dataset import LabelledData
-from plmia.errors import RecipeError
-
-Array = npt.NDArray[Any]
-IntArray = npt.NDArray[np.intp]
+from plmia.errors import RecipeError, did_you_mean
 
 _FORMS = ("identity", "mirror", "shift:DY,DX", "mirror+shift:DY,DX", "noise:SCALE,SEED")
 
@@ -44,11 +39,11 @@ class View:
     mirror : bool
         Whether an image is mirrored left to right.
     dy, dx : int
-        How many pixels an image moves down and to the right, after mirroring.
+        Pixels by which an image moves down and to the right, after mirroring.
     scale : float
         Standard deviation of the displacement of a table's rows.
     seed : int
-        Which displacement: the same seed is the same displacement.
+        Seed of the displacement.
     """
 
     mirror: bool = False
@@ -59,11 +54,11 @@ class View:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.scale) and self.scale >= 0 and self.seed >= 0):
-            raise RecipeError(f"noise of scale {self.scale} and seed {self.seed}: both must be finite and not negative")
+            raise RecipeError(f"noise of scale {self.scale} and seed {self.seed}: both must be finite and at least 0")
         if self.seed and not self.scale:
             raise RecipeError(f"noise of scale 0 with seed {self.seed} changes nothing: give a scale above 0")
         if self.scale and self.changes_pixels:
-            raise RecipeError("a view has noise or moves pixels, not both: give two views")
+            raise RecipeError("a view cannot both add noise and move pixels: give two views")
 
     @classmethod
     def parse(cls, text: str) -> View:
@@ -94,20 +89,18 @@ class View:
     def indices(self, height: int, width: int) -> tuple[IntArray, IntArray]:
         """Rows [height] and columns [width] of the image that the view shows.
 
-        For images [points, height, width, ...], NumPy arrays and torch tensors alike, ``X[:, rows][:, :, columns]`` is
-        the view; rows and columns never leave the image.
+        For images [points, height, width, ...], in NumPy and in torch, ``X[:, rows][:, :, columns]`` is the view.
         """
         if self.scale:
-            raise RecipeError(f"view {self} is for tables, it has no pixels to pick: leave it out for images")
+            raise RecipeError(f"view {self} is for tables: leave it out for images")
         rows = _reflected(np.arange(height) - self.dy, height, self)
         columns = _reflected(np.arange(width) - self.dx, width, self)
         return rows, width - 1 - columns if self.mirror else columns
 
-    def offset(self, n_features: int) -> npt.NDArray[np.float32]:
+    def offset(self, n_features: int) -> FloatArray32:
         """Displacement [features] that the view adds to every row of a table; zeros without noise.
 
-        It is one for all points, as a shift is, so that how a point is shown does not depend on which others are shown
-        along with it.
+        It is the same for all points, so that the view of a point does not depend on the other points.
         """
         if not self.scale:
             return np.zeros(n_features, dtype=np.float32)
@@ -120,12 +113,12 @@ class View:
         Parameters
         ----------
         X : array [points, features], [points, height, width] or [points, height, width, channels]
-            Points; returned as they are, not copied, by the identity.
+            Points; the identity returns them without a copy.
 
         Returns
         -------
         array, same shape
-            Of the same type; with noise, whole numbers become floats that hold them.
+            Of the same type; noise turns whole numbers into floats that hold them.
         """
         self._require_fit(X.shape)
         if self.scale:
@@ -140,22 +133,22 @@ class View:
     def _require_fit(self, shape: tuple[int, ...]) -> None:
         if self.changes_pixels and len(shape) < 3:
             raise RecipeError(
-                f"view {self} is for images, the data are a table {list(shape)}: use 'identity' or 'noise:SCALE'"
+                f"view {self} is for images, but the data are a table {list(shape)}: use 'identity' or 'noise:SCALE'"
             )
         if self.scale and len(shape) > 2:
             raise RecipeError(
-                f"view {self} is for tables, the data are images {list(shape)}: use 'mirror' or 'shift:DY,DX'"
+                f"view {self} is for tables, but the data are images {list(shape)}: use 'mirror' or 'shift:DY,DX'"
             )
         if self.changes_pixels:
             self.indices(shape[1], shape[2])
 
 
 def _reflected(positions: IntArray, length: int, view: View) -> IntArray:
-    """Reflect positions outside 0 .. length - 1 at the border pixel, which is not repeated."""
+    """Reflect positions outside 0 .. length - 1 at the border pixel, without repeating it."""
     outside = max(-int(positions[0]), int(positions[-1]) - (length - 1), 0)
     if outside > length - 1:
         raise RecipeError(
-            f"view {view} moves images by {outside} pixels where they have {length}: shift by at most {length - 1}"
+            f"view {view} moves images by {outside} pixels, but they have {length}: shift by at most {length - 1}"
         )
     positions = np.abs(positions)
     return np.where(positions < length, positions, 2 * (length - 1) - positions)
@@ -167,7 +160,7 @@ def _shifts(views: Iterable[View], steps: Iterable[tuple[int, int]]) -> tuple[Vi
 
 
 _MIRRORS = (View(), View(mirror=True))
-# Not moved first, so that the identity leads.
+# The unmoved image first, so that the identity leads.
 _ONE_PIXEL = [(dy, dx) for dy in (0, -1, 1) for dx in (0, -1, 1)]
 
 VIEW_SETS: dict[str, tuple[View, ...]] = {
@@ -186,7 +179,7 @@ def parse_views(text: str) -> tuple[View, ...]:
     Parameters
     ----------
     text : str
-        Views with spaces, semicolons or commas between; a comma before a number belongs to its view.
+        Views, separated by spaces, semicolons or commas; a comma before a number belongs to its view.
     """
     views: list[View] = []
     for word in filter(None, re.split(r"[;\s]+|,\s*(?=[A-Za-z])", text)):
@@ -195,7 +188,7 @@ def parse_views(text: str) -> tuple[View, ...]:
         raise RecipeError(f"no view in {text!r}: give {', '.join(_FORMS)}, or a set ({', '.join(VIEW_SETS)})")
     for i, view in enumerate(views):
         if view in views[:i]:
-            raise RecipeError(f"view {view} stands twice in {text!r}: give each view once")
+            raise RecipeError(f"view {view} appears twice in {text!r}: give each view once")
     return tuple(views)
 
 
@@ -206,10 +199,10 @@ def check_views(views: Iterable[View], data: LabelledData) -> None:
 
 
 def default_views(data: LabelledData) -> tuple[View, ...]:
-    """Views for data about which nothing else is known.
+    """Views for models that were trained on augmented images.
 
-    Tables are shown as they are, colour images in the 18 views of the paper. Grey ones are only shifted: a mirrored
-    digit or letter is none.
+    Tables are shown unchanged, colour images in the 18 views of the paper. Grey images are shifted only: a mirrored
+    digit or letter is not a valid one.
     """
     if not data.is_images or min(data.X.shape[1:3]) < 2:
         return VIEW_SETS["one"]
@@ -229,8 +222,8 @@ def _scale(text: str, number: str) -> float:
 def _unknown(text: str) -> RecipeError:
     known = [*VIEW_SETS, "identity", "mirror", "shift", "mirror+shift", "noise"]
     name = text.partition(":")[0]
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    forms = f"{', '.join(_FORMS)}, or a set ({', '.join(VIEW_SETS)})"
-    if near and near[0] != name:
-        return RecipeError(f"there is no view {text!r}: did you mean {near[0]!r}? Views are {forms}")
-    return RecipeError(f"there is no view {text!r}: views are {forms}")
+    hint = "" if name in known else did_you_mean(name.lower(), known, "")
+    near = f" ({hint})" if hint else ""
+    return RecipeError(
+        f"there is no view {text!r}{near}: views are {', '.join(_FORMS)}, or a set ({', '.join(VIEW_SETS)})"
+    )

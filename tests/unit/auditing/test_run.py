@@ -418,20 +418,20 @@ def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        (lambda: GivenTarget(GIVEN), "needs its signals .conf. or its model, one of the two"),
-        (lambda: GivenTarget(GIVEN, np.zeros(N), GaussianNB()), "needs its signals .conf. or its model, one of"),
+        (lambda: GivenTarget(GIVEN), ".conf. or its model"),
+        (lambda: GivenTarget(GIVEN, np.zeros(N), GaussianNB()), ".conf. or its model"),
         (lambda: GivenTarget(GIVEN.astype(int), np.zeros(N)), "members have shape .120,. and type int64: a bool"),
         (lambda: GivenTarget(GIVEN[:-1], np.zeros(N)), r"members have shape \(119,\)"),
-        (lambda: GivenTarget(GIVEN.tolist(), np.zeros(N + 1)), r"signals have shape \(121, 1\), \[120, 1\] is needed"),
-        (lambda: GivenTarget(GIVEN, np.zeros((N, 3))), r"signals have shape \(120, 3\), \[120, 1\] is needed"),
+        (lambda: GivenTarget(GIVEN.tolist(), np.zeros(N + 1)), r"\(121, 1\).*\[120, 1\]"),
+        (lambda: GivenTarget(GIVEN, np.zeros((N, 3))), r"\(120, 3\).*\[120, 1\]"),
         (lambda: GivenTarget(GIVEN, np.where(np.arange(N) == 7, np.nan, 0)), "signal at point 7 is .nan.: it must be"),
-        (lambda: GivenTarget(GIVEN, model=GaussianNB()), "GaussianNB answers no probabilities, or was not fitted"),
-        (lambda: GivenTarget(GIVEN, model="forest"), "str answers no probabilities"),
+        (lambda: GivenTarget(GIVEN, model=GaussianNB()), "GaussianNB.*fitted"),
+        (lambda: GivenTarget(GIVEN, model="forest"), "str.*fitted"),
         (
             lambda: GivenTarget(GIVEN, model=GaussianNB().fit(X[:, :2], Y)),
-            "asked: predict_proba of GaussianNB raised, ",
+            "predict_proba of GaussianNB raised, ",
         ),
-        (lambda: GivenTarget(GIVEN, model=GaussianNB().fit(X[:, :2], Y)), "X has 4 features, .*; give the model that"),
+        (lambda: GivenTarget(GIVEN, model=GaussianNB().fit(X[:, :2], Y)), "X has 4 features, .*; give a model"),
         (
             lambda: GivenTarget(GIVEN, model=Unsure().fit(X, Y)),
             "predict_proba returned NaN for point 7 of the given target",
@@ -441,8 +441,8 @@ def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
             r"\[0, 1\], like probabilities: give logit-scaled .*, conf=plm",
         ),
         (lambda: GivenTarget(GIVEN, np.full(len(GIVEN), 3.0)), "signals are the same at all points"),
-        (lambda: GivenTarget(np.zeros(N, bool), NOISE), "trained on none of the 120 points: members and non-members"),
-        (lambda: GivenTarget(np.ones(N, bool), NOISE), "trained on all of the 120 points: members and non-members are"),
+        (lambda: GivenTarget(np.zeros(N, bool), NOISE), "trained on none of the 120 points"),
+        (lambda: GivenTarget(np.ones(N, bool), NOISE), "trained on all of the 120 points"),
         (lambda: GivenTarget(np.arange(N) > 2, NOISE), "the target has 3 non-members, 4 are needed to compare with"),
         (lambda: GivenTarget(GIVEN & (Y > 0), NOISE), "model 0 trains on no point of class 0"),
     ],
@@ -458,7 +458,7 @@ def test_impossible_targets_are_refused_before_training(target: Any, says: str, 
 def test_members_must_not_cut_groups(tmp_path: Path) -> None:
     recipe, members = Leaky(), np.arange(N) < 61
     members[:4] = [True, False, False, True]
-    with pytest.raises(DataError, match="members cut 3 of the 60 groups in two, its references train on whole groups"):
+    with pytest.raises(DataError, match="3 of the 60 groups"):
         audit(recipe, tmp_path / "run", target=GivenTarget(members, NOISE), groups=PAIRED)
     assert recipe.calls == []
     few = np.isin(PAIRED, [0, 1, 2], invert=True)
@@ -722,8 +722,15 @@ class Bare:
         return Leaky().train(data, members, seeds, views, keep_weights)
 
 
-def test_a_recipe_need_not_inherit(tmp_path: Path) -> None:
-    assert audit(Bare(), tmp_path / "run").auc("rmia") > 0.9
+def test_a_recipe_that_does_not_inherit_must_have_every_member(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"Bare lacks .*notes.*Recipe"):
+        audit(Bare(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+    class Whole(Bare, Recipe):
+        pass
+
+    assert audit(Whole(), tmp_path / "run").auc("rmia") > 0.9
 
 
 class Reader(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

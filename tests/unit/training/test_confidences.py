@@ -109,12 +109,12 @@ def test_what_rounding_does_not_explain_is_refused(row: list[float]) -> None:
 @pytest.mark.parametrize(
     ("p", "says"),
     [
-        (np.ones(4) / 2, r"shape \(4,\), \[4, classes\] is needed"),
-        (np.ones((3, 2)) / 2, r"shape \(3, 2\), \[4, classes\]"),
-        (np.ones((4, 1)), r"a column for each of the labels 0 to 1"),
-        (np.array([[0.5, 0.5]] * 3 + [[-0.1, 1.1]]), r"run from -0.1 to 1.1: they must lie in \[0, 1\]"),
-        (np.array([[0.5, 0.5]] * 3 + [[0.2, 0.2]]), r"of point 3 add up to 0.4: they must add up to 1"),
-        (np.zeros((4, 2)), r"of point 0 add up to 0: they must add up to 1"),
+        (np.ones(4) / 2, r"\(4,\).*\[4, 2\]"),
+        (np.ones((3, 2)) / 2, r"\(3, 2\).*\[4, 2\]"),
+        (np.ones((4, 1)), r"\(4, 1\).*\[4, 2\]"),
+        (np.array([[0.5, 0.5]] * 3 + [[-0.1, 1.1]]), r"-0.1 to 1.1.*\[0, 1\]"),
+        (np.array([[0.5, 0.5]] * 3 + [[0.2, 0.2]]), r"point 3 add up to 0.4"),
+        (np.zeros((4, 2)), r"point 0 add up to 0"),
     ],
 )
 def test_what_are_no_probabilities_is_refused(p: Floats, says: str) -> None:
@@ -163,7 +163,7 @@ def test_logits_never_saturate() -> None:
 def test_answers_that_could_be_either_are_refused() -> None:
     """Outputs of a sigmoid: taken for logits, they would hide nearly everything."""
     sigmoids = np.array([[0.9, 0.8, 0.1], [0.2, 0.7, 0.6]])
-    with pytest.raises(RecipeError, match=r"in \[0, 1\] that add up to 1.8 at point 0: return probabilities .* logits"):
+    with pytest.raises(RecipeError, match=r"\[0, 1\].* 1.8 at point 0"):
         conf_from_answers(sigmoids, np.array([0, 1]))
 
 
@@ -173,7 +173,7 @@ def test_a_model_that_knows_nothing_may_say_so() -> None:
 
 @pytest.mark.parametrize("answers", [np.zeros(3), np.zeros((2, 2)), np.zeros((3, 1)), np.zeros((3, 2, 2)), 5.0])
 def test_answers_of_another_shape_are_refused(answers: Any) -> None:
-    with pytest.raises(RecipeError, match=r"query returned shape .*, \[3, 2\] is needed: a row a point"):
+    with pytest.raises(RecipeError, match=r"query.*\[3, 2\]"):
         conf_from_answers(answers, np.array([0, 1, 1]))
 
 

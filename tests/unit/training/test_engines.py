@@ -231,7 +231,8 @@ def test_a_job_that_always_kills_its_worker_is_given_up(there: Any, tmp_path: Pa
     assert (found[1], found[2]) == (1, 4)
     assert isinstance(found[0], Failed)
     assert f"died {MOST_TRIES} times" in found[0].sentence
-    assert "SIGKILL, often for lack of memory" in found[0].sentence
+    assert "SIGKILL" in found[0].sentence
+    assert "memory" in found[0].sentence
     assert "use fewer workers" in found[0].sentence
     assert len(pids_in(log)) == len(set(pids_in(log))) == MOST_TRIES
 
@@ -245,7 +246,7 @@ def test_an_exit_from_below_is_named_by_its_code(there: Any) -> None:
 
 def test_every_signal_can_be_named() -> None:
     for number in range(1, 65):
-        assert "died 3 times over it (" in engines._Died(-number).failed(3).sentence
+        assert "died 3 times (" in engines._Died(-number).failed(3).sentence
     assert "(SIGSEGV)" in engines._Died(-signal.SIGSEGV).failed(3).sentence
 
 
@@ -256,7 +257,7 @@ def test_a_result_that_cannot_be_sent_back_is_a_failure(there: Any) -> None:
 
 
 def test_work_that_cannot_be_sent_is_refused_at_once() -> None:
-    with pytest.raises(TrainingError, match=r"cannot be sent to other processes .*: use engine=Inline\(\)"):
+    with pytest.raises(TrainingError, match=r"Inline\(\)"):
         next(LocalProcesses(1).run(lambda job: job, [1]))
 
 
@@ -270,7 +271,7 @@ def test_a_process_that_cannot_start_is_said_so(there: Any, monkeypatch: pytest.
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr("multiprocessing.context.SpawnProcess.start", start)
-    with pytest.raises(TrainingError, match=r"no worker process could be started .*: use fewer workers"):
+    with pytest.raises(TrainingError, match="Resource temporarily unavailable"):
         next(LocalProcesses(1).run(there.work, jobs_of("square", 1)))
 
 

@@ -269,7 +269,7 @@ def test_a_stack_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
         return whole(self, points, members, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(MLP, "_train_stack", with_little_memory)
-    with pytest.warns(UserWarning, match=r"not suffice for (5|2) models at once .*going on with") as told:
+    with pytest.warns(UserWarning, match=r"(5|2) models at once .*CUDA out of memory") as told:
         found = SMALL.train(data, members, range(5), [View()])
     assert len(told) == 2
     for a, b in zip(found, expected, strict=True):
@@ -282,7 +282,7 @@ def test_one_model_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatch
         raise error
 
     monkeypatch.setattr(MLP, "_train_stack", fail)
-    with pytest.raises(TrainingError, match="does not suffice to train one model"):
+    with pytest.raises(TrainingError, match="one model"):
         SMALL.train(table(), np.ones((1, 240), bool), [0], [View()])
 
 
@@ -336,8 +336,8 @@ def test_json_holds_what_decides_and_nothing_else() -> None:
         ({"lr": float("nan")}, "lr above 0"),
         ({"momentum": 1.0}, "momentum"),
         ({"weight_decay": -1.0}, "weight_decay"),
-        ({"optimizer": "lion"}, "no optimizer 'lion': take adam or sgd"),
-        ({"schedule": "step"}, "no schedule 'step': take constant or cosine"),
+        ({"optimizer": "lion"}, "'lion'.*adam or sgd"),
+        ({"schedule": "step"}, "'step'.*constant or cosine"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:

@@ -19,7 +19,7 @@ from plmia.errors import RecipeError
 from plmia.numerics import logit_from_logits
 from plmia.signals.provenance import problem_of
 from plmia.training.engines import LocalProcesses
-from plmia.training.recipes.declared_files import declared_files
+from plmia.training.recipes.declared_files import declare_files
 from plmia.training.recipes.function import Function
 from plmia.training.train import Job, Work
 from plmia.training.views import View
@@ -113,7 +113,7 @@ def test_answers_that_are_not_numbers_mean_that_the_model_diverged() -> None:
 
 def test_answers_of_another_shape_are_refused() -> None:
     recipe = Function.of(fit, lambda model, X, y: np.zeros(len(X)), key="k")
-    with pytest.raises(RecipeError, match=r"query returned shape \(40,\), \[40, 2\] is needed"):
+    with pytest.raises(RecipeError, match=r"query.*\(40,\).*\[40, 2\]"):
         recipe.train(DATA, MEMBERS[:1], [1], VIEWS)
 
 
@@ -178,12 +178,12 @@ def test_what_has_no_source_needs_a_key() -> None:
     space: dict[str, Any] = {}
     exec("def train(X, y, seed): return 0", space)
     for train in (space["train"], len):
-        with pytest.raises(RecipeError, match=r"source of train or query cannot be read.*: give a key of your own"):
+        with pytest.raises(RecipeError, match=r"train or query.*key"):
             Function.of(train, logits)
 
 
 def test_what_has_no_stable_text_needs_a_key() -> None:
-    with pytest.raises(RecipeError, match=r"'rate' has no stable text .*: give a key of your own"):
+    with pytest.raises(RecipeError, match=r"'rate'.*key"):
         Function.of(with_rate(object()), logits)  # type: ignore[arg-type]
 
 
@@ -241,8 +241,8 @@ def test_a_file_that_changes_meanwhile_changes_nothing(change: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("def train(X, y, seed): return 0", "defines no function 'query': it needs train.* and query"),
-        ("train = 3\ndef query(m, X, y): return 0", "defines no function 'train'"),
+        ("def train(X, y, seed): return 0", "function 'query'"),
+        ("train = 3\ndef query(m, X, y): return 0", "function 'train'"),
         ("raise RuntimeError('no')", "mine.py does not run: RuntimeError: no"),
         ("import sys; sys.exit()", "mine.py does not run: SystemExit"),
         ("def train(:", "mine.py does not run: SyntaxError"),
@@ -446,5 +446,5 @@ def test_names_that_are_no_text_can_be_declared_and_noted(tmp_path: Path) -> Non
     (trained,) = Function.from_file(tmp_path / "mine.py").train(NUMBERS, np.ones((1, N), bool), [0], [View()])
     assert trained.undeclared == ("rows\ufffd.npy",)
     assert problem_of({"undeclared_files": list(trained.undeclared)}, N) is None
-    (file,) = declared_files([name], tmp_path, "files")
+    (file,) = declare_files([name], tmp_path, "files")
     assert file.name == "rows\ufffd.npy"

@@ -95,18 +95,18 @@ def test_votes_are_clipped_and_counted() -> None:
 
 def test_a_class_that_was_never_seen_is_named() -> None:
     members = np.stack([MEMBERS & (DATA.y != 1)])
-    with pytest.raises(RecipeError, match="never saw class 1, so it has no probability for it: give more points"):
+    with pytest.raises(RecipeError, match="class 1"):
         Sklearn(GaussianNB()).train(DATA, members, [0], (View(),))
 
 
 def test_a_fitted_model_with_other_classes_is_refused() -> None:
     fitted = GaussianNB().fit(X, DATA.y - 1)
-    with pytest.raises(RecipeError, match="never saw class 2"):
+    with pytest.raises(RecipeError, match="class 2"):
         Sklearn.query(fitted, DATA, MEMBERS, (View(),))
     fitted = GaussianNB().fit(np.concatenate([X, X]), np.concatenate([DATA.y, DATA.y - 1]))
-    with pytest.raises(RecipeError, match="knows classes -1 to 2, the data 0 to 2: number them alike"):
+    with pytest.raises(RecipeError, match=r"-1 to 2.*0 to 2"):
         Sklearn.query(fitted, DATA, MEMBERS, (View(),))
-    with pytest.raises(RecipeError, match="GaussianNB answers no probabilities, or was not fitted"):
+    with pytest.raises(RecipeError, match=r"GaussianNB.*fitted"):
         Sklearn.query(GaussianNB(), DATA, MEMBERS, (View(),))
 
 
@@ -363,7 +363,7 @@ def test_random_states_do_not_count() -> None:
     ids=["metric", "deep"],
 )
 def test_parameters_without_a_stable_text_are_refused(template: Any) -> None:
-    with pytest.raises(RecipeError, match=r"has no stable text \(<function.*use the recipe `function`"):
+    with pytest.raises(RecipeError, match=r"\(<function.*`function`"):
         Sklearn(template).to_json()
 
 
@@ -411,7 +411,7 @@ def test_a_class_of_ones_own_is_known_by_its_source(own_class: Any) -> None:
 def test_a_class_without_a_source_is_refused() -> None:
     space: dict[str, Any] = {"__name__": "__main__"}
     exec(OWN.format(power=1), space)
-    with pytest.raises(RecipeError, match=r"source of __main__.Own cannot be read.*use the recipe `function`"):
+    with pytest.raises(RecipeError, match=r"__main__.Own.*`function`"):
         Sklearn(space["Own"]()).to_json()
 
 
@@ -429,7 +429,7 @@ class Flat(GaussianNB):  # type: ignore[misc]
         (GaussianNB().fit(np.eye(3), np.arange(3)), "predict_proba of GaussianNB raised, ValueError: X has 2 features"),
         (
             Flat().fit(np.eye(3)[:, :2], np.arange(3)),
-            r"class probabilities have shape \(30,\), \[30, classes\] is needed",
+            r"predict_proba.*\(30,\).*\[30, ",
         ),
     ],
 )

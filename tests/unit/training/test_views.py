@@ -165,7 +165,7 @@ def test_lists_of_views(text: str) -> None:
         ("noise:nan", ["'noise:nan'"]),
         ("noise:1.2.3", ["'noise:1.2.3'"]),
         ("noise:1,-3", ["'noise:1,-3'"]),
-        ("mirror2;mirror", ["mirror stands twice", "once"]),
+        ("mirror2;mirror", ["mirror appears twice", "once"]),
         ("xyzzy", ["there is no view 'xyzzy'", "one, mirror2, cifar4, shift9, rmia18"]),
     ],
 )
@@ -197,7 +197,7 @@ def test_views_that_make_no_sense(fields: dict[str, Any]) -> None:
 def test_pixels_of_a_table_are_refused(view: View) -> None:
     data = LabelledData(TABLE, np.array([0, 1, 0, 1, 0, 1, 0]))
     for refuse in (lambda: view.apply(TABLE), lambda: view.check(data), lambda: check_views([View(), view], data)):
-        with pytest.raises(RecipeError, match=r"is for images, the data are a table \[7, 4\]: use 'identity'"):
+        with pytest.raises(RecipeError, match=r"for images.*\[7, 4\]"):
             refuse()
     check_views([View(), View(scale=0.1)], data)
 
@@ -213,9 +213,9 @@ def test_noise_on_images_is_refused() -> None:
     ("view", "length"), [(View(dy=5), 5), (View(dy=-5), 5), (View(dx=6), 6), (View(True, 0, -9), 6)]
 )
 def test_shifts_out_of_the_image_are_refused(view: View, length: int) -> None:
-    with pytest.raises(RecipeError, match=f"they have {length}: shift by at most {length - 1}"):
+    with pytest.raises(RecipeError, match=f"have {length}.*at most {length - 1}"):
         view.apply(IMAGES)
-    with pytest.raises(RecipeError, match=f"they have {length}: shift by at most {length - 1}"):
+    with pytest.raises(RecipeError, match=f"have {length}.*at most {length - 1}"):
         view.check(LabelledData(np.repeat(IMAGES, 2, axis=0), np.array([0, 0, 1, 1])))
 
 

@@ -169,7 +169,7 @@ def test_without_a_compiler_steps_are_recorded_as_they_are(monkeypatch: pytest.M
 
     monkeypatch.setattr("plmia.training.recipes.wide_resnet.captured", record)
     monkeypatch.setattr(torch, "compile", lambda net, **_: lambda pixels: net(pixels))
-    with pytest.warns(UserWarning, match=r"torch.compile failed \(Failed to find C compiler\): going on without it"):
+    with pytest.warns(UserWarning, match=r"torch.compile.*Failed to find C compiler"):
         assert program._recorded(compiled=True) == program.step
     assert program.forward is program.net
 
@@ -231,8 +231,8 @@ def test_json_holds_what_decides_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"depth": 27}, "no depth 27: take 10, 16"),
-        ({"depth": 4}, "no depth 4"),
+        ({"depth": 27}, "depth 27.*10, 16"),
+        ({"depth": 4}, "depth 4"),
         ({"width": 0}, "width"),
         ({"epochs": 0}, "epochs"),
         ({"batch": 0}, "batch"),
@@ -247,9 +247,9 @@ def test_bad_options_are_named(options: dict[str, object], message: str) -> None
 
 def test_data_that_do_not_fit_are_named() -> None:
     TINY.check(pictures())
-    with pytest.raises(RecipeError, match=r"the data are a table \[6, 4\]: use mlp"):
+    with pytest.raises(RecipeError, match=r"\[6, 4\].*mlp"):
         TINY.check(LabelledData(np.zeros((6, 4)), np.arange(6) % 2))
-    with pytest.raises(RecipeError, match="8 x 8 pixels, the images have 8 x 7"):
+    with pytest.raises(RecipeError, match=r"8 x 8 pixels.* 8 x 7"):
         TINY.check(pictures(shape=(8, 7)))
     with pytest.raises(RecipeError, match="noise"):
         TINY.train(pictures(), first_half(pictures()), [0], [View(scale=0.1)])
@@ -262,9 +262,7 @@ def test_lack_of_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB\nmore")
 
     monkeypatch.setattr(Program, "fit", fail)
-    with pytest.raises(
-        TrainingError, match=r"one model \(CUDA out of memory. Tried to allocate 1 GiB\): take a smaller"
-    ):
+    with pytest.raises(TrainingError, match=r"one model \(CUDA out of memory. Tried to allocate 1 GiB\)"):
         TINY.train(pictures(), first_half(pictures()), [0], [View()])
 
 

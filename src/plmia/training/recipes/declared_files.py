@@ -1,4 +1,4 @@
-"""Files that the user's training reads by itself: declared, and known by their contents."""
+"""Files that the user's training reads in addition to the data: declared, and identified by their contents."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ class DeclaredFile:
     Parameters
     ----------
     name : str
-        As it was declared; of an absolute path only the last part, since where files lie does not decide what is
-        trained.
+        Relative path as declared, or the last part of an absolute path: the location does not decide what is trained.
     path : str
-        Where it lay when it was hashed.
+        Absolute path when it was hashed.
     digest : str
         SHA-256 of its contents.
     """
@@ -40,7 +39,7 @@ class DeclaredFile:
     digest: str
 
 
-def declared_files(files: Any, base: Path, where: str) -> tuple[DeclaredFile, ...]:
+def declare_files(files: Any, base: Path, where: str) -> tuple[DeclaredFile, ...]:
     """Hash the contents of declared files and folders.
 
     Parameters
@@ -50,7 +49,7 @@ def declared_files(files: Any, base: Path, where: str) -> tuple[DeclaredFile, ..
     base : Path
         Folder that relative paths start from.
     where : str
-        Where they are declared, as error messages say it.
+        Where they are declared, for error messages.
     """
     if isinstance(files, str | bytes | Path) or not isinstance(files, Iterable):
         raise RecipeError(f"{where} is {files!r}: give a list of paths, such as ['texts.npy']")
@@ -67,14 +66,14 @@ def declared_files(files: Any, base: Path, where: str) -> tuple[DeclaredFile, ..
 
 
 def changed_files(files: Iterable[DeclaredFile], seen: dict[str, object]) -> list[str]:
-    """Names of declared files whose contents are others by now; hashed again only if they were written to.
+    """Names of declared files whose contents changed.
 
     Parameters
     ----------
     files : iterable of DeclaredFile
-        As they were declared.
+        The files with their earlier digests.
     seen : dict
-        What was seen of each when this was last asked; empty at first, and filled in.
+        Times and sizes at the last call, updated here; a file is hashed again only if these changed. Empty at first.
     """
     changed = []
     for file in files:
@@ -97,7 +96,7 @@ def _marks(path: Path) -> object:
 
 
 def files_json(files: Iterable[DeclaredFile]) -> dict[str, dict[str, str]]:
-    """Part of a recipe's JSON: digests by name, if there are files."""
+    """Part of a recipe's JSON: digests by name, empty without files."""
     digests = {file.name: file.digest for file in files}
     return {"files": digests} if digests else {}
 
@@ -112,7 +111,7 @@ def _digest(path: Path, what: str) -> str:
             sha.update(f"{_of_file(path / inner)} {inner}\n".encode(errors="surrogateescape"))
         return sha.hexdigest()
     except FileNotFoundError as error:
-        raise RecipeError(f"there is no {what} at {path}: correct the path, or leave it out") from error
+        raise RecipeError(f"{what} does not exist at {path}: correct the path, or leave it out") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecipeError(f"{what} cannot be read ({reason}): check {path} and its permissions") from error
@@ -125,10 +124,10 @@ def _of_file(path: Path) -> str:
 
 @contextlib.contextmanager
 def noting_reads() -> Iterator[set[str]]:
-    """Collect the absolute paths of data files that this thread opens for reading, as far as Python opens them.
+    """Collect the absolute paths of data files that this thread opens for reading through Python.
 
-    Libraries that open files in C (HDF5, Arrow) are not seen, so a file that is missing here may still be read. Neither
-    is code, which is read on its first import only; see `imported_files`.
+    Files that libraries open in C (HDF5, Arrow) are missed. So is code, which is read on its first import only; see
+    `imported_files`.
     """
     _install_hook()
     before, _opened.paths = getattr(_opened, "paths", None), set[str]()
@@ -152,7 +151,7 @@ def _note_read(event: str, arguments: tuple[Any, ...]) -> None:
         path, flags = os.fsdecode(arguments[0]), arguments[2]
         reads = not isinstance(flags, int) or flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) == 0
         if reads and not path.endswith((".py", ".pyc")):
-            with contextlib.suppress(OSError):  # of a working folder that is gone; the user's code must go on
+            with contextlib.suppress(OSError):  # the working folder may be gone; the user's code must go on
                 paths.add(str(Path(path).absolute()))
 
 
@@ -170,9 +169,9 @@ def imported_files(module: ModuleType) -> set[str]:
 
 
 def undeclared(paths: Iterable[str], declared: Iterable[DeclaredFile], base: Path) -> tuple[str, ...]:
-    """Files among ``paths`` that a recipe read and did not declare: relative to ``base``, or by their names alone.
+    """Files among ``paths`` that a recipe read without declaring them: relative to ``base``, or by their names alone.
 
-    Not told are Python's own files and packages, plmia's, the system's, hidden ones, and temporary ones unless the
+    Files of Python, its packages, plmia and the system are left out. So are hidden files, and temporary ones unless the
     recipe itself is temporary.
     """
     roots = [sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), "/proc", "/sys", "/dev", "/etc", "/usr"]

@@ -1,4 +1,4 @@
-"""The user's own training: two functions, known by their source."""
+"""The user's own training code: two functions, identified by their source."""
 
 from __future__ import annotations
 
@@ -12,42 +12,43 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from plmia.data.arrays import BoolArray
 from plmia.data.dataset import LabelledData
 from plmia.data.user_code import failure, lacks_memory, read_user_file, run_user_text
-from plmia.errors import Note, RecipeError
-from plmia.training.recipes.confidences import conf_from_answers, trained_by_answers
+from plmia.errors import RecipeError, shown
+from plmia.training.recipes.confidences import conf_from_answers, trained_from_answers
 from plmia.training.recipes.declared_files import (
     DeclaredFile,
-    declared_files,
+    declare_files,
     files_json,
     imported_files,
     noting_reads,
     undeclared,
 )
-from plmia.training.recipes.recipe import BoolArray, Trained, stable_text
+from plmia.training.recipes.recipe import Recipe, Trained, stable_text
 from plmia.training.views import View
 
 
 @dataclass(frozen=True, eq=False)
-class Function:
+class Function(Recipe):
     """Train with ``train(X, y, seed) -> model``, query with ``query(model, X, y) -> logits or probabilities``.
 
     Parameters
     ----------
     fit : callable
-        ``train(X [n, ...], y [n], seed)``; gets the training points only, as they are in the data.
+        ``train(X [n, ...], y [n], seed)``; gets the training points only, unchanged.
     ask : callable
         ``query(model, X [n, ...], y [n])``: logits or class probabilities [n, classes].
     key : str
-        What tells this pair from others when finished models are looked up.
+        Identifies this pair of functions when plmia looks for finished models.
     file : str, optional
-        The file both come from.
+        The file that defines both.
     text : bytes, optional
-        What stood in it.
+        Contents of that file.
     files : tuple of DeclaredFile
-        Files and folders that the functions read, with their digests; see `declared_files`.
+        Files and folders that the functions read, with their digests; see `declare_files`.
     reads : frozenset of str
-        Paths of files that it read and of modules that it imports, as far as that was seen in this process.
+        Paths of files that the file read and of modules that it imports, as far as this process observed them.
     """
 
     fit: Callable[..., Any]
@@ -58,7 +59,6 @@ class Function:
     files: tuple[DeclaredFile, ...] = ()
     reads: frozenset[str] = field(default=frozenset(), repr=False)
     name: ClassVar[str] = "function"
-    stack: ClassVar[int] = 1
     keeps_weights: ClassVar[bool] = False
 
     @classmethod
@@ -69,26 +69,25 @@ class Function:
         key: str | None = None,
         files: Sequence[str | Path] = (),
     ) -> Function:
-        """Take two functions, known by their source and what it refers to unless ``key`` is given.
+        """Take two functions, identified by their source and what it refers to unless ``key`` is given.
 
         Parameters
         ----------
         train, query, key
             See `Function`.
         files : sequence of path, optional
-            Files and folders that the functions read; known by their contents. Relative paths are taken from the
-            working folder.
+            Files and folders that the functions read, identified by their contents; relative to the working folder.
         """
         if key is None:
             sources: dict[str, str] = {}
             for function in (train, query):
                 _add_sources(function, sources)
             key = hashlib.sha256("\n".join(sources.values()).encode()).hexdigest()
-        return cls(train, query, key, files=declared_files(files, Path(), "files"))
+        return cls(train, query, key, files=declare_files(files, Path(), "files"))
 
     @classmethod
     def from_file(cls, path: Path) -> Function:
-        """Take `train` and `query` from a Python file, known by the whole file's text and the files it declares.
+        """Take `train` and `query` from a Python file, identified by its text and the files it declares.
 
         A list ``files`` in it names the files and folders that it reads, relative to its own folder.
         """
@@ -96,21 +95,21 @@ class Function:
 
     @classmethod
     def _from_text(cls, text: bytes, path: Path, files: tuple[DeclaredFile, ...] | None = None) -> Function:
-        """Run the text; ``files`` were hashed before, in another process."""
+        """Run the text of a file; ``files``, if given, were hashed by the process that sent the recipe."""
         with noting_reads() as reads:
             module = run_user_text(text, path, RecipeError)
         for name in ("train", "query"):
             if not callable(getattr(module, name, None)):
                 raise RecipeError(
-                    f"{path} defines no function {name!r}: it needs train(X, y, seed) and query(model, X, y)"
+                    f"{path} does not define a function {name!r}: it needs train(X, y, seed) and query(model, X, y)"
                 )
         if files is None:
-            files = declared_files(getattr(module, "files", ()), path.parent, f"`files` in {path.name}")
+            files = declare_files(getattr(module, "files", ()), path.parent, f"`files` in {path.name}")
         key = hashlib.sha256(text).hexdigest()
         return cls(module.train, module.query, key, str(path), text, files, frozenset(reads | imported_files(module)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process cannot import a user's file by name, nor may it run what the file says by then.
+        # Another process cannot import a user's file by name, and the file may change meanwhile.
         if self.file is not None and self.text is not None:
             return (Function._from_text, (self.text, Path(self.file), self.files))
         return (Function, (self.fit, self.ask, self.key, None, None, self.files))
@@ -122,22 +121,23 @@ class Function:
         return hash(self.key)
 
     @property
-    def declared(self) -> tuple[DeclaredFile, ...]:
+    def declared_files(self) -> tuple[DeclaredFile, ...]:
         """Files that the functions read."""
         return self.files
+
+    @property
+    def source(self) -> str:
+        """Name of the user's file, if there is one."""
+        return "train or query" if self.file is None else Path(self.file).name
+
+    @property
+    def description(self) -> str:
+        """Name of the user's file without its folder, which readers of results need not know."""
+        return self.name if self.file is None else f"{self.name}:{shown(Path(self.file).name)}"
 
     def to_json(self) -> dict[str, Any]:
         """Key, and digests of the declared files."""
         return {"recipe": self.name, "key": self.key} | files_json(self.files)
-
-    def check(self, data: LabelledData) -> None:
-        """Any data will do."""
-        del data
-
-    def notes(self, data: LabelledData) -> list[Note]:
-        """Return nothing: the functions get X as it is."""
-        del data
-        return []
 
     def train(
         self,
@@ -149,24 +149,24 @@ class Function:
     ) -> list[Trained]:
         """Train and query one model after another; see `Recipe.train`."""
         if keep_weights:
-            raise RecipeError("models of your own functions cannot be kept as safetensors: leave out --keep-models")
+            raise RecipeError("models of your own functions cannot be saved as safetensors: leave out --keep-models")
         results = []
         for row, seed in zip(members, seeds, strict=True):
             with noting_reads() as reads:
                 model = self._call("train", self.fit, data.X[row], data.y[row], seed)
-                # Copies: functions that change what they are given must not change it for the next model.
+                # Copies: functions that change their arguments must not change them for the next model.
                 answers = [
                     np.asarray(self._call("query", self.ask, model, np.array(view.apply(data.X)), data.y.copy()))
                     for view in views
                 ]
             confidences = [conf_from_answers(answer, data.y) for answer in answers]
-            trained = trained_by_answers("query", answers, confidences, data.y, row)
+            trained = trained_from_answers("query", answers, confidences, data.y, row)
             base = Path() if self.file is None else Path(self.file).parent
             results.append(replace(trained, undeclared=undeclared(self.reads | reads, self.files, base)))
         return results
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call the user's function; what it raises becomes a sentence that names the line of the user's file."""
+        """Call the user's function; an exception becomes a `RecipeError` that names the line of the user's file."""
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:
@@ -178,7 +178,7 @@ class Function:
 
 
 def _add_sources(function: Callable[..., Any], sources: dict[str, str]) -> None:
-    """Collect the text of a function and of what it refers to in its module, by name."""
+    """Collect the source of a function and of everything in its module that it refers to, by name."""
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
     if name in sources:
         return
@@ -186,8 +186,8 @@ def _add_sources(function: Callable[..., Any], sources: dict[str, str]) -> None:
         sources[name] = inspect.getsource(function)
     except (OSError, TypeError) as error:
         raise RecipeError(
-            "the source of train or query cannot be read, so finished models could not be told from others: "
-            "give a key of your own"
+            "the source of train or query cannot be read, so plmia could not recognise finished models: give a key of "
+            "your own"
         ) from error
     for title, value in _references(function):
         if callable(value) and getattr(value, "__module__", "") == getattr(function, "__module__", None):
@@ -197,7 +197,7 @@ def _add_sources(function: Callable[..., Any], sources: dict[str, str]) -> None:
 
 
 def _references(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    """Values that decide what a function does beside its source: defaults, closure, globals."""
+    """Values besides its source that decide what a function does: defaults, closure, globals."""
     if not isinstance(function, FunctionType):
         return
     yield "defaults", (function.__defaults__, function.__kwdefaults__)

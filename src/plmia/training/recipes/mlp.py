@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons, a whole stack of them in one batched program."""
+"""Multi-layer perceptrons; the models of a stack train together in batched matrix products."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from plmia.data.arrays import Array, BoolArray, FloatArray32, IntArray
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
-from plmia.training.recipes.recipe import BoolArray, Trained, accuracies, float32_notes
+from plmia.training.recipes.recipe import Recipe, Trained, accuracies, float32_notes, options_text
 from plmia.training.recipes.torch_device import (
     captured,
     confidence,
@@ -33,19 +33,18 @@ from plmia.training.recipes.torch_device import (
 )
 from plmia.training.views import View
 
-# Points queried at a time; fixed, so that a model's answers do not depend on how many models stand beside it.
+# Points per query; fixed, so that a model's answers do not depend on the number of models in its stack.
 _QUERY_ROWS = 512
-# On a CPU more parameters than this fall out of the cache, and a larger stack is slower than two smaller ones.
+# More parameters than this do not fit into the cache of a CPU, so a larger stack is slower than two smaller ones.
 _CPU_PARAMETERS = 1 << 20
 
 
 @dataclass(frozen=True)
-class MLP:
+class MLP(Recipe):
     """Perceptrons with ReLU between the layers, trained on the cross-entropy.
 
-    All models of a stack take their steps together, in batched matrix products, each on its own points in its own
-    order. On a CPU a model comes out the same, bit for bit, whatever stands beside it in the stack; on a GPU (TF32
-    products, CUDA graphs) up to rounding.
+    All models of a stack take their steps together, each on its own points in its own order. A model does not depend
+    on the other models of its stack: bit for bit on a CPU, up to rounding on a GPU (TF32 products, CUDA graphs).
 
     Parameters
     ----------
@@ -54,7 +53,7 @@ class MLP:
     epochs : int
         Passes through a model's points.
     batch : int
-        Points a step; the last step of an epoch takes what is left, and averages over that.
+        Points per step; the last step of an epoch takes the rest, and averages over that.
     lr : float
         Learning rate.
     weight_decay : float
@@ -64,13 +63,13 @@ class MLP:
     momentum : float
         Momentum of "sgd".
     schedule : {"constant", "cosine"}
-        Learning rate as it is, or falling to 0 over half a cosine.
+        Constant learning rate, or one that falls to 0 over half a cosine.
     standardise : bool
         Whether each feature is shifted and scaled to mean 0 and deviation 1 over all points.
     stack : int
-        At most how many models train at once; fewer where the memory asks for it. Does not decide what is trained.
+        Largest number of models that train at once; fewer if memory requires it. Does not decide what is trained.
     device : str
-        "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:1". Does not decide what is trained.
+        "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1". Does not decide what is trained.
     """
 
     widths: tuple[int, ...] = (512, 256, 128, 64)
@@ -87,7 +86,7 @@ class MLP:
     name: ClassVar[str] = "mlp"
 
     def __post_init__(self) -> None:
-        # One width, or a list read from JSON, is taken too.
+        # A single width and a list from JSON are accepted, too.
         given: Any = self.widths
         widths = (given,) if isinstance(given, int) else tuple(given)
         object.__setattr__(self, "widths", widths)
@@ -96,9 +95,14 @@ class MLP:
         if not (self.lr > 0 and self.weight_decay >= 0 and 0 <= self.momentum < 1):
             raise RecipeError(f"mlp needs lr above 0, weight_decay of at least 0 and momentum in [0, 1), not {self}")
         if self.optimizer not in ("adam", "sgd"):
-            raise RecipeError(f"mlp has no optimizer {self.optimizer!r}: take adam or sgd")
+            raise RecipeError(f"mlp has no optimizer {self.optimizer!r}: choose adam or sgd")
         if self.schedule not in ("constant", "cosine"):
-            raise RecipeError(f"mlp has no schedule {self.schedule!r}: take constant or cosine")
+            raise RecipeError(f"mlp has no schedule {self.schedule!r}: choose constant or cosine")
+
+    @property
+    def description(self) -> str:
+        """Name and options."""
+        return options_text(self)
 
     def to_json(self) -> dict[str, Any]:
         """All parameters that decide what is trained."""
@@ -106,12 +110,12 @@ class MLP:
         return {"recipe": self.name, **values, "widths": list(self.widths)}
 
     def check(self, data: LabelledData) -> None:
-        """Any numeric data will do, on a device that is there."""
+        """Take any numeric data, if the device exists."""
         del data
         pick_device(self.device)
 
     def notes(self, data: LabelledData) -> list[Note]:
-        """Say that features become 32-bit floats, and what else is done to them."""
+        """Note that features become 32-bit floats, and other conversions."""
         pixels = data.is_images and data.X.dtype == np.uint8
         steps = (
             ["converts X to 32-bit floats"]
@@ -131,9 +135,11 @@ class MLP:
     ) -> list[Trained]:
         """Train and query the models together; see `Recipe.train`."""
         device = pick_device(self.device)
-        _require_points(members)
+        empty = np.flatnonzero(~members.any(axis=1))
+        if len(empty):
+            raise RecipeError(f"model {empty[0]} of the stack has no points to train on: give it some")
         points = _Points.load(data, views, self.standardise, device)
-        # Largest first, so that the models with points left in an epoch always stand in front.
+        # Largest first, so that the models with points left in an epoch always come first.
         largest = np.argsort(-members.sum(axis=1), kind="stable")
 
         def part(start: int, stop: int) -> list[Trained]:
@@ -144,7 +150,7 @@ class MLP:
         return [trained[i] for i in np.argsort(largest)]
 
     def _at_once(self, points: _Points, members: BoolArray, device: torch.device) -> int:
-        """How many models to train together, by the memory they need."""
+        """Number of models that fit into memory together."""
         layers = points.layers(self.widths)
         parameters = sum((fan_in + 1) * fan_out for fan_in, fan_out in layers)
         # Weights, gradients, two moments and scratch; inputs, outputs and their gradients; batch order and answers.
@@ -170,17 +176,11 @@ class MLP:
         ]
 
 
-def _require_points(members: BoolArray) -> None:
-    empty = np.flatnonzero(~members.any(axis=1))
-    if len(empty):
-        raise RecipeError(f"model {empty[0]} of the stack has no points to train on: give it some")
-
-
 @dataclass(frozen=True)
 class _Points:
-    """All points on the device: standardised features [points, features], labels [points], and how views change them.
+    """All points on the device: standardised features [points, features], labels [points] and views.
 
-    A view picks columns and moves what is in them: ``x[:, columns] * factor + offset``.
+    A view picks columns and moves their values: ``x[:, columns] * factor + offset``.
     """
 
     x: Tensor
@@ -214,13 +214,13 @@ class _Points:
         return cls(to_device(features, device), to_device(data.y.astype(np.int64), device), changes, data.n_classes)
 
     def shown(self, view: int, part: slice) -> Tensor:
-        """Some of the points as a view shows them, [rows, features]."""
+        """Some of the points in a view, [rows, features]."""
         columns, factor, offset = self.views[view]
         return self.x[part][:, columns] * factor + offset
 
 
-def _columns(view: View, data: LabelledData, n_features: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Which feature a view shows in place of each, and what it adds to it."""
+def _columns(view: View, data: LabelledData, n_features: int) -> tuple[IntArray, FloatArray32]:
+    """Feature that a view shows in place of each feature, and the offset it adds."""
     columns = np.arange(n_features)
     if not data.is_images:
         return columns, view.offset(n_features)
@@ -229,7 +229,7 @@ def _columns(view: View, data: LabelledData, n_features: int) -> tuple[npt.NDArr
 
 
 class _Stack:
-    """Models side by side: parameters [models, inputs, outputs] and [models, 1, outputs], and their optimizers."""
+    """Models that train together: parameters [models, inputs, outputs] and [models, 1, outputs], and optimizers."""
 
     def __init__(self, recipe: MLP, points: _Points, members: BoolArray, rngs: Sequence[np.random.Generator]) -> None:
         self.recipe, self.points, self.rngs = recipe, points, rngs
@@ -237,14 +237,13 @@ class _Stack:
         self.members = [np.flatnonzero(row) for row in members]
         self.sizes = np.array([len(own) for own in self.members])
         self.batch = min(recipe.batch, points.n)
-        self.steps = -(-self.sizes // self.batch)  # of an epoch, by model, falling
-
+        self.steps = -(-self.sizes // self.batch)  # per epoch, by model, decreasing
         self.parameters = _initial_parameters(points.layers(recipe.widths), rngs, self.device)
         firsts = [0, *(np.flatnonzero(np.diff(self.steps)) + 1).tolist(), len(members)]
         self.cohorts = [
             _Cohort(recipe, self.parameters, start, stop, int(self.steps[start])) for start, stop in pairwise(firsts)
         ]
-        # What a step reads and adds to; they stay where they are, for CUDA graphs.
+        # Inputs and outputs of a step; CUDA graphs need them at fixed addresses.
         self.index = torch.zeros((len(members), self.batch), dtype=torch.int64, device=self.device)
         self.count = torch.ones((len(members), 1), device=self.device)
         self.position = torch.arange(self.batch, device=self.device)
@@ -254,7 +253,7 @@ class _Stack:
             self._record()
 
     def _record(self) -> None:
-        """Make a CUDA graph of each kind of step."""
+        """Record a CUDA graph of each kind of step."""
         initial = [parameter.clone() for parameter in self.parameters]
         pool = torch.cuda.graph_pool_handle()
         for cohort in self.cohorts:
@@ -270,7 +269,7 @@ class _Stack:
         self.loss.zero_()
 
     def step(self, active: int) -> None:
-        """Take one step with the first ``active`` models, on the rows in ``index``, of which ``count`` count."""
+        """Take one step with the first ``active`` models, on the first ``count`` rows in ``index``."""
         leaves = [parameter[:active].detach().requires_grad_() for parameter in self.parameters]
         index, count = self.index[:active], self.count[:active]
         logits = _forward(leaves, self.points.x[index])
@@ -284,7 +283,7 @@ class _Stack:
             if cohort.start < active:
                 cohort.update(gradients)
 
-    def fit(self) -> npt.NDArray[np.float32]:
+    def fit(self) -> FloatArray32:
         """Train; return the mean loss of each epoch, [models, epochs]."""
         steps = int(self.steps.max())
         left = self.sizes[:, None] - self.batch * np.arange(steps)
@@ -293,7 +292,7 @@ class _Stack:
         sizes = to_device(self.sizes.astype(np.float32), self.device)
         history = []
         for epoch in range(self.recipe.epochs):
-            # On a GPU this is done while it is busy with the last epoch.
+            # A GPU is still busy with the last epoch meanwhile.
             order = to_device(self._order(steps), self.device)
             for step in range(steps):
                 for cohort in self.cohorts:
@@ -305,8 +304,8 @@ class _Stack:
             self.loss.zero_()
         return torch.stack(history, dim=1).cpu().numpy()
 
-    def _order(self, steps: int) -> npt.NDArray[np.int64]:
-        """Rows of each step of an epoch, [steps, models, batch]; beyond a model's last row, its first member."""
+    def _order(self, steps: int) -> IntArray:
+        """Rows of each step of an epoch, [steps, models, batch]; padded with a model's first member."""
         order = np.empty((steps, len(self.members), self.batch), np.int64)
 
         def draw(model: int) -> None:
@@ -319,8 +318,8 @@ class _Stack:
         return order
 
     @torch.no_grad()
-    def query(self) -> tuple[npt.NDArray[np.float32], BoolArray]:
-        """Confidences [models, points, views], and whether the first view was classified right [models, points]."""
+    def query(self) -> tuple[FloatArray32, BoolArray]:
+        """Confidences [models, points, views], and correct predictions of the first view [models, points]."""
         points, models = self.points, len(self.members)
         conf = np.empty((models, points.n, len(points.views)), np.float32)
         right = torch.zeros((models, points.n), dtype=torch.bool, device=self.device)
@@ -335,9 +334,9 @@ class _Stack:
             conf[:, :, view] = column.cpu().numpy()
         return conf, right.cpu().numpy()
 
-    def weights(self) -> list[dict[str, npt.NDArray[Any]]]:
-        """Parameters of each model by name; weights are [outputs, inputs], as torch has them."""
-        found: list[dict[str, npt.NDArray[Any]]] = [{} for _ in self.members]
+    def weights(self) -> list[dict[str, Array]]:
+        """Parameters of each model by name; weights are [outputs, inputs], as in torch."""
+        found: list[dict[str, Array]] = [{} for _ in self.members]
         for layer, (weight, bias) in enumerate(zip(self.parameters[::2], self.parameters[1::2], strict=True)):
             for own, matrix, vector in zip(found, weight.cpu().numpy(), bias.cpu().numpy(), strict=True):
                 own[f"layer{layer}.weight"] = np.ascontiguousarray(matrix.T)
@@ -346,10 +345,10 @@ class _Stack:
 
 
 class _Cohort:
-    """Models ``start`` to ``stop - 1``, which take the same number of steps an epoch, and their optimizer.
+    """Models ``start`` to ``stop - 1``, which take the same number of steps per epoch, and their optimizer.
 
-    Adam's bias correction and the schedule count steps, with one count a tensor. So models with fewer steps get
-    tensors of their own, which share memory with the stack's; in steps without them they just stay as they are.
+    Adam's bias correction and the schedule count steps, once per tensor. So models with fewer steps have tensors of
+    their own, which share memory with the stack's and do not change in steps without them.
     """
 
     def __init__(self, recipe: MLP, parameters: list[Tensor], start: int, stop: int, steps: int) -> None:
@@ -366,7 +365,7 @@ class _Cohort:
             self.optimizer = torch.optim.SGD(self.parameters, momentum=recipe.momentum, **options)
 
     def set_rate(self, step: int) -> None:
-        """Set the learning rate of a step, counted from the first epoch on."""
+        """Set the learning rate of a step, counted from the start of training."""
         if self.recipe.schedule == "cosine":
             set_rate(self.optimizer, self.recipe.lr * cosine(step, self.recipe.epochs * self.steps))
 
@@ -390,7 +389,7 @@ def _forward(parameters: Sequence[Tensor], x: Tensor) -> Tensor:
 def _initial_parameters(
     layers: list[tuple[int, int]], rngs: Sequence[np.random.Generator], device: torch.device
 ) -> list[Tensor]:
-    """Weights and biases layer by layer, uniform within 1 / sqrt(inputs), each model's from its own generator."""
+    """Weights and biases by layer, uniform within 1 / sqrt(inputs), from each model's own generator."""
     drawn = [np.empty((len(rngs), fan_in + 1, fan_out), np.float32) for fan_in, fan_out in layers]
 
     def draw(model: int) -> None:

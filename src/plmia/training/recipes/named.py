@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import json
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from plmia.errors import RecipeError, shown
+from plmia.errors import RecipeError, did_you_mean, require_members
 from plmia.training.recipes.recipe import Recipe
 
-# Imported when named: torch and LightGBM are heavy.
+# Imported when named: torch and LightGBM are slow to import.
 _CLASSES = {
     "mlp": ("plmia.training.recipes.mlp", "MLP"),
     "wide-resnet": ("plmia.training.recipes.wide_resnet", "WideResNet"),
@@ -36,7 +35,7 @@ def parse_recipe(text: str) -> Recipe:
     kind, colon, detail = head.partition(":")
     if kind == "function" and colon:
         if options:
-            raise RecipeError(f"recipe {text!r} has options, a file takes none: write them into the file")
+            raise RecipeError(f"recipe {text!r} has options, but a file takes none: write them into the file")
         from plmia.training.recipes.function import Function
 
         return Function.from_file(Path(detail))
@@ -46,42 +45,27 @@ def parse_recipe(text: str) -> Recipe:
 
         return Sklearn.named(detail, params)
     if head not in _CLASSES:
-        near = difflib.get_close_matches(head, [*_CLASSES, "sklearn:", "function:"], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(RECIPES)}"
-        raise RecipeError(f"there is no recipe {text!r}: {hint}")
+        known = did_you_mean(head, [*_CLASSES, "sklearn:", "function:"], f"known are {', '.join(RECIPES)}")
+        raise RecipeError(f"there is no recipe {text!r}: {known}")
     return _build(head, params)
 
 
 def as_recipe(model: Any) -> Recipe:
-    """Recipe of a name, or of a scikit-learn classifier."""
+    """Recipe from a name, a scikit-learn classifier, or a recipe, whose members are checked."""
     from plmia.training.recipes.scikit import Sklearn
 
     if isinstance(model, str):
         return parse_recipe(model)
     if isinstance(model, type):
         raise RecipeError(f"{model.__name__} is a class: give an object, {model.__name__}()")
-    return Sklearn(model)
-
-
-def described(recipe: Recipe) -> str:
-    """Recipe as `parse_recipe` reads it, with the options that are not the default: for people, not for finding models.
-
-    Of a file only the name is told: where it lies is nobody's business, and its text is in the recipe's key.
-    """
-    template, file = getattr(recipe, "template", None), getattr(recipe, "file", None)
-    if template is not None:
-        text = " ".join(repr(template).split())
-        return f"{recipe.name}:{type(template).__name__ if ' at 0x' in text else text}"
-    if isinstance(file, str):
-        return f"{recipe.name}:{shown(Path(file).name)}"
-    own = fields(cast("Any", recipe)) if recipe.name in _CLASSES else ()
-    given = {field.name: getattr(recipe, field.name) for field in own if getattr(recipe, field.name) != field.default}
-    options = (f"{key}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for key, v in given.items())
-    return f"{recipe.name}?{'&'.join(options)}" if given else recipe.name
+    if not (hasattr(model, "to_json") or (hasattr(model, "train") and hasattr(model, "check"))):
+        return Sklearn(model)
+    require_members(model, Recipe, RecipeError)
+    return cast("Recipe", model)
 
 
 def recipe_from_json(description: dict[str, Any]) -> Recipe:
-    """Build the recipe again that `Recipe.to_json` described."""
+    """Build the recipe that `Recipe.to_json` described."""
     params = dict(description)
     name = params.pop("recipe", None)
     if isinstance(name, str) and name in _CLASSES:
@@ -98,8 +82,8 @@ def recipe_from_json(description: dict[str, Any]) -> Recipe:
             "Python, or use the recipe `function`"
         )
     raise RecipeError(
-        f"no recipe can be built of {name!r} alone: JSON describes {', '.join(_CLASSES)} and scikit-learn classifiers; "
-        "for functions of your own give function:FILE.py"
+        f"JSON cannot describe the recipe {name!r}, only {', '.join(_CLASSES)} and scikit-learn classifiers: give "
+        "function:FILE.py for functions of your own"
     )
 
 
@@ -107,9 +91,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RecipeError(f"{path} is no recipe in JSON ({error}): write what a recipe's to_json() gives") from error
+        raise RecipeError(f"{path} is not a recipe in JSON ({error}): write the output of to_json()") from error
     if not isinstance(description, dict):
-        raise RecipeError(f"{path} is no recipe in JSON: an object with the key 'recipe' is needed")
+        raise RecipeError(f"{path} is not a recipe in JSON: an object with the key 'recipe' is needed")
     return description
 
 
@@ -122,15 +106,14 @@ def _build(name: str, params: dict[str, Any]) -> Recipe:
     known = [field.name for field in fields(recipe)]
     for key in params:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            hint = did_you_mean(key, known, f"it has {', '.join(known)}")
             raise RecipeError(f"recipe {name!r} has no option {key!r}: {hint}")
     given = {f.name: _fitting(name, f.name, f.default, params[f.name]) for f in fields(recipe) if f.name in params}
     return cast("Recipe", recipe(**given))
 
 
 def _fitting(recipe: str, key: str, default: Any, value: Any) -> Any:
-    """Return a value of the type of the default, for one that can stand for it."""
+    """Value with the type of the default, if it can be converted."""
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if isinstance(default, tuple) and type(value) is int:
@@ -147,13 +130,13 @@ def _options(text: str, options: str) -> dict[str, Any]:
         if not (key.isidentifier() and equals):
             raise RecipeError(f"{pair!r} in recipe {text!r} is not key=value: write NAME?key=value&key=value")
         if key in params:
-            raise RecipeError(f"option {key!r} stands twice in recipe {text!r}: give it once")
+            raise RecipeError(f"option {key!r} appears twice in recipe {text!r}: give it once")
         params[key] = _value(value)
     return params
 
 
 def _value(text: str) -> Any:
-    """Read a Python literal (``200``, ``0.1``, ``True``, ``512,256``) or take the text as it is."""
+    """Read a Python literal (``200``, ``0.1``, ``True``, ``512,256``), or else return the text itself."""
     try:
         return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text, text))
     except (ValueError, SyntaxError):

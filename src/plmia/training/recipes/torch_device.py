@@ -1,4 +1,4 @@
-"""What the torch recipes share: the device, its memory and its precision, CUDA graphs, and the exact confidence."""
+"""Shared by the torch recipes: the device, its memory and precision, CUDA graphs, and the exact confidence."""
 
 from __future__ import annotations
 
@@ -21,31 +21,29 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# Share of the free memory that training may plan with: estimates are rough, and others use the device too.
+# Share of the free memory that training may use: estimates are rough, and other programs use the device, too.
 _USABLE = 0.8
 _WARM_UP_STEPS = 3
 _THREADS = 8
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device called ``name``; "auto" is the GPU where there is one."""
+    """Device called ``name``; "auto" is the GPU if there is one."""
     import torch
 
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, number = name.partition(":")
     if name != "cpu" and (kind != "cuda" or (number and not number.isdecimal())):
-        raise RecipeError(f"there is no device {name!r}: take auto, cpu, cuda or cuda:0")
+        raise RecipeError(f"there is no device {name!r}: choose auto, cpu, cuda or cuda:0")
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        raise RecipeError(
-            f"device {name!r} was asked for, torch sees {torch.cuda.device_count()} GPUs: take auto or cpu"
-        )
+        raise RecipeError(f"there is no {name!r}, torch sees {torch.cuda.device_count()} GPUs: choose auto or cpu")
     return torch.device(name)
 
 
 @contextlib.contextmanager
 def fast_arithmetic(device: torch.device) -> Iterator[None]:
-    """TF32 products and tuned convolutions on a GPU; what was set before is set again afterwards."""
+    """Use TF32 products and tuned convolutions on a GPU; restore the earlier settings afterwards."""
     import torch
 
     if device.type != "cuda":
@@ -63,7 +61,7 @@ def fast_arithmetic(device: torch.device) -> Iterator[None]:
 
 
 def to_device(array: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:
-    """Bring an array to the device; to a GPU without waiting for what it is busy with."""
+    """Copy an array to the device; to a GPU without waiting for its running kernels."""
     import torch
 
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
@@ -73,7 +71,7 @@ def to_device(array: npt.NDArray[np.generic], device: torch.device) -> torch.Ten
 
 
 def for_each(work: Callable[[int], None], n: int, device: torch.device) -> None:
-    """Do some work of the host for 0 .. n - 1; in threads where a GPU computes, else they would be in the way."""
+    """Call ``work`` for 0 .. n - 1; in threads if a GPU computes meanwhile, since the CPU is idle then."""
     if device.type == "cpu":
         for i in range(n):
             work(i)
@@ -83,7 +81,7 @@ def for_each(work: Callable[[int], None], n: int, device: torch.device) -> None:
 
 
 def usable_bytes(device: torch.device) -> float:
-    """How much memory training may plan with; infinite where that cannot be learned."""
+    """Memory that training may use; infinite if it cannot be determined."""
     import torch
 
     if device.type == "cuda":
@@ -99,7 +97,7 @@ def usable_bytes(device: torch.device) -> float:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that memory, of the host or of the device, did not suffice."""
+    """Whether ``error`` means that memory of the host or of the device ran out."""
     import torch
 
     texts = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA out of memory", "CUDA error: out of memory")
@@ -107,16 +105,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def in_parts(n: int, size: int, work: Callable[[int, int], list[Result]]) -> list[Result]:
-    """Collect ``work(start, stop)`` over parts of 0 .. n - 1; where memory does not suffice, parts get smaller.
+    """Train ``n`` models in parts of ``size``, and in smaller parts if memory runs out.
 
-    Parameters
-    ----------
-    n : int
-        How many models there are.
-    size : int
-        How many to train at once.
-    work : callable
-        Trains models ``start`` to ``stop - 1`` and returns one result a model.
+    ``work(start, stop)`` trains models ``start`` to ``stop - 1`` and returns one result per model.
     """
     results: list[Result] = []
     size = max(1, min(size, n))
@@ -128,7 +119,7 @@ def in_parts(n: int, size: int, work: Callable[[int, int], list[Result]]) -> lis
             if not is_out_of_memory(error):
                 raise
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        # Not above: until the error is gone, its traceback keeps the tensors.
+        # Outside the handler: until the error is gone, its traceback keeps the tensors.
         size = _halved(size, reason)
     return results
 
@@ -140,18 +131,18 @@ def _halved(size: int, reason: str) -> int:
         torch.cuda.empty_cache()
     if size == 1:
         raise TrainingError(
-            f"the memory does not suffice to train one model ({reason}): "
-            "take a smaller batch or a smaller model, or free the device"
+            f"the memory does not suffice to train one model ({reason}): use a smaller batch or a smaller model, or "
+            "free the device"
         )
     warnings.warn(
-        f"the memory does not suffice for {size} models at once ({reason}): going on with {size // 2}",
+        f"the memory does not suffice for {size} models at once ({reason}): continuing with {size // 2}",
         stacklevel=4,
     )
     return size // 2
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate, in place where it is a tensor, so that CUDA graphs see it."""
+    """Set the learning rate; a tensor is changed in place, so that CUDA graphs see it."""
     import torch
 
     for group in optimizer.param_groups:
@@ -162,7 +153,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def forget(optimizer: torch.optim.Optimizer) -> None:
-    """Set all of an optimizer's state to zero, in place: as good as new."""
+    """Reset an optimizer: set all of its state to zero, in place."""
     import torch
 
     for state in optimizer.state.values():
@@ -172,7 +163,7 @@ def forget(optimizer: torch.optim.Optimizer) -> None:
 
 
 def cosine(step: int, steps: int, warmup: float = 0.0) -> float:
-    """Factor of the learning rate at a step: linear warm-up over a share of all steps, then half a cosine to 0."""
+    """Factor of the learning rate at a step: linear warm-up over a share of the steps, then half a cosine to 0."""
     rising = math.ceil(warmup * steps)
     if step < rising:
         return (step + 1) / rising
@@ -180,18 +171,17 @@ def cosine(step: int, steps: int, warmup: float = 0.0) -> float:
 
 
 def captured(step: Callable[[], None], pool: Any = None) -> Callable[[], None]:
-    """Record ``step`` as a CUDA graph and return what replays it.
+    """Record ``step`` as a CUDA graph and return the function that replays it with a single launch.
 
-    A replay costs one launch, whatever the number of kernels. The step must read and write tensors that stay where
-    they are. It is run a few times here, so the caller sets weights and optimizers afterwards. Graphs that leave
-    nothing for each other but such tensors may share a memory pool.
+    The step must read and write tensors at fixed addresses. It runs a few times here, so the caller resets weights and
+    optimizers afterwards. Graphs that exchange nothing but such tensors may share a memory pool.
     """
     import torch
 
     side = _side_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), warnings.catch_warnings():
-        # Optimizers that may be recorded complain when they are run before that.
+        # Optimizers that can be recorded warn when they run before that.
         warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
         for _ in range(_WARM_UP_STEPS):
             step()
@@ -204,25 +194,16 @@ def captured(step: Callable[[], None], pool: Any = None) -> Callable[[], None]:
 
 @functools.cache
 def _side_stream(device: int) -> torch.cuda.Stream:
-    """The stream on which a device's graphs are recorded; one, as graphs of several cannot share memory."""
+    """The stream that records a device's graphs; one only, since graphs of several cannot share memory."""
     import torch
 
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def confidence(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Logit-scaled true-label confidence: z_y - log sum over c != y of exp(z_c); exact, it never saturates.
+    """Logit-scaled true-label confidence [...]: z_y - log sum over c != y of exp(z_c); exact, it never saturates.
 
-    Parameters
-    ----------
-    logits : tensor [..., classes]
-        What the model answers.
-    labels : int tensor, broadcast to [...]
-        True labels.
-
-    Returns
-    -------
-    tensor [...]
+    ``logits`` are [..., classes], ``labels`` are broadcast to [...].
     """
     index = labels.expand(logits.shape[:-1]).unsqueeze(-1)
     of_label = logits.gather(-1, index).squeeze(-1)

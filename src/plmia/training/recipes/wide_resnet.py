@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from plmia.data.arrays import Array, BoolArray, FloatArray32, IntArray
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
-from plmia.training.recipes.recipe import BoolArray, Trained, accuracies, float32_notes
+from plmia.training.recipes.recipe import Recipe, Trained, accuracies, float32_notes, options_text
 from plmia.training.recipes.torch_device import (
     captured,
     confidence,
@@ -32,23 +32,20 @@ from plmia.training.recipes.torch_device import (
 )
 from plmia.training.views import View
 
-IntArray = npt.NDArray[np.int64]
-
-_LEAST_PIXELS = 8
-# How far augmentation moves an image at most, in pixels.
-_MOST_SHIFT = 4
+_MIN_PIXELS = 8
+# Largest shift of an image by augmentation, in pixels.
+_MAX_SHIFT = 4
 _QUERY_ROWS = {"cpu": 256, "cuda": 2048}
 
 
 @dataclass(frozen=True)
-class WideResNet:
+class WideResNet(Recipe):
     """Wide residual network with pre-activation; the defaults are the paper's protocol (tab:training_protocol).
 
     Stochastic gradient descent with momentum; the learning rate rises linearly, then falls to 0 over half a cosine.
-    Batches are cut from one permutation of the members after another, so a batch may span two epochs: all batches are
-    full, and of all that is seen only what is left at the very end, less than a batch, is dropped. Pixels are
-    standardised by channel over all points. With the same seed a CPU gives the same bits, a GPU does up to rounding;
-    on a GPU all but the last layer computes in bf16.
+    Batches are cut from one permutation of the members after another, so all batches are full and may span two epochs;
+    the rest after the last epoch is dropped. Pixels are standardised by channel over all points. The same seed gives
+    the same bits on a CPU, and the same numbers up to rounding on a GPU, where all layers but the last compute in bf16.
 
     Parameters
     ----------
@@ -59,20 +56,20 @@ class WideResNet:
     epochs : int
         Passes through a model's points.
     batch : int
-        Points a step (all points where there are fewer).
+        Points per step (all points if there are fewer).
     lr : float
         Largest learning rate.
     momentum, weight_decay : float
-        Of the gradient descent; the decay acts on all parameters.
+        Momentum and weight decay; the decay acts on all parameters.
     warmup : float
         Share of the steps in which the learning rate rises.
     augment : bool
         Whether training images are mirrored at random and moved by up to four pixels, reflected at the border.
     device : str
-        "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:1". Does not decide what is trained.
+        "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1". Does not decide what is trained.
     compiled : bool
-        On a GPU: whether to fuse kernels with torch.compile, once a process (about a minute). Does not decide what is
-        trained.
+        Whether to fuse kernels of a GPU with torch.compile, which takes about a minute per process. Does not decide
+        what is trained.
     """
 
     depth: int = 28
@@ -87,11 +84,10 @@ class WideResNet:
     device: str = field(default="auto", compare=False)
     compiled: bool = field(default=True, compare=False)
     name: ClassVar[str] = "wide-resnet"
-    stack: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if self.depth < 10 or self.depth % 6 != 4:
-            raise RecipeError(f"wide-resnet has no depth {self.depth}: take 10, 16, 22, 28, ... (6 n + 4)")
+            raise RecipeError(f"wide-resnet cannot have depth {self.depth}: choose 10, 16, 22, 28, ... (6 n + 4)")
         if not all(isinstance(n, int) and n >= 1 for n in (self.width, self.epochs, self.batch)):
             raise RecipeError(f"wide-resnet needs whole width, epochs and batch of at least 1, not {self}")
         if not (self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0 and 0 <= self.warmup < 1):
@@ -100,27 +96,37 @@ class WideResNet:
                 f"not {self}"
             )
 
+    @property
+    def augments(self) -> bool:
+        """Whether training images are mirrored and shifted."""
+        return self.augment
+
+    @property
+    def description(self) -> str:
+        """Name and options."""
+        return options_text(self)
+
     def to_json(self) -> dict[str, Any]:
         """All parameters that decide what is trained."""
         values = {key: value for key, value in asdict(self).items() if key not in ("device", "compiled")}
         return {"recipe": self.name, **values}
 
     def check(self, data: LabelledData) -> None:
-        """Images of at least 8 x 8 pixels, grey or with channels, on a device that is there."""
+        """Take images of at least 8 x 8 pixels, grey or with channels, if the device exists."""
         if not data.is_images:
             raise RecipeError(
-                f"wide-resnet needs images [points, height, width(, channels)], the data are a table "
+                "wide-resnet needs images [points, height, width(, channels)], but the data are a table "
                 f"{list(data.X.shape)}: use mlp or gbdt"
             )
-        if min(data.X.shape[1:3]) < _LEAST_PIXELS:
+        if min(data.X.shape[1:3]) < _MIN_PIXELS:
             raise RecipeError(
-                f"wide-resnet needs at least {_LEAST_PIXELS} x {_LEAST_PIXELS} pixels, the images have "
+                f"wide-resnet needs at least {_MIN_PIXELS} x {_MIN_PIXELS} pixels, but the images have "
                 f"{data.X.shape[1]} x {data.X.shape[2]}: use mlp"
             )
         pick_device(self.device)
 
     def notes(self, data: LabelledData) -> list[Note]:
-        """Say that pixels become 32-bit floats and are standardised."""
+        """Note that pixels become 32-bit floats and are standardised."""
         return float32_notes(self.name, ["converts X to 32-bit floats", "standardises each channel"], data)
 
     def train(
@@ -153,7 +159,7 @@ class WideResNet:
         return Trained(conf, *accuracies(right, members), losses=losses, weights=weights)
 
     def program(self, images: Images, n_members: int) -> Program:
-        """Build what trains networks on such images; on a GPU the last one is used again, as it was compiled."""
+        """Program that trains networks on such images; a GPU reuses the last one, since compiling it is slow."""
         if n_members == 0:
             raise RecipeError("a model has no points to train on: give it some")
         shape = (min(self.batch, n_members), *images.pixels.shape[1:])
@@ -163,7 +169,7 @@ class WideResNet:
 
 @dataclass(frozen=True)
 class Images:
-    """All images on the device, channels last, uint8 where they are, with labels and the channels' moments."""
+    """All images on the device, channels last (uint8 stays uint8), with labels and the channels' moments."""
 
     pixels: Tensor
     labels: Tensor
@@ -173,7 +179,7 @@ class Images:
 
     @classmethod
     def load(cls, data: LabelledData, device: torch.device) -> Images:
-        """Bring the images to the device."""
+        """Copy the images to the device."""
         values = data.X if data.X.ndim == 4 else data.X[..., None]
         values = np.ascontiguousarray(values if values.dtype == np.uint8 else values.astype(np.float32))
         pixels = to_device(values, device)
@@ -182,7 +188,7 @@ class Images:
 
 
 def _moments(pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel, [channels, 1, 1]; exact sums where pixels are whole numbers."""
+    """Mean and deviation of each channel, [channels, 1, 1]; exact sums if pixels are whole numbers."""
     total = torch.zeros((2, pixels.shape[3]), dtype=torch.float64, device=pixels.device)
     for part in pixels.split(1024):  # type: ignore[no-untyped-call]
         doubles = part.double()
@@ -194,7 +200,7 @@ def _moments(pixels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Block(nn.Module):
-    """Two convolutions, each after batch-norm and ReLU, beside a shortcut."""
+    """Two convolutions, each after batch-norm and ReLU, with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -212,7 +218,7 @@ class _Block(nn.Module):
 
 
 class _Net(nn.Module):
-    """From pixels [points, height, width, channels] to logits [points, classes]."""
+    """Network from pixels [points, height, width, channels] to logits [points, classes]."""
 
     mean: Tensor
     deviation: Tensor
@@ -289,7 +295,7 @@ class Program:
         self.replay = self._recorded(compiled) if on_gpu else None
 
     def _recorded(self, compiled: bool) -> Callable[[], None]:
-        """Record a step as a CUDA graph, of compiled kernels where that works."""
+        """Record a step as a CUDA graph, with compiled kernels if possible."""
         if compiled:
             self.forward = torch.compile(self.net, dynamic=False)
             try:
@@ -298,12 +304,12 @@ class Program:
                 if is_out_of_memory(error):
                     raise
                 reason = (str(error) or type(error).__name__).splitlines()[0]
-                warnings.warn(f"torch.compile failed ({reason}): going on without it, slower", stacklevel=2)
+                warnings.warn(f"torch.compile failed ({reason}): continuing without it, slower", stacklevel=2)
                 self.forward = self.net
         return captured(self.step)
 
     def run(self) -> None:
-        """Take one step on the batch in the buffers, the fastest way."""
+        """Take one step on the batch in the buffers, in the fastest way."""
         if self.replay is None:
             self.step()
         else:
@@ -317,7 +323,7 @@ class Program:
         self.optimizer.step()
         self.loss += loss.detach()
 
-    def fit(self, images: Images, members: npt.NDArray[np.intp], rng: np.random.Generator) -> tuple[float, ...]:
+    def fit(self, images: Images, members: IntArray, rng: np.random.Generator) -> tuple[float, ...]:
         """Train a new network on some of the images; return the mean loss of each epoch."""
         self.net.restart(images, rng)
         self.net.train()
@@ -341,7 +347,7 @@ class Program:
         return tuple(torch.stack(history).tolist())
 
     def _loader(self, images: Images, order: IntArray, rng: np.random.Generator) -> Callable[[slice], None]:
-        """What fills the buffers with a part of an epoch."""
+        """Function that fills the buffers with a part of an epoch."""
         index = to_device(order, self.device)
 
         def load(part: slice) -> None:
@@ -361,13 +367,13 @@ class Program:
 
         return load_moved
 
-    def weights(self) -> dict[str, npt.NDArray[Any]]:
+    def weights(self) -> dict[str, Array]:
         """Parameters and batch-norm statistics by name."""
         return {name: value.detach().cpu().numpy().copy() for name, value in self.net.state_dict().items()}
 
     @torch.no_grad()
-    def query(self, images: Images, views: Sequence[View]) -> tuple[npt.NDArray[np.float32], BoolArray]:
-        """Confidences [points, views], and whether the first view was classified right [points]."""
+    def query(self, images: Images, views: Sequence[View]) -> tuple[FloatArray32, BoolArray]:
+        """Confidences [points, views], and correct predictions of the first view [points]."""
         self.net.eval()
         n, height, width, _ = images.pixels.shape
         shown = [tuple(to_device(at, self.device) for at in view.indices(height, width)) for view in views]
@@ -375,7 +381,7 @@ class Program:
         right = torch.empty(n, dtype=torch.bool, device=self.device)
         size = min(n, _QUERY_ROWS[self.device.type])
         for start in range(0, n, size):
-            # Always as many, the last ones again if need be: a compiled network knows one shape.
+            # Always the same number, padded with the last point: a compiled network knows one shape.
             index = torch.arange(start, start + size, device=self.device).clamp_(max=n - 1)
             pixels, labels, stop = images.pixels[index], images.labels[index], min(start + size, n)
             for view, (rows, columns) in enumerate(shown):
@@ -390,9 +396,9 @@ _compiled_program = functools.lru_cache(maxsize=1)(Program)
 
 
 def _moved(n: int, shape: Sequence[int], rng: np.random.Generator) -> tuple[IntArray, IntArray]:
-    """Rows [n, height] and columns [n, width] that random crops of the reflect-padded and mirrored images show."""
+    """Rows [n, height] and columns [n, width] of random crops of the reflect-padded and mirrored images."""
     height, width = shape
-    shifts = rng.integers(-_MOST_SHIFT, _MOST_SHIFT + 1, (2, n, 1))
+    shifts = rng.integers(-_MAX_SHIFT, _MAX_SHIFT + 1, (2, n, 1))
     rows = np.abs(np.arange(height) + shifts[0])
     columns = np.abs(np.arange(width) + shifts[1])
     rows = height - 1 - np.abs(height - 1 - rows)

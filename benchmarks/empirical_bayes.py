@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plmia import ATTACKS, Attack, AttackView, Setup, Signals, attack_targets, read_signals
+from plmia import ATTACKS, Attack, Setup, Signals, attack_targets, read_signals
 from plmia.attacks.calibration import CauchyCombination, NoCalibration
 from plmia.attacks.empirical_bayes import EmpiricalBayesLR
-from plmia.attacks.statistics import BayesLR, GaussianLR
+from plmia.attacks.statistics import BayesLR, GaussianLR, Statistic
+from plmia.attacks.statistics import evaluate as evaluate_statistic
 from plmia.evaluation.metrics import evaluate
 
 EB = Attack("pl-mia-eb", EmpiricalBayesLR(), CauchyCombination())
@@ -70,10 +71,10 @@ def cost(signals: Signals, setup: Setup, repetitions: int = 5) -> dict[str, floa
     """Print what was fitted for one target, and return the seconds of both statistics."""
     (result,) = attack_targets(signals, [EB], [0], setup)
 
-    def seconds(statistic: Callable[[AttackView], Any]) -> float:
+    def seconds(statistic: Statistic) -> float:
         view = replace(result.view, known=None)
         start = time.perf_counter()
-        statistic(view)
+        evaluate_statistic(statistic, view)
         return time.perf_counter() - start
 
     fitted = EmpiricalBayesLR().fit(result.view)

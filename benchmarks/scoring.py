@@ -31,7 +31,7 @@ from plmia.attacks.attack import ATTACKS
 from plmia.attacks.cauchy_sum import cauchy_mean, cauchy_mean_exact
 from plmia.attacks.moments import Feature, Powers, Probabilities, References, leave_one_out, sum_over
 from plmia.attacks.scoring import score_all
-from plmia.attacks.view import AttackView, amid
+from plmia.attacks.view import AttackView, midpoint
 from plmia.data.designs import MembershipDesign
 from plmia.evaluation.targets import Setup, attack_targets
 from plmia.signals.signals import Signals
@@ -404,7 +404,7 @@ def one_pass(sizes: Sizes, report: Report) -> None:
 
 
 def gaussian_pass(signals: Signals) -> object:
-    return view_of_first(signals, np.arange(2)).confidence_sums
+    return view_of_first(signals, np.arange(2)).whole().confidence_sums
 
 
 def fast_cauchy_sum(sizes: Sizes, report: Report) -> None:
@@ -491,7 +491,7 @@ def all_targets(sizes: Sizes, report: Report) -> None:
     signals = draw_signals(sizes.targets_models, sizes.targets_points)
     everyone = range(sizes.targets_models)
     models = References(signals.values, np.arange(signals.n_models), signals.design.matrix)
-    features: list[Feature] = [Powers(amid(models)), Probabilities()]
+    features: list[Feature] = [Powers(midpoint(models)), Probabilities()]
     pairs = [np.array([2 * k, 2 * k + 1]) for k in range(signals.n_models // 2)]
 
     def attack(targets: Sequence[int]) -> None:

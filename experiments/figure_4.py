@@ -111,7 +111,7 @@ def _simulated(rates: Rates, rng: np.random.Generator, rho: float, name: str) ->
 
 def _fitted(rates: Rates, result: AttackResult, outside: IntArray, rng: np.random.Generator) -> None:
     """Null statistics drawn from the paper's own model, each point with the eta and rho of its own references."""
-    inside, out = (side_moments(result.view, inside=flag) for flag in (True, False))
+    inside, out = (side_moments(result.view.whole(), inside=flag) for flag in (True, False))
     deviation = np.sqrt(np.maximum(out.variance[:, 0], 1e-9))
     eta = (inside.mean - out.mean)[:, 0] / deviation
     rho = np.sqrt(np.maximum(inside.variance[:, 0], 1e-9)) / deviation

@@ -42,7 +42,7 @@ Make = Callable[[float], DecisionRule]
 def known_of(phi: FloatArray, population: int = POPULATION, *, labels: bool = True) -> Known:
     """What is known of a statistic whose first points are the population; the combined p-value is well calibrated."""
     conformal = conformal_log10_p(phi, np.arange(len(phi)), np.arange(population))
-    scores = Scores("an-attack", phi, np.minimum(conformal + 1e-6, 0.0), conformal, phi)
+    scores = Scores("an-attack", phi, np.minimum(conformal + 1e-6, 0.0), conformal, phi, has_combined_p=True)
     return Known(scores, np.arange(population), np.arange(len(phi)) % 2 if labels else None)
 
 
@@ -86,7 +86,8 @@ def test_the_order_of_points_does_not_matter(make: Make) -> None:
     place = np.empty(POINTS, np.intp)
     place[order] = np.arange(POINTS)
     scores = known.scores
-    moved = Scores("an-attack", phi[order], scores.log10_p[order], scores.log10_p_conformal[order], phi[order])
+    own, conformal = scores.log10_p[order], scores.log10_p_conformal[order]
+    moved = Scores("an-attack", phi[order], own, conformal, phi[order], has_combined_p=True)
     assert known.labels is not None
     other = Known(moved, np.sort(place[known.population]), known.labels[order])
     assert np.array_equal(make(0.05)(other).flagged, make(0.05)(known).flagged[order])

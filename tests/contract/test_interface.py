@@ -16,7 +16,7 @@ import plmia
 from plmia import ATTACKS, Attack, AttackView, Setup, Signals, attack_targets, find_attack
 from plmia.attacks.moments import References
 from plmia.attacks.scoring import score_all
-from plmia.attacks.view import KnownSums
+from plmia.attacks.view import Block, KnownSums
 
 USER_FILE = Path(__file__).parent / "difficulty_attack.py"
 
@@ -46,7 +46,8 @@ def test_a_view_has_no_field_for_the_answer() -> None:
         "known",
     }
     assert {field.name for field in dataclasses.fields(References)} == {"signals", "rows", "in_mask"}
-    assert {field.name for field in dataclasses.fields(KnownSums)} == {"centre", "confidence", "probability"}
+    assert {field.name for field in dataclasses.fields(KnownSums)} == {"centre", "sums"}
+    assert {field.name for field in dataclasses.fields(Block)} == {"points", "target", "references", "mode", "known"}
 
 
 def test_the_view_of_a_target_holds_neither_it_nor_its_complement(

@@ -121,7 +121,7 @@ def test_valid_p_values_are_not_called_broken_and_others_are():
         above = size - np.searchsorted(np.sort(phi[:size]), phi)
         log10_p = np.log10((1 + above) / (size + 1))
         for power in alarms:
-            scores = Scores("mine", phi, log10_p / power, log10_p / power, phi)
+            scores = Scores("mine", phi, log10_p / power, log10_p / power, phi, has_combined_p=True)
             alarms[power] += nominal_against_realised(scores, truth).warning is not None
     assert alarms[1.0] <= 4
     assert alarms[0.5] > 900

@@ -13,7 +13,7 @@ import pytest
 
 from plmia.attacks.empirical_bayes import EmpiricalBayesLR
 from plmia.attacks.moments import References
-from plmia.attacks.statistics import BayesLR, GaussianLR
+from plmia.attacks.statistics import BayesLR, GaussianLR, evaluate
 from plmia.attacks.view import AttackView, Mode
 from plmia.evaluation.metrics import roc_curve
 
@@ -67,7 +67,7 @@ def test_a_ratio_is_right_as_often_as_it_says(references: int, views: int) -> No
     view, members = draw(references, references, views)
     if references < 32:  # with more, too few signals lie beyond the turn to tell
         assert EmpiricalBayesLR().fit(view).hold == 0  # signals follow the model, so the ratio is right where it turns
-    ratio = EmpiricalBayesLR()(view)[:, 0]
+    ratio = evaluate(EmpiricalBayesLR(), view)[:, 0]
     intercept, slope = calibration_slope(ratio, members)
     assert abs(intercept) < (0.15 if references == 2 else 0.08)
     assert 0.9 < slope < (1.35 if references == 2 else 1.1)
@@ -81,13 +81,13 @@ def test_a_ratio_is_right_as_often_as_it_says(references: int, views: int) -> No
 
 def test_the_plain_ratio_is_not_calibrated_so_the_test_can_fail() -> None:
     view, members = draw(8, 8)
-    assert calibration_slope(np.clip(GaussianLR()(view)[:, 0], -30, 30), members)[1] < 0.6
+    assert calibration_slope(np.clip(evaluate(GaussianLR(), view)[:, 0], -30, 30), members)[1] < 0.6
 
 
 @pytest.mark.parametrize("references", [4, 16])
 def test_offline_the_ratio_is_calibrated_too(references: int) -> None:
     view, members = draw(40 + references, references, mode="offline")
-    intercept, slope = calibration_slope(EmpiricalBayesLR()(view)[:, 0], members)
+    intercept, slope = calibration_slope(evaluate(EmpiricalBayesLR(), view)[:, 0], members)
     assert abs(intercept) < 0.1
     assert slope == pytest.approx(1.0, abs=0.12)
 
@@ -116,14 +116,14 @@ def test_what_was_drawn_is_found(references: int) -> None:
 def test_it_is_stronger_than_what_does_not_borrow(references: int) -> None:
     """The standard error of a difference of AUCs on the same 20,000 points is about 0.002."""
     view, members = draw(80 + references, references, 3)
-    ours = roc_curve(EmpiricalBayesLR()(view)[:, 0], members).auc
+    ours = roc_curve(evaluate(EmpiricalBayesLR(), view)[:, 0], members).auc
     for statistic in (GaussianLR(), BayesLR()):
-        theirs = roc_curve(statistic(view).mean(axis=1), members).auc
+        theirs = roc_curve(evaluate(statistic, view).mean(axis=1), members).auc
         assert ours > theirs + 0.01
 
 
 def test_borrowing_reaches_with_8_what_plain_estimates_need_32_for() -> None:
     few, members = draw(91, 8)
-    ours = roc_curve(EmpiricalBayesLR()(few)[:, 0], members).auc
+    ours = roc_curve(evaluate(EmpiricalBayesLR(), few)[:, 0], members).auc
     many, members = draw(91, 32)
-    assert ours > roc_curve(GaussianLR()(many)[:, 0], members).auc
+    assert ours > roc_curve(evaluate(GaussianLR(), many)[:, 0], members).auc

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+import numpy.typing as npt
 
 from plmia.attacks.calibration import (
     BinaryVote,
@@ -14,16 +16,15 @@ from plmia.attacks.calibration import (
     CauchyCombination,
     MeanOfViews,
     NoCalibration,
-    Views,
-    VotesOfViews,
+    ViewAggregation,
 )
 from plmia.attacks.empirical_bayes import EmpiricalBayesLR
 from plmia.attacks.gaussian import FixedVariance, PooledVariance
-from plmia.attacks.population import Policy, SharedPopulation
-from plmia.attacks.statistics import BayesLR, GaussianLR, Loss, OneSided, ReferenceRank, Statistic
-from plmia.attacks.view import AttackView
+from plmia.attacks.population import PopulationPolicy, SharedPopulation
+from plmia.attacks.statistics import BayesLR, FunctionOfView, GaussianLR, Loss, OneSided, ReferenceRank, Statistic
+from plmia.attacks.view import AttackView, Mode
 from plmia.data.user_code import load_user_file
-from plmia.errors import AttackError
+from plmia.errors import AttackError, did_you_mean
 
 LONGEST_NAME = 80
 
@@ -35,16 +36,17 @@ class Attack:
     Parameters
     ----------
     name : str
-        What results call it: printable, at most 80 characters, no slash or colon, and no ``=``, ``+``, ``-``, ``@`` or
-        ``.`` at its start.
-    statistic : Statistic
-        Pointwise statistic.
+        Name in results: printable, at most 80 characters, no slash or colon, not starting with ``=``, ``+``, ``-``,
+        ``@`` or ``.``.
+    statistic : Statistic or callable
+        Pointwise statistic. A function of an `AttackView` that returns phi [points, views] will do; it becomes a
+        `FunctionOfView`.
     calibration : Calibration
         Population calibration.
-    views : Views
-        How the views of a point are aggregated.
-    population : Policy
-        Whom a query is compared with.
+    views : ViewAggregation
+        Aggregation of the views of a point.
+    population : PopulationPolicy
+        Choice of the points that a query is compared with.
     note : str
         One line for listings.
     """
@@ -52,68 +54,92 @@ class Attack:
     name: str
     statistic: Statistic
     calibration: Calibration
-    views: Views = field(default_factory=MeanOfViews)
-    population: Policy = field(default_factory=SharedPopulation)
+    views: ViewAggregation = field(default_factory=MeanOfViews)
+    population: PopulationPolicy = field(default_factory=SharedPopulation)
     note: str = ""
+
+    if TYPE_CHECKING:  # the statistic is given more freely than it is kept
+
+        def __init__(
+            self,
+            name: str,
+            statistic: Statistic | Callable[[AttackView], npt.ArrayLike],
+            calibration: Calibration,
+            views: ViewAggregation = ...,
+            population: PopulationPolicy = ...,
+            note: str = "",
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         self._require_name()
-        self._require_parts()
-        gamma = self.calibration.gamma if isinstance(self.calibration, BinaryVote) else 0.0
-        if isinstance(self.views, VotesOfViews) and gamma >= 0.5:
+        given: object = self.statistic
+        if callable(given) and not isinstance(given, type | Statistic):
+            object.__setattr__(self, "statistic", FunctionOfView(given))
+        for part, contract in _PARTS.items():
+            self._require_part(part, contract)
+        if self.calibration.threshold >= self.views.largest_difference:
             raise AttackError(
-                f"attack {self.name} compares shares of views, at most 0.5 from even, with gamma = {gamma}: "
-                "nothing would ever win; take a gamma below 0.5"
+                f"attack {self.name} compares differences of at most {self.views.largest_difference} with gamma = "
+                f"{self.calibration.threshold}, so no vote can pass: take a gamma below {self.views.largest_difference}"
             )
-        if isinstance(self.calibration, NoCalibration) and isinstance(self.views, VotesOfViews):
+        if self.views.needs_population and not self.calibration.compares:
             raise AttackError(f"attack {self.name} takes votes over views, which need a population: add a calibration")
         try:
             hash(self.statistic)
         except TypeError as error:
             raise AttackError(
-                f"the statistic of {self.name} cannot be told from others ({error}): "
+                f"the statistic of {self.name} cannot be compared with others ({error}): "
                 "make it a frozen dataclass of plain values"
             ) from error
 
-    def fit_summary(self, view: AttackView) -> dict[str, Any] | None:
-        """What the statistic estimates over all points of ``view`` (priors, trends), as plain values, if it does."""
-        fit = getattr(self.statistic, "fit", None)
-        return None if fit is None else dict(fit(view).to_json())
+    @property
+    def uses_references(self) -> bool:
+        """Whether the attack needs references at all."""
+        return self.statistic.least_references(1) > 0
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether pairs are formed one by one, from the statistic in every view."""
+        return self.calibration.compares and not (self.views.linear and self.population.shared)
+
+    def in_mode(self, mode: Mode) -> Attack:
+        """Return the attack with the statistic that this mode needs; see `Statistic.in_mode`."""
+        return replace(self, statistic=self.statistic.in_mode(mode))
 
     def _require_name(self) -> None:
-        """Raise unless the name can stand in every file: key of scores.npz, cell of a table, text of the report."""
+        """Raise unless the name can be used in every file: key of scores.npz, cell of a table, text of the report."""
         name = self.name
         if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME:
             size = f"{len(name)} characters" if isinstance(name, str) else f"type {type(name).__name__}"
             raise AttackError(f"the name of an attack has {size}: a text of 1 to {LONGEST_NAME} characters is needed")
         if not name.isprintable() or any(c in name for c in "/\\:"):
             raise AttackError(
-                f"the attack name {name!a} holds a slash, a colon, or a character that is not printable: take letters, "
+                f"the attack name {name!a} has a slash, a colon, or a character that is not printable: take letters, "
                 "digits and hyphens"
             )
-        # A spreadsheet would take such a cell for a formula, and an archive such a key for a folder above.
+        # A spreadsheet takes such a cell for a formula, and an archive takes such a key for a folder above.
         if name[0] in "=+-@. " or name[-1] == " ":
             raise AttackError(
                 f"the attack name {name!a} starts with one of = + - @ . or has a space at an end: start with a letter"
             )
 
-    def _require_parts(self) -> None:
-        """Raise if a part is a class, or lacks a method: easy slips in a file of one's own."""
-        parts = {
-            "statistic": ("__call__",),
-            "calibration": ("shared", "pairwise"),
-            "views": ("points", "pairs"),
-            "population": ("comparisons",),
-        }
-        for part, methods in parts.items():
-            value = getattr(self, part)
-            if isinstance(value, type):
-                raise AttackError(f"the {part} of {self.name} is the class {value.__name__}: give {value.__name__}()")
-            missing = [method for method in methods if not callable(getattr(value, method, None))]
-            if missing:
-                raise AttackError(
-                    f"the {part} of {self.name}, {value!r}, has no method {missing[0]}: see `plmia.Attack`"
-                )
+    def _require_part(self, part: str, contract: type) -> None:
+        """Raise if a part is a class, or lacks a member of its contract: easy slips in a user's own file."""
+        value = vars(self)[part]
+        if isinstance(value, type):
+            raise AttackError(f"the {part} of {self.name} is the class {value.__name__}: give {value.__name__}()")
+        missing = [member for member in vars(contract) if member[0] != "_" and not hasattr(value, member)]
+        if missing:
+            wanted = f"{contract.__module__}.{contract.__name__}"
+            raise AttackError(f"the {part} of {self.name}, {value!r}, has no {missing[0]}: subclass {wanted}")
+
+
+_PARTS = {
+    "statistic": Statistic,
+    "calibration": Calibration,
+    "views": ViewAggregation,
+    "population": PopulationPolicy,
+}
 
 
 ATTACK_P = Attack("attack-p", Loss(), BinaryVote(), note="loss, ranked in the population")
@@ -152,16 +178,15 @@ def find_attack(name: str) -> Attack:
         return _load(Path(path), variable)
     if name in ATTACKS:
         return ATTACKS[name]
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), ATTACKS, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(ATTACKS)}"
+    hint = did_you_mean(name.lower().replace("_", "-"), ATTACKS, cutoff=0.4)
     raise AttackError(f"there is no attack {name!r}: {hint} (your own: --attack FILE.py:NAME)")
 
 
 def _load(path: Path, variable: str) -> Attack:
-    """Run the user's own file and take one variable from it."""
-    module = load_user_file(path, AttackError)
-    attack = getattr(module, variable, None)
-    if not isinstance(attack, Attack):
-        found = [key for key, value in vars(module).items() if isinstance(value, Attack)]
-        raise AttackError(f"{path} has no Attack called {variable!r}: it has {', '.join(found) if found else 'none'}")
-    return attack
+    """Run the user's own file and return one variable from it."""
+    attacks = {
+        key: value for key, value in vars(load_user_file(path, AttackError)).items() if isinstance(value, Attack)
+    }
+    if variable not in attacks:
+        raise AttackError(f"{path} has no Attack called {variable!r}: it has {', '.join(attacks) or 'none'}")
+    return attacks[variable]

@@ -1,88 +1,94 @@
 """Population calibration: from a statistic phi to a membership score.
 
-A pairwise difference is first taken over the views (mean, median or votes), then turned into evidence and
-aggregated over the population (nothing, binary votes, Cauchy-combined p-values).
+The difference of two points is first aggregated over views (mean, median or votes). Differences to the population are
+then combined into a score (none, binary votes, or Cauchy-combined p-values).
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from plmia.attacks.cauchy_sum import SignedLog, cauchy_mean, cauchy_mean_exact
-from plmia.attacks.moments import FloatArray, IntArray
+from plmia.data.arrays import FloatArray, IntArray
 from plmia.errors import AttackError, PopulationError
 from plmia.numerics import count_below
 
 PAIRS_PER_BLOCK = 1 << 20
 
 
-class Views(Protocol):
-    """How the views' pairwise differences become one."""
+@runtime_checkable
+class ViewAggregation(Protocol):
+    """Aggregation of the views of a point, and of the differences of two points. Subclass it for the defaults."""
 
-    @property
-    def linear(self) -> bool:
-        """Whether the difference of two points is the difference of two numbers, so that the cheap path applies."""
+    linear: ClassVar[bool] = False
+    """Whether ``pairs(a - b) == points(a) - points(b)``: pairs then need not be formed one by one."""
+    needs_population: ClassVar[bool] = False
+    """Whether only pairs of points have a meaning, so that a calibration is needed."""
+    largest_difference: ClassVar[float] = math.inf
+    """Upper bound of what ``pairs`` returns."""
 
+    @abstractmethod
     def points(self, phi: FloatArray) -> FloatArray:
-        """One number a point [n] from phi [n, views]."""
+        """Return one value per point [n] from phi [n, views]."""
 
+    @abstractmethod
     def pairs(self, differences: FloatArray) -> FloatArray:
-        """One number a pair from differences [views, ...]; 0 for a point with itself."""
+        """Return one value per pair from differences [views, ...]; 0 for a point and itself."""
 
 
 @dataclass(frozen=True)
-class MeanOfViews:
+class MeanOfViews(ViewAggregation):
     """The mean; it commutes with the difference."""
 
-    linear = True
+    linear: ClassVar[bool] = True
 
     def points(self, phi: FloatArray) -> FloatArray:
-        """Mean over views [n]."""
+        """Return the mean over views [n]."""
         mean: FloatArray = phi.mean(axis=1) if phi.shape[1] > 1 else phi[:, 0]
         return mean
 
     def pairs(self, differences: FloatArray) -> FloatArray:
-        """Mean over views."""
+        """Return the mean over views."""
         mean: FloatArray = differences.mean(axis=0)
         return mean
 
 
 @dataclass(frozen=True)
-class MedianOfViews:
+class MedianOfViews(ViewAggregation):
     """The median of the differences; it does not commute with the difference."""
 
-    linear = False
-
     def points(self, phi: FloatArray) -> FloatArray:
-        """Median over views [n]."""
+        """Return the median over views [n]."""
         return np.median(phi, axis=1)
 
     def pairs(self, differences: FloatArray) -> FloatArray:
-        """Median over views."""
+        """Return the median over views."""
         ordered, views = _sorted_views(differences), len(differences)
         median: FloatArray = (ordered[(views - 1) // 2] + ordered[views // 2]) / 2
         return median
 
 
 @dataclass(frozen=True)
-class VotesOfViews:
-    """The share of views in which the query is ahead, ties half, minus one half."""
+class VotesOfViews(ViewAggregation):
+    """The share of views in which the query has the larger statistic, ties counted half, minus one half."""
 
-    linear = False
+    needs_population: ClassVar[bool] = True
+    largest_difference: ClassVar[float] = 0.5
 
     def points(self, phi: FloatArray) -> FloatArray:
-        """Mean over views [n]: a vote needs a partner, one point alone has none."""
+        """Return the mean over views [n]: a single point has no votes."""
         mean: FloatArray = phi.mean(axis=1)
         return mean
 
     def pairs(self, differences: FloatArray) -> FloatArray:
-        """Share of positive differences minus one half."""
+        """Return the share of positive differences minus one half."""
         votes: FloatArray = np.sign(differences).mean(axis=0) / 2
         return votes
 
@@ -96,26 +102,46 @@ def _sorted_views(differences: FloatArray) -> FloatArray:
     return np.stack(rows)
 
 
+@runtime_checkable
 class Calibration(Protocol):
-    """How a query's differences to its population become a score.
+    """Combination of a query's differences to its population into a score. Subclass it for the defaults.
 
-    A class attribute ``scaled`` may say False: ``null_std`` is then not computed, and nothing is asked of it.
+    A `SignedLog` carries a combined p-value; scores that are plain arrays have the conformal p-value only.
     """
 
+    compares: ClassVar[bool] = True
+    """Whether the score depends on the population. If not, only ``shared`` is called, with an empty population."""
+    scaled: ClassVar[bool] = True
+    """Whether ``pairwise`` reads ``null_std``. If not, it is not computed and the population may be constant."""
+
+    @property
+    def threshold(self) -> float:
+        """Difference that a pair must exceed to change the score."""
+        return 0.0
+
+    def explain_constant(self, score: float) -> str:
+        """Return why all points may have this ``score``, for a message; empty if nothing is known."""
+        del score
+        return ""
+
+    @abstractmethod
     def shared(
         self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]
     ) -> FloatArray | SignedLog:
-        """Scores [n] of numbers [n] against one population [z] of which ``size`` [n] count: the cheap path."""
+        """Return scores [n] of values [n] against one population [z] of which ``size`` [n] count: the fast path."""
 
+    @abstractmethod
     def pairwise(
         self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray
     ) -> FloatArray | SignedLog:
-        """Scores [n] from differences [n, z] whose deviation among non-members is ``null_std``."""
+        """Return scores [n] from differences [n, z] whose standard deviation among non-members is ``null_std``."""
 
 
 @dataclass(frozen=True)
-class NoCalibration:
+class NoCalibration(Calibration):
     """The score is the statistic itself (LiRA, Attack-R)."""
+
+    compares: ClassVar[bool] = False
 
     def shared(self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]) -> FloatArray:
         """Return the statistic."""
@@ -125,14 +151,12 @@ class NoCalibration:
     def pairwise(self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray) -> FloatArray:
         """Refuse: without calibration there are no pairs."""
         del differences, size, null_std
-        raise AttackError(
-            "an attack without calibration compares no pairs: take the mean or median of views and a shared population"
-        )
+        raise AttackError("an attack without calibration compares no pairs: take the mean or the median of views")
 
 
 @dataclass(frozen=True)
-class BinaryVote:
-    """Share of the population that the query beats by more than gamma (`eq:binary_calib`).
+class BinaryVote(Calibration):
+    """Share of the population that the query exceeds by more than gamma (`eq:binary_calib`).
 
     Parameters
     ----------
@@ -145,52 +169,61 @@ class BinaryVote:
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma < math.inf:
-            raise AttackError(f"gamma = {self.gamma} is not a finite number from 0 on: take 0, or log 2 as RMIA does")
+            raise AttackError(f"gamma = {self.gamma} must be finite and at least 0: take 0, or log 2 as RMIA does")
+
+    @property
+    def threshold(self) -> float:
+        """Gamma."""
+        return self.gamma
+
+    def explain_constant(self, score: float) -> str:
+        """Name gamma if it is too large for any vote."""
+        return f"no vote passes gamma = {math.exp(self.gamma):g}" if self.gamma > 0 and score == 0 else ""
 
     def shared(self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]) -> FloatArray:
-        """Share of wins [n], by sorting."""
+        """Return the share of wins [n], by sorting."""
         return count_below(population, query - self.gamma) / size
 
     def pairwise(self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray) -> FloatArray:
-        """Share of wins [n]."""
+        """Return the share of wins [n]."""
         del null_std
         wins: FloatArray = (differences > self.gamma).sum(axis=1) / size
         return wins
 
 
 @dataclass(frozen=True)
-class CauchyCombination:
+class CauchyCombination(Calibration):
     """Mean of the Cauchy-transformed one-sided pairwise p-values (`eq:p_value`, `eq:cauchy_cali`)."""
 
     def shared(self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]) -> SignedLog:
-        """Combined scores [n] at a cost linear in queries plus population."""
+        """Return combined scores [n] at a cost linear in queries plus population."""
         scale = null_deviation(population[:, None], MeanOfViews())
         combined = cauchy_mean(query / scale, population / scale)
-        # A query that stands in the population adds tan(0) = 0 to the sum and is not counted.
+        # A query in the population adds tan(0) = 0 to the sum and is not counted.
         np.add(combined.log_abs, np.log(len(population) / size), out=combined.log_abs)
         return combined
 
     def pairwise(self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray) -> SignedLog:
-        """Combined scores [n], pair by pair."""
+        """Return combined scores [n], pair by pair."""
         return cauchy_mean_exact(differences / null_std, size)
 
 
-def null_deviation(phi: FloatArray, views: Views) -> float:
+def null_deviation(phi: FloatArray, views: ViewAggregation) -> float:
     """Standard deviation of the difference of two population points, hat sigma_Delta.
 
-    It is taken over all pairs of two points; for linear views that is sqrt(2) std(phi_z).
+    It is taken over all pairs of distinct points; for a linear aggregation that is sqrt(2) std(phi_z).
 
     Parameters
     ----------
     phi : float array [population, views]
         Statistic of the population points.
-    views : Views
-        How differences are taken over views.
+    views : ViewAggregation
+        Aggregation of differences over views.
     """
     n = len(phi)
     if views.linear:
         summary = views.points(phi)
-        # The standard deviation of equal numbers need not be 0: their mean is rounded.
+        # The standard deviation of equal values need not be 0: their mean is rounded.
         deviation = float(np.sqrt(2) * summary.std(ddof=1)) if np.ptp(summary) > 0 else 0.0
     else:
         everyone = np.arange(n)
@@ -205,27 +238,27 @@ def null_deviation(phi: FloatArray, views: Views) -> float:
 
 
 def in_blocks(
-    phi: FloatArray, queries: IntArray, population: IntArray, views: Views
+    phi: FloatArray, queries: IntArray, population: IntArray, views: ViewAggregation
 ) -> Iterator[tuple[slice, FloatArray]]:
-    """Pairwise differences in bounded memory.
+    """Yield pairwise differences in bounded memory.
 
     Parameters
     ----------
     phi : float array [points, views]
         The statistic.
     queries : int array [queries]
-        Points compared.
+        Points to compare.
     population : int array [population] or [queries, population]
-        Points they are compared with.
-    views : Views
-        How differences are taken over views.
+        Points to compare them with.
+    views : ViewAggregation
+        Aggregation of differences over views.
 
     Yields
     ------
     rows : slice
         Which queries.
     differences : float array [n, population]
-        Their differences over the views.
+        Their differences, aggregated over views.
     """
     height = max(1, PAIRS_PER_BLOCK // (population.shape[-1] * phi.shape[1]))
     columns = np.ascontiguousarray(phi.T)
@@ -242,20 +275,19 @@ def in_blocks(
 
 def pairwise_scores(
     calibration: Calibration,
-    views: Views,
+    views: ViewAggregation,
     phi: FloatArray,
     queries: IntArray,
     population: IntArray,
     size: npt.NDArray[np.integer],
     tick: Callable[[int], None],
 ) -> FloatArray | SignedLog:
-    """Scores [queries] pair by pair, where the cheap path does not apply."""
+    """Return scores [queries] pair by pair, where the fast path does not apply."""
     shared = population.ndim == 1
-    scaled = getattr(calibration, "scaled", True)
-    std = np.array([null_deviation(phi[population], views)]) if shared and scaled else np.ones(1)
+    std = np.array([null_deviation(phi[population], views)]) if shared and calibration.scaled else np.ones(1)
     parts: list[FloatArray | SignedLog] = []
     for rows, differences in in_blocks(phi, queries, population, views):
-        if scaled and not shared:
+        if calibration.scaled and not shared:
             std = np.array([[null_deviation(phi[z], views)] for z in population[rows]])
         parts.append(calibration.pairwise(differences, size[rows], std))
         tick(rows.stop - rows.start)

@@ -1,18 +1,20 @@
-"""Gaussian laws of a point's IN and OUT signals: centres and the variance estimators."""
+"""Gaussian laws of a point's IN and OUT signals: centres and variance estimators."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from plmia.attacks.moments import FloatArray, IntArray, References
-from plmia.attacks.view import AttackView
-from plmia.errors import ReferencesError, some
+from plmia.attacks.moments import References
+from plmia.attacks.view import Block
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
+from plmia.errors import ReferencesError
 
-# Where a squared mean exceeds the variance so many times, their difference has lost too many of float32's digits.
+# Where the squared mean exceeds the variance by this factor, their difference has lost too many digits of float32.
 CANCELLATION = 100.0
 
 
@@ -32,14 +34,11 @@ class Gaussian:
     variance: FloatArray
 
     def log_density(self, x: FloatArray) -> FloatArray:
-        """Log density of ``x`` [points, views], without the constant log(2 pi) / 2."""
+        """Return the log density of ``x`` [points, views], without the constant log(2 pi) / 2."""
         density = x - self.mean
         np.square(density, out=density)
         density /= self.variance
-        # The logarithm in two parts: with all of it at once an attack would need more memory here than anywhere else.
-        half = len(density) // 2
-        for part in (slice(half), slice(half, None)):
-            density[part] += np.log(self.variance[part] if len(self.variance) > 1 else self.variance)
+        density += np.log(self.variance)
         density *= -0.5
         return density
 
@@ -51,13 +50,13 @@ class SideMoments:
     Parameters
     ----------
     side : str
-        "IN" or "OUT", for messages.
+        "IN" or "OUT".
     n : int array [points]
-        How many references.
+        Number of references.
     mean, variance : float64 arrays [points, views]
-        0 where there is no reference; estimators check ``n`` before they use them.
+        0 where there is no reference; `GaussianLR.fit` has refused such points.
     stored : dtype
-        Type in which the signals are stored.
+        Type of the stored signals.
     """
 
     side: str
@@ -68,9 +67,9 @@ class SideMoments:
 
     @property
     def rounding(self) -> FloatArray:
-        """Variance [points, views] that storing the signals adds: spacing^2 / 12 at the mean's size.
+        """Variance [points, views] that storing the signals adds: spacing^2 / 12 at the size of the mean.
 
-        Or at 1 where the mean is smaller (there the probability, close to 1/2, is what was rounded).
+        At least that at 1: near 0 it is the probability, close to 1/2, that was rounded.
         """
         # `numpy.spacing` overflows at the largest number there is; one step below it the spacing is the same.
         most = np.nextafter(np.finfo(self.stored).max, self.stored.type(0))
@@ -80,80 +79,83 @@ class SideMoments:
         rounding /= 12
         return rounding
 
-    def require(self, least: int, estimator: str) -> None:
-        """Raise unless every point has at least ``least`` references on this side."""
-        short = np.flatnonzero(self.n < least)
-        if len(short):
-            who = f"points {some(short)} have as few as" if len(short) > 1 else f"point {some(short)} has"
-            raise ReferencesError(
-                f"{estimator} needs {least} {self.side} reference{'s' * (least > 1)} a point, "
-                f"{who} {self.n[short].min()}: train more references, or leave these points out"
-            )
 
-
-def side_moments(view: AttackView, inside: bool) -> SideMoments:
-    """Moments of the IN (or OUT) references' signals at every point."""
-    sums = view.confidence_sums
+def side_moments(block: Block, inside: bool) -> SideMoments:
+    """Return the moments of the IN (or OUT) references' signals at every point."""
+    sums = block.confidence_sums
     n = sums.n_in if inside else sums.n_out
     s, s2 = sums.inside if inside else sums.outside
     at_least_one = np.maximum(n, 1)[:, None]
     mean, variance = s / at_least_one, s2 / at_least_one
-    del at_least_one
     square = np.square(mean)
     variance -= square
     np.maximum(variance, 0.0, out=variance)
     square /= CANCELLATION
     lost = np.flatnonzero((variance < square).any(axis=1))
-    del square
-    mean += view.centre
+    mean += block.centre
     mean[n == 0] = 0.0
-    for points, conf, in_mask in view.references.at(lost):
+    for points, conf, in_mask in block.references.at(lost):
         mask = (in_mask == inside)[:, :, None]
         mean[points], variance[points] = conf.mean(axis=0, where=mask), conf.var(axis=0, where=mask)
-    return SideMoments("IN" if inside else "OUT", n, mean, variance, view.references.signals.dtype)
+    return SideMoments("IN" if inside else "OUT", n, mean, variance, block.references.signals.dtype)
 
 
 class Variance(Protocol):
-    """How the variance of each side is estimated."""
+    """Estimator of the variance of each side."""
+
+    shared: ClassVar[bool] = False
+    """Whether all points share one value, estimated from all of them."""
+
+    @abstractmethod
+    def describe(self, n_views: int) -> str:
+        """Return what the estimator is called in messages."""
 
     def least(self, n_views: int) -> int:
-        """How many references of each side every point must have."""
+        """Return how many references every point needs on each side."""
+        del n_views
+        return 1
 
+    @abstractmethod
     def __call__(self, moments: SideMoments) -> FloatArray:
-        """Variance, broadcasts to [points, views], positive everywhere."""
+        """Return the variance, broadcasts to [points, views], positive everywhere."""
 
 
 @dataclass(frozen=True)
-class PerPointVariance:
-    """The variance of the point's own references, view by view; needs two of them.
+class PerPointVariance(Variance):
+    """The variance of the point's own references, view by view; needs two references.
 
-    Two references may agree to the last stored digit. What storing the signals rounds away is then all that is
-    known of their spread, so its variance is added (it is far below any other spread otherwise).
+    Two references may agree to the last stored digit. Then only the rounding of stored signals is known of their
+    spread, so its variance is added. It is far below any other spread otherwise.
     """
 
+    def describe(self, n_views: int) -> str:
+        """Return the name."""
+        del n_views
+        return "a variance per point"
+
     def least(self, n_views: int) -> int:
-        """Two: one alone has no spread."""
+        """Return 2."""
         del n_views
         return 2
 
     def __call__(self, moments: SideMoments) -> FloatArray:
-        """Variance [points, views]."""
-        moments.require(self.least(1), "a variance per point")
+        """Return the variance [points, views]."""
         return moments.variance + moments.rounding
 
 
 @dataclass(frozen=True)
-class FixedVariance:
+class FixedVariance(Variance):
     """One value for all points and views: the variance around each point's own mean, averaged over all references."""
 
-    def least(self, n_views: int) -> int:
-        """One, if some point has two."""
+    shared: ClassVar[bool] = True
+
+    def describe(self, n_views: int) -> str:
+        """Return the name."""
         del n_views
-        return 1
+        return "one fixed variance"
 
     def __call__(self, moments: SideMoments) -> FloatArray:
-        """Variance [1, 1]."""
-        moments.require(self.least(1), "one fixed variance")
+        """Return the variance [1, 1]; some point must have two references."""
         if moments.n.max() < 2:
             raise ReferencesError(
                 f"one fixed variance needs a point with 2 {moments.side} references, all points have 1: "
@@ -164,17 +166,18 @@ class FixedVariance:
 
 
 @dataclass(frozen=True)
-class PublishedFixedVariance:
-    """One value for all points and views, as LiRA's code has it: the spread of all signals around one common mean."""
+class PublishedFixedVariance(Variance):
+    """One value for all points and views, as in LiRA's code: the spread of all signals around one common mean."""
 
-    def least(self, n_views: int) -> int:
-        """One, if some point has two."""
+    shared: ClassVar[bool] = True
+
+    def describe(self, n_views: int) -> str:
+        """Return the name."""
         del n_views
-        return 1
+        return "one fixed variance"
 
     def __call__(self, moments: SideMoments) -> FloatArray:
-        """Variance [1, 1]."""
-        moments.require(self.least(1), "one fixed variance")
+        """Return the variance [1, 1]."""
         weights = np.broadcast_to(moments.n[:, None], moments.mean.shape)
         centre = np.average(moments.mean, weights=weights)
         spread = np.average(moments.variance + (moments.mean - centre) ** 2, weights=weights)
@@ -182,19 +185,21 @@ class PublishedFixedVariance:
 
 
 @dataclass(frozen=True)
-class PooledVariance:
-    """One value a point: the variance of all its references' signals in all views (`tab:num_ref_pooledaugment`)."""
+class PooledVariance(Variance):
+    """One value per point: the variance of its references' signals in all views (`tab:num_ref_pooledaugment`)."""
+
+    def describe(self, n_views: int) -> str:
+        """Return the name."""
+        return f"a variance pooled over {n_views} view{'s' * (n_views > 1)}"
 
     def least(self, n_views: int) -> int:
-        """Two signals: of two references, or of two views."""
+        """Return 2, or 1 if there are several views."""
         return 2 if n_views == 1 else 1
 
     def __call__(self, moments: SideMoments) -> FloatArray:
-        """Variance [points, 1]."""
-        views = moments.mean.shape[1]
-        moments.require(self.least(views), f"a variance pooled over {views} view{'s' * (views > 1)}")
+        """Return the variance [points, 1]."""
         within = moments.variance + moments.rounding
-        if views == 1:
+        if moments.mean.shape[1] == 1:
             return within
         pooled: FloatArray = within.mean(axis=1, keepdims=True)
         pooled += moments.mean.var(axis=1, keepdims=True)
@@ -202,33 +207,34 @@ class PooledVariance:
 
 
 class Centre(Protocol):
-    """What stands for the middle of a point's signals."""
+    """Estimator of the centre of each side."""
 
-    def __call__(self, view: AttackView, moments: SideMoments) -> FloatArray:
-        """Centre [points, views]."""
+    @abstractmethod
+    def __call__(self, references: References, moments: SideMoments) -> FloatArray:
+        """Return the centre [points, views]."""
 
 
 @dataclass(frozen=True)
-class MeanCentre:
+class MeanCentre(Centre):
     """The mean (the paper's choice)."""
 
-    def __call__(self, view: AttackView, moments: SideMoments) -> FloatArray:
-        """Centre [points, views]."""
-        del view
+    def __call__(self, references: References, moments: SideMoments) -> FloatArray:
+        """Return the centre [points, views]."""
+        del references
         return moments.mean
 
 
 @dataclass(frozen=True)
-class MedianCentre:
-    """The median (the choice of LiRA's code); sorts, so it is slower than the mean."""
+class MedianCentre(Centre):
+    """The median (the choice of LiRA's code); it sorts, so it is slower than the mean."""
 
-    def __call__(self, view: AttackView, moments: SideMoments) -> FloatArray:
-        """Centre [points, views]."""
-        return masked_median(view.references, inside=moments.side == "IN")
+    def __call__(self, references: References, moments: SideMoments) -> FloatArray:
+        """Return the centre [points, views]."""
+        return masked_median(references, inside=moments.side == "IN")
 
 
 def masked_median(references: References, inside: bool) -> FloatArray:
-    """Median [points, views] over the IN (or OUT) references of each point; each point must have one."""
+    """Return the median [points, views] over the IN (or OUT) references; each point must have one."""
     median = np.empty((references.n_points, references.n_views))
     for points, conf, in_mask in references.blocks():
         ordered, n = sort_masked(conf, in_mask if inside else ~in_mask)
@@ -238,7 +244,7 @@ def masked_median(references: References, inside: bool) -> FloatArray:
     return median
 
 
-def sort_masked(conf: FloatArray, mask: npt.NDArray[np.bool_]) -> tuple[FloatArray, IntArray]:
+def sort_masked(conf: FloatArray, mask: BoolArray) -> tuple[FloatArray, IntArray]:
     """Sort [models, n, views] over models, those outside ``mask`` [models, n] last, and count those inside [n]."""
     ordered = np.sort(np.where(mask[:, :, None], conf, np.inf), axis=0)
     return ordered, mask.sum(axis=0)

@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
+from plmia.data.arrays import FloatArray as FloatArray
+from plmia.data.arrays import IntArray as IntArray
 
 # Thirty-two float32 terms lose at most one digit; they are then added to a float64 total. The block keeps them in
 # the second-level cache. (Even, so that pairs stay together; at most 127, so that counts fit a byte.)

@@ -1,16 +1,17 @@
-"""Whom a query is compared with: population policies. A query is never in its own population."""
+"""Population policies: the points that a query is compared with. A query is never in its own population."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from plmia.attacks.moments import IntArray
 from plmia.attacks.view import AttackView
+from plmia.data.arrays import IntArray
 from plmia.data.designs import counts_depend_on
 from plmia.errors import PopulationError
 
@@ -26,8 +27,8 @@ class Comparison:
     queries : int array [queries]
         Points to be scored.
     population : int array [population] or [queries, population]
-        One population for all these queries, or one for each. A query that stands in a shared population is passed
-        over when its turn comes: its difference to itself is 0, and ``size`` does not count it.
+        One population for all these queries, or one for each. A query in a shared population is not compared with
+        itself: its difference to itself is 0, and ``size`` does not count it.
     """
 
     queries: IntArray
@@ -39,7 +40,7 @@ class Comparison:
         return self.population.ndim == 1
 
     def size(self) -> npt.NDArray[np.int32]:
-        """Number of population points [queries] that each query is compared with."""
+        """Return the number of population points [queries] that each query is compared with."""
         size = np.full(len(self.queries), self.population.shape[-1], dtype=np.int32)
         if self.shared and len(size):
             known = np.zeros(1 + max(self.queries.max(), self.population.max()), bool)
@@ -47,7 +48,7 @@ class Comparison:
             size -= known[self.queries]
         if len(size) and size.min() < 1:
             raise PopulationError(
-                "a query is left without any population point: give more points known to be non-members"
+                "a query has 0 population points to be compared with, 1 is needed: give more known non-members"
             )
         return size
 
@@ -55,7 +56,7 @@ class Comparison:
 def require_like_queries(view: AttackView) -> None:
     """Raise `PopulationError` if population points have other numbers of references than the other points.
 
-    Statistics react to these numbers (fewer references spread further), so p-values would be too small or too large.
+    Statistics depend on these numbers (with fewer references they vary more), so p-values would be wrong.
     """
     known = np.zeros(view.n_points, bool)
     known[view.population] = True
@@ -65,16 +66,21 @@ def require_like_queries(view: AttackView) -> None:
     side, counts = ("OUT", len(view.references) - n_in) if view.mode == "offline" else ("IN", n_in)
     theirs, others = counts[known], counts[~known]
     raise PopulationError(
-        f"the population has other numbers of references than the other points, {theirs.mean():.4g} {side} references "
-        f"a point against {others.mean():.4g}, so p-values would be wrong: take a population on which as many trained"
+        f"the population has {theirs.mean():.4g} {side} references per point, other points have {others.mean():.4g}, "
+        "so p-values would be wrong: take a population with the same numbers of references"
     )
 
 
-class Policy(Protocol):
-    """How populations are chosen."""
+@runtime_checkable
+class PopulationPolicy(Protocol):
+    """Choice of the population of each query. Subclass it for the defaults."""
 
+    shared: ClassVar[bool] = False
+    """Whether every comparison has one population for all its queries, so that the fast path applies."""
+
+    @abstractmethod
     def comparisons(self, view: AttackView, rng: np.random.Generator) -> Iterator[Comparison]:
-        """Comparisons that score every point of ``view`` exactly once."""
+        """Yield comparisons that score every point of ``view`` exactly once."""
 
 
 def _everyone(view: AttackView) -> IntArray:
@@ -86,21 +92,25 @@ def _everyone(view: AttackView) -> IntArray:
 
 
 @dataclass(frozen=True)
-class SharedPopulation:
+class SharedPopulation(PopulationPolicy):
     """One population for all queries (the default)."""
 
+    shared: ClassVar[bool] = True
+
     def comparisons(self, view: AttackView, rng: np.random.Generator) -> Iterator[Comparison]:
-        """One comparison."""
+        """Yield one comparison."""
         del rng
         yield Comparison(np.arange(view.n_points), _everyone(view))
 
 
 @dataclass(frozen=True)
-class WithinClass:
+class WithinClass(PopulationPolicy):
     """The population points of the query's own class."""
 
+    shared: ClassVar[bool] = True
+
     def comparisons(self, view: AttackView, rng: np.random.Generator) -> Iterator[Comparison]:
-        """One comparison a class."""
+        """Yield one comparison per class."""
         del rng
         if view.labels is None:
             raise PopulationError("calibration within a class needs labels: store `labels` [points] with the signals")
@@ -116,23 +126,23 @@ class WithinClass:
 
 
 @dataclass(frozen=True)
-class FreshPopulation:
+class FreshPopulation(PopulationPolicy):
     """A new random population for each query (Algorithm `alg:plmia`, line 1), drawn without replacement.
 
     Parameters
     ----------
     size : int
-        How many points of the known non-members each query is compared with.
+        Number of known non-members that each query is compared with.
     """
 
     size: int
 
     def comparisons(self, view: AttackView, rng: np.random.Generator) -> Iterator[Comparison]:
-        """Comparisons of some queries each."""
+        """Yield comparisons of some queries each."""
         pool = _everyone(view)
         if not 2 <= self.size < len(pool):
             raise PopulationError(
-                f"{self.size} population points a query were asked for, from 2 to {len(pool) - 1} can be drawn: "
+                f"a population of {self.size} per query was requested, from 2 to {len(pool) - 1} can be drawn: "
                 "change the size or give more non-members"
             )
         place = np.full(view.n_points, len(pool), dtype=np.intp)

@@ -1,29 +1,34 @@
-"""Run attacks on one target: statistic, calibration, score and p-values of every point."""
+"""Scoring: run attacks on one target, from the statistic through the calibration to scores and p-values.
+
+One pass over blocks of points evaluates the statistics of all attacks, so memory beyond the results is bounded by the
+block. Two things are kept for all points while the pass lasts: sums that a fit needs (a variance that all points
+share), and the statistic in every view, where a calibration compares pairs one by one.
+"""
 
 from __future__ import annotations
 
 import traceback
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from plmia.attacks.attack import Attack
-from plmia.attacks.calibration import NoCalibration, Views, pairwise_scores
+from plmia.attacks.calibration import ViewAggregation, pairwise_scores
 from plmia.attacks.cauchy_sum import SignedLog
-from plmia.attacks.moments import FloatArray, IntArray
-from plmia.attacks.population import Comparison, Policy, require_like_queries
-from plmia.attacks.statistics import Statistic
-from plmia.attacks.view import AttackView, Mode
+from plmia.attacks.population import Comparison, PopulationPolicy, require_like_queries
+from plmia.attacks.statistics import Fitted, Statistic
+from plmia.attacks.view import AttackView, Block, SumName
+from plmia.data.arrays import FloatArray, IntArray
 from plmia.errors import AttackError, PlmiaError, PopulationError, ReferencesError, some
 from plmia.numerics import count_below
 
 Tick = Callable[[int], None]
 Refused = Callable[[str, PlmiaError], None]
-"""Told the name of an attack that lacks references or a population with some spread, and what it lacks."""
+"""Called with the name of an attack that lacks references, or whose population statistic is constant, and the error."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +40,19 @@ class Scores:
     attack : str
         The attack's name.
     score : float64 array [points]
-        Larger means member. Of a Cauchy combination it is arcsinh of the paper's Score_PL, which keeps its order and
+        Larger means member. For a Cauchy combination it is arcsinh of the paper's Score_PL, which keeps the order and
         stays finite.
     log10_p : float64 array [points]
-        log10 of the attack's own p-value: of a Cauchy combination the combined one, which is only nominal (its null
-        law is an approximation that real data break); of any other the conformal one.
+        log10 of the attack's own p-value. For a Cauchy combination it is the combined p-value, which is only nominal:
+        its null law is an approximation that fails on real data. For other calibrations it is the conformal one.
     log10_p_conformal : float64 array [points]
         log10 of (1 + #{z: phi_z >= phi_q}) / (|Z| + 1): valid whenever the query is exchangeable with the population.
     statistic : float64 array [points]
-        The pointwise statistic phi, the attack's views put together.
+        The pointwise statistic phi, aggregated over views.
+    has_combined_p : bool
+        Whether ``log10_p`` is a combined p-value.
+    fit : mapping, optional
+        What the statistic estimated from all points (priors, trends), as plain values; see `Fitted.summary`.
     """
 
     attack: str
@@ -51,11 +60,113 @@ class Scores:
     log10_p: FloatArray
     log10_p_conformal: FloatArray
     statistic: FloatArray
+    has_combined_p: bool = False
+    fit: Mapping[str, object] | None = None
 
-    @property
-    def has_combined_p(self) -> bool:
-        """Whether ``log10_p`` is a combined p-value, which is only nominal, rather than the conformal one."""
-        return self.log10_p is not self.log10_p_conformal
+
+@dataclass
+class StatisticValues:
+    """A fitted statistic at all points, as far as calibrations need it.
+
+    Parameters
+    ----------
+    attack : Attack
+        The first attack that uses it, for messages.
+    fitted : Fitted
+        The fitted statistic.
+    per_point : dict from ViewAggregation to float64 array [points]
+        Its values, aggregated over views.
+    per_view : float64 array [points, views], optional
+        Its values in every view, if pairs are compared.
+    bad : list of int
+        Points where it is not finite.
+    """
+
+    attack: Attack
+    fitted: Fitted
+    per_point: dict[ViewAggregation, FloatArray]
+    per_view: FloatArray | None
+    bad: list[int] = field(default_factory=list)
+
+    @classmethod
+    def fit(cls, attacks: Sequence[Attack], view: AttackView) -> StatisticValues:
+        """Fit the statistic that these attacks share."""
+        with _naming(attacks[0], attacks[0].statistic.source), np.errstate(all="ignore"):
+            fitted = attacks[0].statistic.fit(view)
+        per_point = {attack.views: np.empty(view.n_points) for attack in attacks}
+        pairs = any(attack.compares_pairs for attack in attacks)
+        return cls(attacks[0], fitted, per_point, np.empty(view.target.shape) if pairs else None)
+
+    def put(self, block: Block) -> None:
+        """Evaluate the statistic at the points of ``block``."""
+        # Floating-point warnings are off: the result is checked below, and one sentence names the points.
+        with _naming(self.attack, self.attack.statistic.source), np.errstate(all="ignore"):
+            phi = np.asarray(self.fitted(block), dtype=np.float64)
+        if phi.shape != block.target.shape:
+            raise AttackError(
+                f"the statistic of {self.attack.name} has shape {phi.shape}, {block.target.shape} [points, views] is "
+                "needed: return one value per point and view"
+            )
+        self.bad += (np.flatnonzero(~np.isfinite(phi).all(axis=1)) + block.points.start).tolist()
+        for views, values in self.per_point.items():
+            values[block.points] = views.points(phi)
+        if self.per_view is not None:
+            self.per_view[block.points] = phi
+
+    def require_finite(self) -> None:
+        """Raise if the statistic is not finite somewhere."""
+        if self.bad:
+            raise AttackError(
+                f"the statistic of {self.attack.name} is not finite at point {some(self.bad)}: check the signals there"
+            )
+
+
+def evaluate_statistics(
+    attacks: Sequence[Attack], view: AttackView
+) -> dict[Statistic, StatisticValues | ReferencesError]:
+    """Evaluate the statistics of all attacks in one pass over the points.
+
+    A statistic that lacks references does not stop the others: its error is in its place.
+    """
+    view = view.with_sums(frozenset[SumName]().union(*(attack.statistic.fit_uses() for attack in attacks)))
+    users: dict[Statistic, list[Attack]] = {}
+    for attack in attacks:
+        users.setdefault(attack.statistic, []).append(attack)
+    fitted: dict[Statistic, StatisticValues] = {}
+    refused: dict[Statistic, ReferencesError] = {}
+    for statistic, alike in users.items():
+        try:
+            fitted[statistic] = StatisticValues.fit(alike, view)
+        except ReferencesError as error:
+            refused[statistic] = error
+    for block in view.blocks():
+        for statistic, values in fitted.items():
+            if statistic not in refused:
+                try:
+                    values.put(block)
+                except ReferencesError as error:
+                    refused[statistic] = error
+    for statistic, values in fitted.items():
+        if statistic not in refused:
+            values.require_finite()
+    return {**fitted, **refused}
+
+
+@contextmanager
+def _naming(attack: Attack, *parts: object) -> Iterator[None]:
+    """Turn an error in a user's own part into one sentence with its file and line; other errors pass."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, PlmiaError) or all(type(part).__module__.startswith("plmia.") for part in parts):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        here = str(Path(__file__).parent)
+        where = next((frame for frame in frames if not frame.filename.startswith(here)), frames[-1])
+        raise AttackError(
+            f"attack {attack.name} does not run: {type(error).__name__}: {error} "
+            f"({where.filename}, line {where.lineno}): correct it there"
+        ) from error
 
 
 def score(attack: Attack, view: AttackView, rng: np.random.Generator, tick: Tick = lambda _: None) -> Scores:
@@ -68,12 +179,15 @@ def score(attack: Attack, view: AttackView, rng: np.random.Generator, tick: Tick
     view : AttackView
         What it may see.
     rng : numpy Generator
-        Draws fresh populations, where the attack's policy asks for them.
+        Draws fresh populations, if the attack's population policy needs them.
     tick : callable
-        Told how many points are done.
+        Called with the number of points that were just finished.
     """
     require_like_queries(view)
-    return _calibrate(attack, evaluate_statistic(attack, view), view, rng, tick)
+    values = evaluate_statistics([attack], view)[attack.statistic]
+    if isinstance(values, ReferencesError):
+        raise values
+    return _calibrate(attack, values, view, rng, tick)
 
 
 def score_all(
@@ -83,12 +197,12 @@ def score_all(
     tick: Tick = lambda _: None,
     refused: Refused | None = None,
 ) -> Iterator[Scores]:
-    """Score every point with each attack; a statistic that several share is computed once.
+    """Score every point with each attack; a statistic that several attacks share is computed once.
 
-    Each attack draws from a generator of its own, so its result does not depend on which others run. Results come one
-    at a time, so that all of them need never be in memory together. An attack that lacks references, or whose
-    statistic is the same all over the population, raises; given ``refused``, that is told of it and the others go on.
-    A population with other numbers of references than the other points raises `PopulationError` in any case.
+    Each attack has its own random generator, so its result does not depend on the other attacks. Results come one at a
+    time, so that they need not be in memory together. An attack that lacks references, or whose population statistic
+    is constant, raises; with ``refused``, that is called instead and the others go on. A population with other numbers
+    of references than the other points always raises `PopulationError`.
     """
     require_like_queries(view)
     yield from score_unchecked(attacks, view, seed, tick, refused)
@@ -101,152 +215,83 @@ def score_unchecked(
     tick: Tick = lambda _: None,
     refused: Refused | None = None,
 ) -> Iterator[Scores]:
-    """Do what `score_all` does for callers who have compared the numbers of references themselves."""
-    attacks = [_in_mode(attack, view.mode) for attack in attacks]
-    statistics: dict[Statistic, FloatArray | ReferencesError] = {}
-    conformal: dict[tuple[Statistic, Views, Policy], FloatArray] = {}
+    """Do what `score_all` does, for callers that have compared the numbers of references themselves."""
+    attacks = [attack.in_mode(view.mode) for attack in attacks]
+    statistics = evaluate_statistics(attacks, view)
+    conformal: dict[tuple[Statistic, ViewAggregation, PopulationPolicy], FloatArray] = {}
     for i, attack in enumerate(attacks):
-        if attack.statistic not in statistics:
-            _evaluate_alike(attack, attacks[i:], view, statistics)
-        later = {other.statistic for other in attacks[i + 1 :]}
-        phi = statistics[attack.statistic]
+        values = statistics[attack.statistic]
         same = (attack.statistic, attack.views, attack.population)
         rng = np.random.default_rng([seed, zlib.crc32(attack.name.encode())])
         try:
-            if isinstance(phi, ReferencesError):
-                raise phi
-            scores = _calibrate(attack, phi, view, rng, tick, conformal.get(same))
+            if isinstance(values, ReferencesError):
+                raise values
+            scores = _calibrate(attack, values, view, rng, tick, conformal.get(same))
         except (ReferencesError, PopulationError) as error:
             if refused is None:
                 raise
             refused(attack.name, error)
             tick(view.n_points)
             continue
-        except Exception as error:
-            _blame(attack, error, attack.calibration, attack.views, attack.population)
-            raise
         conformal[same] = scores.log10_p_conformal
-        if attack.statistic not in later:
-            del statistics[attack.statistic]
-            conformal = {key: value for key, value in conformal.items() if key[0] in later}
+        later = {other.statistic for other in attacks[i + 1 :]}
+        statistics = {statistic: kept for statistic, kept in statistics.items() if statistic in later}
+        conformal = {key: kept for key, kept in conformal.items() if key[0] in later}
         yield scores
-        del phi, scores
-
-
-def _in_mode(attack: Attack, mode: Mode) -> Attack:
-    """Return the attack with a statistic that equals all those which amount to the same in this mode."""
-    in_mode = getattr(attack.statistic, "in_mode", None)
-    return attack if in_mode is None else replace(attack, statistic=in_mode(mode))
-
-
-def _evaluate_alike(
-    attack: Attack,
-    attacks: Sequence[Attack],
-    view: AttackView,
-    statistics: dict[Statistic, FloatArray | ReferencesError],
-) -> None:
-    """Evaluate the attack's statistic and all those that read the same sums, then free the sums: they are larger."""
-    statistics[attack.statistic] = _if_references(attack, view)
-    uses: frozenset[str] = getattr(attack.statistic, "uses", frozenset())
-    for other in attacks:
-        if uses and getattr(other.statistic, "uses", None) == uses and other.statistic not in statistics:
-            statistics[other.statistic] = _if_references(other, view)
-    view.forget(uses)
-
-
-def _if_references(attack: Attack, view: AttackView) -> FloatArray | ReferencesError:
-    """Return the attack's statistic, or what it lacks: that must not stop the others that are evaluated with it."""
-    try:
-        return evaluate_statistic(attack, view)
-    except ReferencesError as error:
-        return error
-
-
-def _blame(attack: Attack, error: Exception, *parts: object) -> None:
-    """Raise what went wrong in one sentence, if one of the parts is the user's own; else the fault is here."""
-    if isinstance(error, PlmiaError) or all(type(part).__module__.startswith("plmia.") for part in parts):
-        return
-    frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).parent)
-    where = next((frame for frame in frames if not frame.filename.startswith(here)), frames[-1])
-    raise AttackError(
-        f"attack {attack.name} does not run: {type(error).__name__}: {error} "
-        f"({where.filename}, line {where.lineno}): correct it there"
-    ) from error
-
-
-def evaluate_statistic(attack: Attack, view: AttackView) -> FloatArray:
-    """Return the attack's statistic [points, views], checked: one finite number a point and view."""
-    try:
-        with np.errstate(all="ignore"):  # what comes out is checked below, and one sentence says what is wrong
-            phi = np.asarray(attack.statistic(view), dtype=np.float64)
-    except Exception as error:
-        _blame(attack, error, attack.statistic)
-        raise
-    if phi.shape != view.target.shape:
-        raise AttackError(
-            f"the statistic of {attack.name} has shape {phi.shape}, {view.target.shape} [points, views] is needed: "
-            "return one number a point and view"
-        )
-    bad = np.flatnonzero(~np.isfinite(phi).all(axis=1))
-    if len(bad):
-        raise AttackError(f"the statistic of {attack.name} is not finite at point {some(bad)}: check the signals there")
-    return phi
+        del values, scores
 
 
 def _calibrate(
     attack: Attack,
-    phi: FloatArray,
+    values: StatisticValues,
     view: AttackView,
     rng: np.random.Generator,
     tick: Tick,
     conformal: FloatArray | None = None,
 ) -> Scores:
-    summary = attack.views.points(phi)
+    phi = values.per_point[attack.views]
     columns: dict[str, FloatArray] = {} if conformal is None else {"conformal": conformal}
 
-    def put(name: str, queries: IntArray, values: FloatArray) -> None:
-        if name not in columns:  # only now: until here the memory serves the calibration
+    def put(name: str, queries: IntArray, column: FloatArray) -> None:
+        if name not in columns:  # not earlier: until here the calibration needs the memory
             columns[name] = np.empty(view.n_points)
-        columns[name][queries] = values
+        columns[name][queries] = column
 
-    for comparison in attack.population.comparisons(view, rng):
-        queries = comparison.queries
-        raw = _raw_scores(attack, phi, summary, comparison, comparison.size(), tick)
-        if isinstance(raw, SignedLog):
-            put("score", queries, raw.asinh())
-            put("log10_p", queries, raw.log10_p())
-        else:
-            put("score", queries, raw)
-        del raw
-        if conformal is None:
-            rivals = comparison.population if comparison.shared else view.population
-            put("conformal", queries, conformal_log10_p(summary, queries, rivals))
+    with _naming(attack, attack.calibration, attack.views, attack.population):
+        for comparison in attack.population.comparisons(view, rng):
+            queries = comparison.queries
+            raw = _raw_scores(attack, values, comparison, tick)
+            if isinstance(raw, SignedLog):
+                put("score", queries, raw.asinh())
+                put("log10_p", queries, raw.log10_p())
+            else:
+                put("score", queries, raw)
+            del raw
+            if conformal is None:
+                rivals = comparison.population if comparison.shared else view.population
+                put("conformal", queries, conformal_log10_p(phi, queries, rivals))
     own = columns.get("log10_p", columns["conformal"])
-    return Scores(attack.name, columns["score"], own, columns["conformal"], summary)
+    combined = "log10_p" in columns
+    return Scores(attack.name, columns["score"], own, columns["conformal"], phi, combined, values.fitted.summary())
 
 
-def _raw_scores(
-    attack: Attack,
-    phi: FloatArray,
-    summary: FloatArray,
-    comparison: Comparison,
-    size: npt.NDArray[np.integer],
-    tick: Tick,
-) -> FloatArray | SignedLog:
-    queries, population = comparison.queries, comparison.population
-    if isinstance(attack.calibration, NoCalibration) or (comparison.shared and attack.views.linear):
-        everyone = len(queries) == len(summary) and bool(np.all(np.diff(queries) == 1))
-        raw = attack.calibration.shared(
-            summary if everyone else summary[queries], summary[population] if comparison.shared else summary[:0], size
-        )
-        tick(len(queries))
-        return raw
-    return pairwise_scores(attack.calibration, attack.views, phi, queries, population, size, tick)
+def _raw_scores(attack: Attack, values: StatisticValues, comparison: Comparison, tick: Tick) -> FloatArray | SignedLog:
+    queries, population, size = comparison.queries, comparison.population, comparison.size()
+    if attack.calibration.compares and not (comparison.shared and attack.views.linear):
+        if values.per_view is None:
+            raise AttackError(f"the population policy of {attack.name} is not `shared`: a query has its own population")
+        return pairwise_scores(attack.calibration, attack.views, values.per_view, queries, population, size, tick)
+    phi = values.per_point[attack.views]
+    everyone = len(queries) == len(phi) and bool(np.all(np.diff(queries) == 1))
+    raw = attack.calibration.shared(
+        phi if everyone else phi[queries], phi[population] if comparison.shared else phi[:0], size
+    )
+    tick(len(queries))
+    return raw
 
 
 def conformal_log10_p(phi: FloatArray, queries: IntArray, population: IntArray) -> FloatArray:
-    """log10 conformal p-values of queries against a population; a query in the population is not its own rival.
+    """Return log10 conformal p-values of queries against a population; a query is not compared with itself.
 
     Parameters
     ----------

@@ -1,13 +1,11 @@
-"""Pointwise statistics: one number a point and view, larger for members.
-
-A statistic is a value with ``__call__(view) -> phi``; see `Statistic`.
-"""
+"""Pointwise statistics: one value per point and view, larger for members; see `Statistic`."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -23,67 +21,166 @@ from plmia.attacks.gaussian import (
     side_moments,
     sort_masked,
 )
-from plmia.attacks.moments import FloatArray, count
-from plmia.attacks.view import AttackView, Mode
+from plmia.attacks.moments import count
+from plmia.attacks.view import AttackView, Block, Mode, SumName
+from plmia.data.arrays import BoolArray, FloatArray
 from plmia.errors import AttackError, ReferencesError, some
 from plmia.numerics import log_sigmoid
 
-# A mean probability below this may lack terms: in float32 whatever is below 3e-39 is summed as 0.
+# A mean probability below this may lack terms: in float32 everything below 3e-39 is summed as 0.
 UNDERFLOW = 1e-30
-# Points whose sums are in memory at once.
-POINTS_PER_BLOCK = 1 << 12
 
 
-class Statistic(Hashable, Protocol):
-    """A pointwise statistic: a frozen dataclass, so that equal ones are computed once.
+class Fitted(Protocol):
+    """A statistic with all its global quantities (priors, shared variances) known."""
 
-    A class attribute ``uses`` may name the sums of `AttackView` it reads ("confidence", "probability"); with many
-    targets these are then updated from one target to the next rather than computed anew.
+    @abstractmethod
+    def __call__(self, block: Block) -> FloatArray:
+        """Return phi [n, views] at the points of ``block``: finite, larger for members."""
+
+    def summary(self) -> Mapping[str, object] | None:
+        """Return what was fitted as plain values for metrics.json and the report; None if nothing was."""
+        return None
+
+
+@runtime_checkable
+class Statistic(Protocol):
+    """A pointwise statistic: a frozen dataclass, so that equal statistics are computed once.
+
+    Subclass it to inherit the defaults. A function of the view needs no class: see `FunctionOfView`.
     """
 
-    def __call__(self, view: AttackView) -> FloatArray:
-        """Statistic phi [points, views], finite, larger for members."""
+    uses: ClassVar[frozenset[SumName]] = frozenset()
+    """Sums of `Block` that the fitted statistic reads. Many targets share them."""
+
+    @abstractmethod
+    def fit(self, view: AttackView) -> Fitted:
+        """Check the view, estimate the global quantities from all its points, and return the fitted statistic.
+
+        Raises `ReferencesError` if some point has too few references.
+        """
+
+    def fit_uses(self) -> frozenset[SumName]:
+        """Return the sums that ``fit`` reads at all points. They are kept until all blocks are done."""
+        return frozenset()
+
+    def least_references(self, n_views: int) -> int:
+        """Return how many references every point needs on each side; 0 if the statistic uses none."""
+        del n_views
+        return 1
+
+    def in_mode(self, mode: Mode) -> Statistic:
+        """Return the statistic without parameters that this mode ignores, so that equal results are shared."""
+        del mode
+        return self
+
+    @property
+    def source(self) -> object:
+        """The object whose code is at fault if the statistic fails."""
+        return self
+
+
+class PointwiseStatistic(Statistic, Fitted, Protocol):
+    """A statistic without global quantities: it is its own `Fitted`, and only ``__call__(block)`` is needed."""
+
+    def fit(self, view: AttackView) -> Fitted:
+        """Return the statistic itself."""
+        del view
+        return self
 
 
 @dataclass(frozen=True)
-class Loss:
+class FunctionOfView(Statistic):
+    """A function of the whole view as a statistic. `Attack` wraps plain functions in this.
+
+    Parameters
+    ----------
+    function : callable
+        Takes an `AttackView`, returns phi [points, views]: finite, larger for members.
+    """
+
+    function: Callable[[AttackView], npt.ArrayLike]
+
+    def fit(self, view: AttackView) -> GivenValues:
+        """Evaluate the function at all points."""
+        return GivenValues(np.asarray(self.function(view), dtype=np.float64), view.n_points)
+
+    @property
+    def source(self) -> object:
+        """The function."""
+        return self.function
+
+
+@dataclass(frozen=True)
+class GivenValues(Fitted):
+    """Values phi [points, views] of a view with ``n_points`` points, known in advance."""
+
+    phi: FloatArray
+    n_points: int
+
+    def __call__(self, block: Block) -> FloatArray:
+        """Return phi at the points of the block; an array that does not fit the view is returned whole."""
+        return self.phi[block.points] if self.phi.shape[:1] == (self.n_points,) else self.phi
+
+
+def evaluate(statistic: Statistic, view: AttackView) -> FloatArray:
+    """Fit a statistic to a view and return phi [points, views]."""
+    fitted, phi = statistic.fit(view), np.empty(view.target.shape)
+    for block in view.blocks():
+        phi[block.points] = fitted(block)
+    return phi
+
+
+@dataclass(frozen=True)
+class Loss(PointwiseStatistic):
     """log p_y of the target: Attack-P's statistic (minus the usual loss)."""
 
-    def __call__(self, view: AttackView) -> FloatArray:
-        """Statistic [points, views]."""
-        return _log_probability(view.target)
+    def __call__(self, block: Block) -> FloatArray:
+        """Return phi [n, views]."""
+        return _log_probability(block.target)
+
+    def least_references(self, n_views: int) -> int:
+        """Return 0."""
+        del n_views
+        return 0
 
 
 @dataclass(frozen=True)
-class ReferenceRank:
+class ReferenceRank(PointwiseStatistic):
     """Share of the point's OUT references that are less confident than the target, ties counted half: Attack-R."""
 
-    def __call__(self, view: AttackView) -> FloatArray:
-        """Statistic [points, views]."""
-        twice, n_out = np.zeros(view.target.shape), np.zeros(view.n_points)
-        # Compared as they are stored, if that loses nothing of the target: twice as fast as after a conversion.
-        stored = view.target.astype(view.references.signals.dtype)
-        target = stored if np.array_equal(stored, view.target) else view.target
-        for few, points in view.references.pieces():
-            conf, out = view.references.conf(few, points), ~view.references.in_mask[few, points]
-            counted = np.repeat(out[:, :, None], view.n_views, axis=2) if view.n_views > 1 else out[:, :, None]
+    def fit(self, view: AttackView) -> Fitted:
+        """Require one OUT reference per point."""
+        _require_out(len(view.references) - view.references.n_in)
+        return self
+
+    def __call__(self, block: Block) -> FloatArray:
+        """Return phi [n, views]."""
+        references = block.references
+        twice, n_out = np.zeros(block.target.shape), len(references) - references.n_in
+        # Compared in the stored type if that represents the target exactly: twice as fast as after a conversion.
+        stored = block.target.astype(references.signals.dtype)
+        target = stored if np.array_equal(stored, block.target) else block.target
+        for few, points in references.pieces():
+            conf, out = references.conf(few, points), ~references.in_mask[few, points]
+            counted = np.repeat(out[:, :, None], block.n_views, axis=2) if block.n_views > 1 else out[:, :, None]
             twice[points] += count((conf < target[points]) & counted)
             twice[points] += count((conf <= target[points]) & counted)
-            n_out[points] += count(out)
-        _require_out(n_out)
         return twice / (2 * n_out[:, None])
 
 
 @dataclass(frozen=True)
 class ShiftedOut:
-    """Offline IN law, made from the OUT law: mean mu_out + eta sigma_out, deviation rho sigma_out (`sec:exp_offline`).
+    """Offline IN law, derived from the OUT law: mean mu_out + eta sigma_out, deviation rho sigma_out.
+
+    See `sec:exp_offline`.
 
     Parameters
     ----------
     eta : float
         Normalised mean shift, positive.
     rho : float
-        Contraction ratio, positive. Below 1 the statistic is capped: from some point on, more confident scores lower.
+        Contraction ratio, positive. Below 1 the statistic has a maximum: beyond it, higher confidence scores lower.
     """
 
     eta: float = 0.3
@@ -94,7 +191,7 @@ class ShiftedOut:
             raise AttackError(f"eta = {self.eta} and rho = {self.rho} must both be positive: the paper has 0.3 and 0.9")
 
     def __call__(self, x: FloatArray, out: Gaussian) -> FloatArray:
-        """Log likelihood ratio [points, views] of ``x``."""
+        """Return the log likelihood ratio [points, views] of ``x``."""
         inside = Gaussian(out.mean + self.eta * np.sqrt(out.variance), self.rho**2 * out.variance)
         return inside.log_density(x) - out.log_density(x)
 
@@ -104,13 +201,13 @@ class OneSided:
     """Offline LiRA: minus the log probability that an OUT model is more confident than the target."""
 
     def __call__(self, x: FloatArray, out: Gaussian) -> FloatArray:
-        """Statistic [points, views] of ``x``; strictly increasing in ``x``."""
+        """Return the statistic [points, views] of ``x``; strictly increasing in ``x``."""
         return -log_ndtr((out.mean - x) / np.sqrt(out.variance))
 
 
 @dataclass(frozen=True)
-class GaussianLR:
-    """Gaussian log likelihood ratio (`lem:logbf`): LiRA's, PL-MIA+'s and PL-MIA's statistic.
+class GaussianLR(Statistic):
+    """Gaussian log likelihood ratio (`lem:logbf`): the statistic of LiRA, PL-MIA+ and PL-MIA.
 
     Parameters
     ----------
@@ -119,37 +216,62 @@ class GaussianLR:
     centre : Centre
         Estimator of the IN and OUT centres.
     offline : ShiftedOut or OneSided
-        What replaces the IN law when there are no IN references.
+        Replaces the IN law when there are no IN references.
     """
 
     variance: Variance = field(default_factory=PerPointVariance)
     centre: Centre = field(default_factory=MeanCentre)
     offline: ShiftedOut | OneSided = field(default_factory=ShiftedOut)
 
-    uses: ClassVar[frozenset[str]] = frozenset({"confidence"})
+    uses: ClassVar[frozenset[SumName]] = frozenset({"confidence"})
 
-    def __call__(self, view: AttackView) -> FloatArray:
-        """Statistic [points, views]."""
-        out = self._law(view, side_moments(view, inside=False))
-        if view.mode == "offline":
-            return self.offline(view.target, out)
-        ratio = -out.log_density(view.target)
-        del out
-        ratio += self._law(view, side_moments(view, inside=True)).log_density(view.target)
-        return ratio
+    def fit(self, view: AttackView) -> FittedGaussianLR:
+        """Require enough references; estimate variances that all points share."""
+        n_in = view.references.n_in
+        counts = {False: len(view.references) - n_in} | ({} if view.mode == "offline" else {True: n_in})
+        least, estimator = self.variance.least(view.n_views), self.variance.describe(view.n_views)
+        for inside, n in counts.items():
+            _require_references(n, least, "IN" if inside else "OUT", estimator)
+        if not self.variance.shared:
+            return FittedGaussianLR(self, {})
+        return FittedGaussianLR(self, {side: self.variance(side_moments(view.whole(), side)) for side in counts})
+
+    def fit_uses(self) -> frozenset[SumName]:
+        """Return the sums of confidences if all points share a variance."""
+        return self.uses if self.variance.shared else frozenset()
+
+    def least_references(self, n_views: int) -> int:
+        """Return what the variance needs."""
+        return self.variance.least(n_views)
 
     def in_mode(self, mode: Mode) -> GaussianLR:
-        """The same statistic without what this mode does not read, so that equal results come from equal values."""
+        """Return the statistic with the default offline law if it is not needed."""
         return self if mode == "offline" else replace(self, offline=ShiftedOut())
-
-    def _law(self, view: AttackView, moments: SideMoments) -> Gaussian:
-        variance = self.variance(moments)
-        return Gaussian(self.centre(view, moments), variance)
 
 
 @dataclass(frozen=True)
-class BayesLR:
-    """log p_t - log pbar (`lem:rmia`): RMIA's statistic.
+class FittedGaussianLR(Fitted):
+    """A Gaussian likelihood ratio, and the variances [1, 1] that all points share, by side (True for IN)."""
+
+    statistic: GaussianLR
+    variances: Mapping[bool, FloatArray]
+
+    def __call__(self, block: Block) -> FloatArray:
+        """Return phi [n, views]."""
+        out = self._law(block, inside=False)
+        if block.mode == "offline":
+            return self.statistic.offline(block.target, out)
+        return self._law(block, inside=True).log_density(block.target) - out.log_density(block.target)
+
+    def _law(self, block: Block, inside: bool) -> Gaussian:
+        moments: SideMoments = side_moments(block, inside)
+        variance = self.variances[inside] if inside in self.variances else self.statistic.variance(moments)
+        return Gaussian(self.statistic.centre(block.references, moments), variance)
+
+
+@dataclass(frozen=True)
+class BayesLR(PointwiseStatistic):
+    """log p_t - log pbar (`lem:rmia`): the statistic of RMIA.
 
     Online, pbar is the mean true-label probability of all references. Offline it is
     (1 + a) / 2 times the mean of the OUT references plus (1 - a) / 2.
@@ -159,28 +281,31 @@ class BayesLR:
     a : float
         RMIA's offline parameter, in [0, 1].
     trim : float
-        Share of the references left out of the mean on each side, in [0, 0.5); 0.2 is RMIA's option.
+        Share of the references excluded from the mean on each side, in [0, 0.5); 0.2 is RMIA's option.
     """
 
     a: float = 0.3
     trim: float = 0.0
-    uses: ClassVar[frozenset[str]] = frozenset({"probability"})
+    uses: ClassVar[frozenset[SumName]] = frozenset({"probability"})
 
     def __post_init__(self) -> None:
         if not 0 <= self.a <= 1:
             raise AttackError(f"RMIA's a = {self.a} lies outside [0, 1]: its authors use 0.3 on CIFAR-10")
         if not 0 <= self.trim < 0.5:
-            raise AttackError(
-                f"the trimmed share {self.trim} lies outside [0, 0.5): 0.2 leaves out a fifth on each side"
-            )
+            raise AttackError(f"the trimmed share {self.trim} lies outside [0, 0.5): RMIA's option is 0.2")
 
-    def __call__(self, view: AttackView) -> FloatArray:
-        """Statistic [points, views]."""
-        offline = view.mode == "offline"
-        log_mean = _trimmed_log_mean(view, self.trim, offline) if self.trim else _log_mean_probability(view, offline)
+    def fit(self, view: AttackView) -> Fitted:
+        """Require a reference per point, offline an OUT reference."""
+        _require_out(len(view.references) - view.references.n_in * (view.mode == "offline"))
+        return self
+
+    def __call__(self, block: Block) -> FloatArray:
+        """Return phi [n, views]."""
+        offline = block.mode == "offline"
+        log_mean = _trimmed_log_mean(block, self.trim, offline) if self.trim else _log_mean_probability(block, offline)
         if offline and self.a < 1:
             log_mean = np.logaddexp(np.log((1 + self.a) / 2) + log_mean, np.log((1 - self.a) / 2))
-        return _log_probability(view.target) - log_mean
+        return _log_probability(block.target) - log_mean
 
 
 def _log_probability(conf: FloatArray) -> FloatArray:
@@ -196,37 +321,41 @@ def _require_out(n_out: npt.NDArray[np.number]) -> None:
         )
 
 
-def _log_mean_probability(view: AttackView, offline: bool) -> FloatArray:
-    """Log of the references' mean probability [points, views], from the tail that keeps its digits."""
-    log_mean, n = np.empty(view.target.shape), np.empty(view.n_points, np.int32)
-    lost = np.empty(view.n_points, bool)
-    for start in range(0, view.n_points, POINTS_PER_BLOCK):
-        points = slice(start, start + POINTS_PER_BLOCK)
-        sums = view.probability_sums_at(points)
-        n[points] = sums.n_out if offline else sums.n_in + sums.n_out
-        p, rest = (sums.outside if offline else sums.inside + sums.outside) / np.maximum(n[points], 1)[:, None]
-        with np.errstate(divide="ignore"):
-            log_mean[points] = np.where(p < 0.5, np.log(p), np.log1p(-np.minimum(rest, 0.5)))
-        lost[points] = (np.minimum(p, rest) < UNDERFLOW).any(axis=1)
-    _require_out(n)
-    for few, conf, in_mask in view.references.at(np.flatnonzero(lost)):
+def _require_references(n: npt.NDArray[np.integer], least: int, side: str, estimator: str) -> None:
+    short = np.flatnonzero(n < least)
+    if len(short):
+        who = f"points {some(short)} have as few as" if len(short) > 1 else f"point {some(short)} has"
+        raise ReferencesError(
+            f"{estimator} needs {least} {side} reference{'s' * (least > 1)} per point, "
+            f"{who} {n[short].min()}: train more references, or leave these points out"
+        )
+
+
+def _log_mean_probability(block: Block, offline: bool) -> FloatArray:
+    """Return the log of the references' mean probability [n, views], from the tail that keeps its digits."""
+    sums = block.probability_sums
+    n = sums.n_out if offline else sums.n_in + sums.n_out
+    p, rest = (sums.outside if offline else sums.inside + sums.outside) / np.maximum(n, 1)[:, None]
+    with np.errstate(divide="ignore"):
+        log_mean: FloatArray = np.where(p < 0.5, np.log(p), np.log1p(-np.minimum(rest, 0.5)))
+    lost = (np.minimum(p, rest) < UNDERFLOW).any(axis=1)
+    for few, conf, in_mask in block.references.at(np.flatnonzero(lost)):
         log_mean[few] = _log_mean(conf, ~in_mask if offline else np.ones_like(in_mask))
     return log_mean
 
 
-def _log_mean(conf: FloatArray, used: npt.NDArray[np.bool_]) -> FloatArray:
-    """Log of the mean probability [n, views] of the ``used`` [models, n] signals [models, n, views], all in logs."""
+def _log_mean(conf: FloatArray, used: BoolArray) -> FloatArray:
+    """Return the log mean probability [n, views] of the ``used`` [models, n] signals [models, n, views], in logs."""
     log_n, mask = np.log(used.sum(axis=0))[:, None], used[:, :, None]
     log_p, log_rest = (logsumexp(np.where(mask, log_sigmoid(side), -np.inf), axis=0) - log_n for side in (conf, -conf))
     high: FloatArray = np.log1p(-np.exp(np.minimum(log_rest, np.log(0.5))))
     return np.where(log_p < log_rest, log_p, high)
 
 
-def _trimmed_log_mean(view: AttackView, trim: float, offline: bool) -> FloatArray:
-    """Log of the mean probability [points, views] without the lowest and highest ``trim`` of the references."""
-    log_mean, in_mask = np.empty(view.target.shape), view.references.in_mask
-    _require_out(len(in_mask) - in_mask.sum(axis=0) * offline)
-    for points, conf, member in view.references.blocks():
+def _trimmed_log_mean(block: Block, trim: float, offline: bool) -> FloatArray:
+    """Return the log mean probability [n, views] without the lowest and highest ``trim`` of the references."""
+    log_mean = np.empty(block.target.shape)
+    for points, conf, member in block.references.blocks():
         ordered, n = sort_masked(conf, ~member if offline else np.ones_like(member))
         cut = np.floor(trim * n).astype(np.intp)
         rank = np.arange(len(ordered))[:, None]

@@ -151,8 +151,7 @@ class AuditPlan:
 
     def _least(self, attack: Attack) -> int:
         """How many references of each side the attack's estimator needs at every point."""
-        variance = getattr(attack.statistic, "variance", None)
-        return 1 if variance is None else max(1, variance.least(len(self.views)))
+        return max(1, attack.statistic.least_references(len(self.views)))
 
     def _count(self, points: npt.NDArray[np.bool_]) -> int:
         """How many points, or groups of them."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from plmia.attacks.attack import Attack
-from plmia.attacks.moments import IntArray, Powers, Probabilities, References, leave_one_out, sum_over
+from plmia.attacks.moments import References, leave_one_out
 from plmia.attacks.scoring import Refused, Scores, Tick, score_unchecked
-from plmia.attacks.view import AttackView, KnownSums, Mode, Truth, amid, first_out
+from plmia.attacks.view import AttackView, KnownSums, Mode, SumName, Truth, feature_of, first_out, midpoint
+from plmia.data.arrays import IntArray
 from plmia.data.designs import ReferencePlan, counts_depend_on, even_counts
 from plmia.errors import Note, PopulationError, SignalsError
 from plmia.evaluation.metrics import TargetMetrics, evaluate
@@ -292,28 +292,19 @@ def _shared_sums(
         served.setdefault(tuple(sorted(plan.references_of(target))), []).append(target)
     union = sorted(set().union(*served))
     leaf_of = {chosen: set(union) - set(chosen) for chosen in served}
-    uses = frozenset[str]().union(*(getattr(attack.statistic, "uses", ()) for attack in attacks))
-    wanted = [name for name in ("confidence", "probability") if name in uses]
+    uses = frozenset[SumName]().union(*(attack.statistic.uses for attack in attacks))
+    wanted = sorted(uses)
     if len(served) < 2 or any(len(leaf) != 1 for leaf in leaf_of.values()):
         for chosen, group in served.items():
-            yield chosen, _sums_of(_references(signals, plan, chosen), wanted) if len(group) > 1 else None, group
+            references = _references(signals, plan, chosen)
+            known = KnownSums(first_out(references)).with_sums(references, wanted) if len(group) > 1 else None
+            yield chosen, known, group
         return
     by_leaf = {union.index(leaf.pop()): chosen for chosen, leaf in leaf_of.items()}
     models = _references(signals, plan, union)
-    centre = amid(models)
-    features = _features(wanted, centre)
+    centre = midpoint(models)
+    features = [feature_of(name, centre) for name in wanted]
     parts = [np.flatnonzero(np.isin(models.rows, signals.rows(plan.order[i]))) for i in union]
     for leaf, sums in leave_one_out(models, parts, sorted(by_leaf), features):
-        known = KnownSums(centre, **dict(zip(wanted, sums, strict=True)))
+        known = KnownSums(centre, dict(zip(wanted, sums, strict=True)))
         yield by_leaf[leaf], known, served[by_leaf[leaf]]
-
-
-def _features(wanted: Sequence[str], centre: npt.NDArray[np.floating]) -> list[Powers | Probabilities]:
-    return [Powers(centre) if name == "confidence" else Probabilities() for name in wanted]
-
-
-def _sums_of(references: References, wanted: Sequence[str]) -> KnownSums:
-    """Sums that several targets with the same references share."""
-    centre = first_out(references)
-    sums = [sum_over(references, feature) for feature in _features(wanted, centre)]
-    return KnownSums(centre, **dict(zip(wanted, sums, strict=True)))

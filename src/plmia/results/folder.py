@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.attacks.attack import Attack
-from plmia.attacks.calibration import BinaryVote
 from plmia.attacks.scoring import Tick
-from plmia.attacks.statistics import Loss
 from plmia.data.files import Staging
 from plmia.errors import AttackError, Note, OutputError, PlmiaError
 from plmia.evaluation.diagnostics import enough_references, require_plausible
@@ -68,13 +65,13 @@ def run_attacks(
     by_name = {attack.name: attack for attack in attacks}
     summary = Summary(list(by_name), len(targets))
     summary.add_notes(notes)
-    if all(isinstance(attack.statistic, Loss) for attack in attacks):
+    if not any(attack.uses_references for attack in attacks):
         summary.add_notes([NO_REFERENCES_USED])
 
     def skip(name: str, error: PlmiaError) -> None:
         summary.leave_out(name, str(error))
         # One that needs no references says too little to be called an audit.
-        if all(isinstance(by_name[left].statistic, Loss) for left in summary.attacks):
+        if not any(by_name[left].uses_references for left in summary.attacks):
             raise error
 
     with ResultFolder(folder, signals.groups if show_records else None) as results:
@@ -89,8 +86,8 @@ def run_attacks(
             results.add(result)
             summary.add(result)
             if result.target == min(targets):
-                fit = by_name[result.scores.attack].fit_summary(result.view)
-                summary.add_fit(result.scores.attack, result.target, fit)
+                fit = result.scores.fit
+                summary.add_fit(result.scores.attack, result.target, None if fit is None else dict(fit))
         best, rng = by_name[summary.best_attack], np.random.default_rng([setup.seed, 2])
         summary.add_power(if_possible(lambda: enough_references(signals, best, min(targets), setup, rng)))
         groups = None if signals.groups is None else len(np.unique(signals.groups))
@@ -103,9 +100,8 @@ def _constant(result: AttackResult, attack: Attack) -> AttackError | None:
     score = result.scores.score[result.truth.queries]
     if np.ptp(score) > 0:
         return None
-    why, vote = "", attack.calibration
-    if isinstance(vote, BinaryVote) and vote.gamma > 0 and score[0] == 0:
-        why = f" (no vote passes gamma = {math.exp(vote.gamma):g})"
+    reason = attack.calibration.explain_constant(float(score[0]))
+    why = f" ({reason})" if reason else ""
     return AttackError(
         f"all {len(score):,} evaluated points have the same score by {attack.name} in target {result.target}{why}, so "
         "it tells nothing of them: take another attack"

@@ -302,7 +302,8 @@ class ScoreArchive:
     def scores(self, attack: str, target: int) -> Scores:
         """Scores of every point by one attack on one target."""
         score, own, conformal, statistic = (self.array(attack, target, key) for key in _SCORES)
-        return Scores(attack, score, conformal if np.array_equal(own, conformal) else own, conformal, statistic)
+        combined = not np.array_equal(own, conformal)
+        return Scores(attack, score, own, conformal, statistic, combined)
 
     def array(self, attack: str, target: int, key: str) -> FloatArray:
         """One array [points] of one attack on one target."""

@@ -88,8 +88,8 @@ def test_a_query_of_the_pool_draws_uniformly_from_the_others(bare_view):
         (SharedPopulation(), [4], None, r"has 1 point\(s\), 2 are needed"),
         (WithinClass(), POOL, None, "needs labels: store `labels`"),
         (WithinClass(), [0, 2, 4, 6, 1, 3], LABELS, r"class 1 has 2 population point\(s\), 3 are needed: enlarge"),
-        (FreshPopulation(1), POOL, None, "1 population points a query were asked for, from 2 to 9 can be drawn"),
-        (FreshPopulation(10), POOL, None, "10 population points a query were asked for, from 2 to 9 can be drawn"),
+        (FreshPopulation(1), POOL, None, "1 .*from 2 to 9 can be drawn"),
+        (FreshPopulation(10), POOL, None, "10 .*from 2 to 9 can be drawn"),
         (FreshPopulation(2), [4], None, r"has 1 point\(s\), 2 are needed"),
     ],
 )
@@ -99,7 +99,7 @@ def test_what_cannot_be_drawn_is_refused(bare_view, policy, pool, labels, messag
 
 
 def test_a_query_alone_with_itself_is_refused():
-    with pytest.raises(PopulationError, match="left without any population point: give more"):
+    with pytest.raises(PopulationError, match="0 population points"):
         Comparison(np.array([3, 4]), np.array([4])).size()
 
 

@@ -42,7 +42,7 @@ def known_of(phi: npt.ArrayLike, n: int, labels: npt.ArrayLike | None = None, co
     values = np.asarray(phi, float)
     conformal = conformal_log10_p(values, np.arange(len(values)), np.arange(n))
     own = conformal if combined is None else combined
-    scores = Scores("an-attack", values, own, conformal, values)
+    scores = Scores("an-attack", values, own, conformal, values, combined is not None)
     return Known(scores, np.arange(n), None if labels is None else np.asarray(labels))
 
 

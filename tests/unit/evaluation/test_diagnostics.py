@@ -101,7 +101,9 @@ def test_pairwise_p_values_without_a_scale_say_so():
 
 
 def scores_of(combined, conformal):
-    return Scores("mine", np.zeros(len(conformal)), combined, conformal, np.zeros(len(conformal)))
+    return Scores(
+        "mine", np.zeros(len(conformal)), combined, conformal, np.zeros(len(conformal)), combined is not conformal
+    )
 
 
 def test_realised_rates_are_counted():

@@ -209,7 +209,7 @@ def test_a_number_of_references_that_cannot_be_had_is_refused(wanted):
 def test_a_point_without_out_references_is_named_and_not_spread_as_nan():
     signals = signals_of("single models")
     signals.design.matrix[1:, 7] = True
-    with pytest.raises(ReferencesError, match="OUT references a point, point 7 has 0: train more references"):
+    with pytest.raises(ReferencesError, match="OUT references per point, point 7 has 0"):
         list(attack_targets(signals, [LIRA], [0], Setup(population=15)))
 
 

@@ -57,22 +57,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from plmia.attacks.empirical_bayes.collecting import Coordinates, Grain, collect_block
+from plmia.attacks.empirical_bayes.collecting import Coordinates, Grain
 from plmia.attacks.empirical_bayes.fitted import Fit, Laws
 from plmia.attacks.empirical_bayes.fitting import Shape, fit_view
 from plmia.attacks.empirical_bayes.trends import MOST_KNOTS
-from plmia.attacks.moments import FloatArray, IntArray
-from plmia.attacks.view import AttackView
+from plmia.attacks.statistics import Statistic
+from plmia.attacks.view import AttackView, SumName
+from plmia.data.arrays import IntArray
 from plmia.errors import AttackError, ReferencesError, some
 
 __all__ = ["Coordinates", "EmpiricalBayesLR", "Fit", "Grain", "Laws"]
 
-# Points whose sums are in memory at once.
-POINTS_PER_BLOCK = 1 << 13
-
 
 @dataclass(frozen=True)
-class EmpiricalBayesLR:
+class EmpiricalBayesLR(Statistic):
     """Log likelihood ratio of predictive laws with priors over points; joint over views, so the same in each.
 
     Works from one reference a side on. Two passes over the signals: one over a sample of the points, to fit the
@@ -95,7 +93,7 @@ class EmpiricalBayesLR:
     bend: float | None = None
     hold: float | None = None
 
-    uses: ClassVar[frozenset[str]] = frozenset({"confidence"})
+    uses: ClassVar[frozenset[SumName]] = frozenset({"confidence"})
 
     def __post_init__(self) -> None:
         if self.most_knots < 1:
@@ -109,19 +107,9 @@ class EmpiricalBayesLR:
             raise AttackError(f"hold = {self.hold} must be 0 or more: leave it out to have it chosen")
 
     def fit(self, view: AttackView) -> Fit:
-        """Fit the priors to the view's references; what comes back shows everything that was estimated."""
+        """Fit the priors to the view's references."""
         _require_references(view)
         return fit_view(view, Shape(self.most_knots, self.tail, self.bend, self.hold))
-
-    def __call__(self, view: AttackView) -> FloatArray:
-        """Statistic [points, views], read-only."""
-        fit = self.fit(view)
-        ratio = np.empty(view.n_points)
-        for start in range(0, view.n_points, POINTS_PER_BLOCK):
-            points = slice(start, min(start + POINTS_PER_BLOCK, view.n_points))
-            evidence = collect_block(view, points, fit.coordinates, fit.n_pairs)
-            ratio[points] = fit.statistic(fit.coordinates.of(view.target[points]), evidence)
-        return np.broadcast_to(ratio[:, None], view.target.shape)
 
 
 def _require_references(view: AttackView) -> None:

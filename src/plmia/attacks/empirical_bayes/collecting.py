@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from plmia.attacks.empirical_bayes.priors import Evidence
 from plmia.attacks.moments import FloatArray, IntArray, Powers, References, Sums
-from plmia.attacks.view import AttackView, first_out
+from plmia.attacks.view import Block, first_out
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -151,13 +151,14 @@ def collect(references: References, coordinates: Coordinates, n_pairs: int) -> E
     return replace(_evidence(references, coordinates, sums, turned, first), n_pairs=n_pairs)
 
 
-def collect_block(view: AttackView, points: slice, coordinates: Coordinates, n_pairs: int) -> Evidence:
-    """Evidence of some points, from the view's own sums where these serve."""
-    part = view.references.part(points)
+def collect_block(block: Block, coordinates: Coordinates, n_pairs: int) -> Evidence:
+    """Evidence of a block of points, from the sums that statistics share if these will do."""
     if not coordinates.plain:
-        return collect(part, coordinates, n_pairs)
-    sums, centre = view.confidence_sums.part(points), view.centre[points]
-    return replace(_evidence(part, coordinates, sums, centre.astype(np.float64), centre), n_pairs=n_pairs)
+        return collect(block.references, coordinates, n_pairs)
+    evidence = _evidence(
+        block.references, coordinates, block.confidence_sums, block.centre.astype(np.float64), block.centre
+    )
+    return replace(evidence, n_pairs=n_pairs)
 
 
 def _evidence(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy.special import gammaln, log_ndtr
 
-from plmia.attacks.empirical_bayes.collecting import BoolArray, Coordinates
+from plmia.attacks.empirical_bayes.collecting import BoolArray, Coordinates, collect_block
 from plmia.attacks.empirical_bayes.priors import IN, OUT, Evidence, ShiftPrior, Spread, SpreadPrior
 from plmia.attacks.empirical_bayes.trends import Knots
 from plmia.attacks.moments import FloatArray, IntArray
-from plmia.attacks.view import Mode
+from plmia.attacks.statistics import Fitted
+from plmia.attacks.view import Block, Mode
 from plmia.errors import AttackError
 
 
@@ -127,7 +129,7 @@ def log_height(freedom: FloatArray, n_coordinates: int) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(Fitted):
     """What was learned from the points: all that scoring needs besides a point's own references.
 
     Parameters
@@ -169,6 +171,12 @@ class Fit:
     tails: FloatArray = field(default_factory=lambda: np.full(2, np.inf))
     hold: float = 0.0
     n_points: int = 0
+
+    def __call__(self, block: Block) -> FloatArray:
+        """Return phi [n, views], the same in each view."""
+        evidence = collect_block(block, self.coordinates, self.n_pairs)
+        ratio = self.statistic(self.coordinates.of(block.target), evidence)
+        return np.broadcast_to(ratio[:, None], block.target.shape)
 
     def centre(self, evidence: Evidence) -> FloatArray:
         """Covariate [points] of the trends: online a mean that shares no noise with the shift, offline the OUT mean."""
@@ -244,9 +252,9 @@ class Fit:
             ratio[beyond] = kept_from_turning(ratio[beyond], at_turn, above, self.hold)
         return ratio
 
-    def to_json(self) -> dict[str, Any]:
+    def summary(self) -> Mapping[str, object]:
         """Return all of it as plain values; infinite is null."""
-        plain: dict[str, Any] = _plain(asdict(self))
+        plain: dict[str, object] = _plain(asdict(self))
         return plain
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from plmia.attacks.attack import ATTACKS
-from plmia.attacks.statistics import Loss
 from plmia.cli.terminal import stdout
 from plmia.errors import CODES, SIZE, Note, PlmiaError, doubts
 from plmia.evaluation.intervals import Interval, tpr_interval
@@ -115,7 +114,7 @@ def gate(
 
 
 def _uses_no_references(attack: str) -> bool:
-    return attack in ATTACKS and isinstance(ATTACKS[attack].statistic, Loss)
+    return attack in ATTACKS and not ATTACKS[attack].uses_references
 
 
 def _undecided(notes: Sequence[Note]) -> str:

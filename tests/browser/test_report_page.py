@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plmia.reporting.page_text import status
+from plmia.reporting.page_text import STYLES
 
 AXE = Path(__file__).parent / "assets" / "axe.min.js"
 SCREENS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
@@ -57,7 +57,7 @@ def test_the_verdict_is_that_of_the_json(opened: Open, hostile: Path) -> None:
     whole = verdict["text"].replace(" %", "\u00a0%")
     assert text[1:] == whole.removeprefix(f"{head}: ")[1:], "the heading is not repeated"
     assert page.locator("#verdict-text").bounding_box()["y"] < 300
-    style, _ = status(verdict)
+    style = STYLES[verdict["grade"] or verdict["status"]]
     assert page.locator("#verdict").get_attribute("class") == f"verdict {style}"
     assert page.locator(".tile").first.bounding_box()["y"] < 900
 

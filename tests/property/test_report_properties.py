@@ -19,8 +19,9 @@ from plmia.data.designs import MembershipDesign
 from plmia.errors import PlmiaError
 from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, write_report
+from plmia.reporting.plots.colours import LIGHT
 from plmia.reporting.plots.figure import CLOSEST, Figure, apart, bars, distinct, line, linear_axis
-from plmia.reporting.plots.svg import Area, Stroke, lay_out, svg
+from plmia.reporting.plots.svg import svg
 from plmia.results.folder import run_attacks
 from plmia.signals.signals import Signals
 
@@ -72,11 +73,14 @@ def test_what_lies_on_an_axis_is_drawn_inside_its_box(one: float, other: float) 
         bars("b", [middle], [high], (high - low) / 16, "@orange"),
     ]
     figure = Figure("name", "title", "caption", "alt", data, axes, 300)
-    for mark in lay_out(figure).marks:
-        if isinstance(mark, Stroke | Area) and mark.box and mark.colour == "@blue":
-            left, top, right, bottom = mark.box
-            assert all(left - 1 <= x <= right + 1 and top - 1 <= y <= bottom + 1 for x, y in mark.places)
-    ElementTree.fromstring(svg(figure))
+    root = ElementTree.fromstring(svg(figure))
+    (clip,) = root.iter("{http://www.w3.org/2000/svg}clipPath")
+    left, top, width, height = (float(clip[0].get(key, "")) for key in ("x", "y", "width", "height"))
+    for mark in root.iter():
+        if mark.get("clip-path") and mark.get("stroke") == LIGHT["blue"]:
+            places = [place.split(",") for place in mark.get("points", "").split()]
+            assert all(left - 1 <= float(x) <= left + width + 1 for x, _ in places)
+            assert all(top - 1 <= float(y) <= top + height + 1 for _, y in places)
 
 
 # Each turns ordinary signals [models, points, views] into ones that leave a figure little to show.

@@ -16,9 +16,32 @@ from plmia.data.arrays import BoolArray, IntArray
 from plmia.errors import DataError, OutputError, SignalsError, StoreError, sentence
 from plmia.evaluation.records import RecordTable
 from plmia.reporting.extras import Extras
+from plmia.results.result import About, RunResult, TargetSummary, Verdict
 from plmia.results.saved import SavedResults
 from plmia.signals.signals import Signals
 from plmia.signals.store import SignalStore
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """How a model was trained, as far as the store knows it.
+
+    ``losses`` has one value per epoch, None if it was not finite. ``accuracies`` are those on the training records and
+    on the others, both finite.
+    """
+
+    losses: tuple[float | None, ...] = ()
+    accuracies: tuple[float, float] | None = None
+    seconds: float | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> TrainingRecord:
+        """Read a record of the store."""
+        own, others = record.get("train_accuracy"), record.get("test_accuracy")
+        pair = None if own is None or others is None else (float(own), float(others))
+        accuracies = pair if pair is not None and math.isfinite(sum(pair)) else None
+        return cls(tuple(record.get("losses") or ()), accuracies, record.get("seconds"), record.get("versions") or {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +56,7 @@ class Content:
         Subject of the figures and of the table of records.
     extras : Extras
         What else can be shown.
-    training : dict of int to dict
+    training : mapping of int to TrainingRecord
         Training record of each model, if the audit trained it.
     store : SignalStore, optional
         The store in the folder of the results, if these were made from it.
@@ -45,37 +68,33 @@ class Content:
     attack: str
     target: int
     extras: Extras = field(default_factory=Extras)
-    training: dict[int, dict[str, Any]] = field(default_factory=dict)
+    training: Mapping[int, TrainingRecord] = field(default_factory=dict)
     store: SignalStore | None = None
     without_signals: str = "The signals are not in this folder. Add them with `plmia report --signals FILE`."
 
     @property
-    def metrics(self) -> dict[str, Any]:
-        """The contents of metrics.json."""
-        return self.saved.metrics
+    def result(self) -> RunResult:
+        """The content of metrics.json."""
+        return self.saved.result
 
     @property
-    def about(self) -> dict[str, Any]:
+    def about(self) -> About:
         """What was run."""
-        about: dict[str, Any] = self.metrics["about"]
-        return about
+        return self.saved.result.about
 
     @property
-    def verdict(self) -> dict[str, Any]:
-        """The verdict, as metrics.json has it."""
-        verdict: dict[str, Any] = self.metrics["verdict"]
-        return verdict
+    def verdict(self) -> Verdict:
+        """The verdict."""
+        return self.saved.result.verdict
 
     @property
     def level(self) -> float:
         """The false-positive rate of the verdict; 1 % if it has none."""
-        return float(self.verdict["fpr"] or 0.01)
+        return self.verdict.fpr or 0.01
 
-    def entry(self, attack: str | None = None) -> dict[str, Any]:
+    def entry(self, attack: str | None = None) -> TargetSummary:
         """Results of an attack (the chosen one by default) on the chosen target."""
-        entries = self.metrics["attacks"][attack or self.attack]["per_target"]
-        found: dict[str, Any] = next(entry for entry in entries if entry["target"] == self.target)
-        return found
+        return self.result.attacks[attack or self.attack].on(self.target)
 
     @cached_property
     def scores(self) -> Scores:
@@ -115,14 +134,14 @@ class Content:
     @property
     def unchecked(self) -> str | None:
         """Extras (``"texts"``, ``"data"``) that could not be compared with the audited data, if any."""
-        if self.extras.data is not None and self.about.get("audit", {}).get("data") is not None:
+        if self.extras.data is not None and self.about.data_digest is not None:
             return None
         return "texts" if self.extras.texts is not None else "data" if self.extras.data is not None else None
 
     @property
     def mean_model_seconds(self) -> float | None:
         """Mean time to train one model, if it is known."""
-        times = [record["seconds"] for record in self.training.values() if record.get("seconds")]
+        times = [record.seconds for record in self.training.values() if record.seconds]
         return sum(times) / len(times) if times else None
 
     def class_name(self, label: int) -> str:
@@ -136,8 +155,8 @@ def read_content(
 ) -> Content:
     """Read the results in a folder and choose the subject of the report; see `write_report` for the parameters."""
     saved, extras = results if isinstance(results, SavedResults) else SavedResults(results), extras or Extras()
-    folder, about = saved.folder, saved.metrics["about"]
-    attack = attack or str(saved.metrics["verdict"]["attack"])
+    folder, about = saved.folder, saved.result.about
+    attack = attack or saved.result.verdict.attack
     target = min(saved.targets) if target is None else target
     if attack not in saved.attacks:
         raise OutputError(f"{attack!r} is not among the results in {folder}: choose one of {', '.join(saved.attacks)}")
@@ -145,21 +164,20 @@ def read_content(
         known = ", ".join(map(str, saved.targets))
         raise OutputError(f"target {target} is not among the results in {folder}: choose one of {known}")
     store, reason = _own_store(folder / "signals", about)
-    finished = {} if store is None else store.finished()
-    used = _used_models(about)
-    training = {model: record for model, record in finished.items() if used is None or model in used}
+    finished, used = {} if store is None else store.finished(), _used_models(about)
+    training = {k: TrainingRecord.from_json(record) for k, record in finished.items() if used is None or k in used}
     content = Content(saved, attack, target, extras, training, store, reason)
     _require_same_records(content)
     return content
 
 
-def _used_models(about: Mapping[str, Any]) -> range | None:
+def _used_models(about: About) -> range | None:
     """Models of the folder's store that the results are of; None for all."""
     # The store of an audit may have grown since.
-    return range(about["signals"]["models"]) if "audit" in about else None
+    return None if about.audit is None else range(about.signals.models)
 
 
-def _own_store(path: Path, about: Mapping[str, Any]) -> tuple[SignalStore | None, str]:
+def _own_store(path: Path, about: About) -> tuple[SignalStore | None, str]:
     """Open the store at ``path`` if the results were made from it; else say why there are no signals to show."""
     if not (path / "store.json").is_file():
         return None, Content.without_signals
@@ -175,27 +193,26 @@ def _own_store(path: Path, about: Mapping[str, Any]) -> tuple[SignalStore | None
     )
 
 
-def _made_from(about: Mapping[str, Any], store: SignalStore) -> bool:
+def _made_from(about: About, store: SignalStore) -> bool:
     """Whether results were made from the signals in a store, as far as the results record it."""
-    known = about["signals"].get("sha256")
-    if "audit" in about and store.about != about["audit"]:
+    if about.audit is not None and store.about != about.audit:
         return False
+    known = about.signals.sha256
     return known is None or known == store.fingerprint(_used_models(about))
 
 
 def _require_same_signals(saved: SavedResults, signals: Signals) -> None:
     """Raise if signals are not those of the results."""
-    scored = saved.metrics["about"]["signals"]
-    known = scored.get("sha256")
+    scored, known = saved.result.about.signals, saved.result.about.signals.sha256
     if known and signals.digest and signals.digest != known:
         raise SignalsError(
             f"the signals have the digest {signals.digest[:12]}, but the results in {saved.folder} are of "
             f"{known[:12]}: give the signals that were scored"
         )
-    if (signals.n_models, signals.n_points) != (scored["models"], scored["points"]):
+    if (signals.n_models, signals.n_points) != (scored.models, scored.points):
         raise SignalsError(
             f"the signals are of {signals.n_models} models and {signals.n_points} records, but the results of "
-            f"{scored['models']} models and {scored['points']} records: give the signals that were scored"
+            f"{scored.models} models and {scored.points} records: give the signals that were scored"
         )
     for target in saved.targets:
         if not np.array_equal(signals.design.matrix[signals.rows([target])[0]], saved.members(target)):
@@ -206,8 +223,7 @@ def _require_same_signals(saved: SavedResults, signals: Signals) -> None:
 
 def _require_same_records(content: Content) -> None:
     """Raise if extras do not belong to the results."""
-    n_points, extras = int(content.about["signals"]["points"]), content.extras
-    audited = content.about.get("audit", {}).get("data")
+    n_points, audited, extras = content.about.signals.points, content.about.data_digest, content.extras
     if extras.data is not None and extras.data.n_points != n_points:
         raise DataError(
             f"the data have {extras.data.n_points} records, but the results {n_points}: give the audited data"
@@ -229,11 +245,3 @@ def _require_same_records(content: Content) -> None:
         )
     if extras.signals is not None:
         _require_same_signals(content.saved, extras.signals)
-
-
-def accuracies(record: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Accuracy of a model on its training records and on the others, from its training record; None if unknown."""
-    own, others = record.get("train_accuracy"), record.get("test_accuracy")
-    if own is None or others is None or not math.isfinite(own + others):
-        return None
-    return float(own), float(others)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plmia.data.files import FIGURES, PAGE, Staging, finish_publication, folder_lock, make_private, remove_figures
-from plmia.errors import OutputError, round_percent
+from plmia.errors import OutputError, percent, round_percent
 from plmia.reporting import page_text
 from plmia.reporting.content import Content, read_content
 from plmia.reporting.extras import Extras
@@ -159,7 +159,9 @@ def page(content: Content, sections: Sections, *, show_records: bool) -> str:
         content=content,
         of_what=f" of {data.name}" if data is not None else "",
         shows_features=show_records and shows_features(content.extras),
-        rates=[round_percent(rate) for rate in RATES],
+        percent=percent,
+        round_percent=round_percent,
+        rates=RATES,
         figures=sections,
         absent=lambda figure: isinstance(figure, Absent),
         records=_safe(in_script(_records(content, show_records=show_records))),
@@ -233,5 +235,5 @@ def _records(content: Content, *, show_records: bool) -> dict[str, object]:
         "previews": previews(content.extras, index) if show_records else [],
         "total": len(table),
         # records.csv is of the verdict's attack on the first target.
-        "file": content.attack == content.verdict["attack"] and content.target == min(content.saved.targets),
+        "file": content.attack == content.verdict.attack and content.target == min(content.saved.targets),
     }

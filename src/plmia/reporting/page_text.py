@@ -1,21 +1,21 @@
-"""Words and numbers of the page: verdict, tiles, facts about the audit, notes, table of attacks, glossaries."""
+"""Words and numbers of the page that depend on the results; fixed text stands in the template."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
 from plmia.attacks.attack import ATTACKS
 from plmia.errors import Note, doubts, percent, round_percent, sentence
-from plmia.evaluation.metrics import fpr_key
-from plmia.reporting.content import Content, accuracies
+from plmia.evaluation.intervals import Interval
+from plmia.reporting.content import Content
 from plmia.reporting.plots.figure import duration
-from plmia.reporting.plots.leakage import RATES
+from plmia.reporting.plots.leakage import rate_at
+from plmia.results.result import AttackSummary, Verdict
 
 # Notes shown per code; of many targets each may have its own.
 MAX_PER_CODE = 2
@@ -23,6 +23,7 @@ MAX_PER_CODE = 2
 SMALL_GAP = 0.01
 # Shown beside the checks, since it requires no action.
 BESIDE_CHECKS = "combined-p-value"
+# CSS classes by grade or status of the verdict.
 STYLES = {
     "leak": "leak",
     "no_leak_shown": "none",
@@ -44,56 +45,32 @@ NEXT_STEPS = {
     "records is not proof of safety. plmia gate tests whether a leak that they may have missed stays below a limit "
     "that you set. plmia plan estimates what a larger audit would find.",
 }
-TERMS = {
-    "Member": "A record in the training set of the audited model, the target.",
-    "False-positive rate (FPR)": "Share of the non-members that an attack flags as members.",
-    "True-positive rate (TPR)": "Share of the members that an attack flags as members.",
-    "False discovery rate (FDR)": "Expected share of non-members among the records named as members.",
-    "Area (AUC)": "Probability that a member scores above a non-member. Guessing has 50 %.",
-    "ε, δ": "Parameters of differential privacy: the smaller, the less a model reveals about a record. Attacks can "
-    "refute a claimed ε.",
-    "References": "Models trained in the same way on other parts of the data. They show which signals are usual.",
-    "Population": "Known non-members, from which the attacks learn how non-members score.",
-}
-MODES = {
-    "online": "The attacker has references that trained on a record and references that did not.",
-    "offline": "The attacker has only references that did not train on a record.",
-}
 
 
-# First screen -------------------------------------------------------------------------------------------------------
+def style_class(verdict: Verdict) -> str:
+    """CSS class of the verdict."""
+    return STYLES[verdict.grade or verdict.status]
 
 
-def status(verdict: Mapping[str, Any]) -> tuple[str, str]:
-    """CSS class and headline of the verdict."""
-    return STYLES[verdict["grade"] or verdict["status"]], str(verdict["headline"])
-
-
-def verdict_text(verdict: Mapping[str, Any]) -> str:
+def verdict_text(verdict: Verdict) -> str:
     """Text of the verdict below its heading, which it does not repeat."""
-    rest = str(verdict["text"]).removeprefix(f"{verdict['headline']}: ")
+    rest = verdict.text.removeprefix(f"{verdict.headline}: ")
     return rest[:1].upper() + rest[1:]
 
 
 def next_step(content: Content) -> str:
     """What to do about the verdict."""
-    found = content.verdict["grade"] if content.verdict["grade"] in NEXT_STEPS else content.verdict["status"]
-    pair = accuracies(content.training.get(content.target, {})) or accuracies(content.about)
+    grade, about, record = content.verdict.grade, content.about, content.training.get(content.target)
+    own, others = (record and record.accuracies) or (about.train_accuracy, about.test_accuracy)
     change = "Reduce overfitting (stop earlier, regularise, use differential privacy)"
-    if pair is not None and pair[0] - pair[1] < SMALL_GAP:
+    if own is not None and others is not None and own - others < SMALL_GAP:
         change = "Change the training (differential privacy limits what a model reveals about a record)"
-    return NEXT_STEPS[str(found)].format(change=change)
-
-
-def terms(content: Content) -> list[tuple[str, str]]:
-    """Terms of the first screen and their meanings."""
-    mode = content.about["mode"]
-    return [*TERMS.items(), (f"{mode.capitalize()} attack", MODES.get(mode, ""))]
+    return NEXT_STEPS[grade if grade in NEXT_STEPS else content.verdict.status].format(change=change)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A rate with its interval on a logarithmic scale from a third of chance to 1, as percentages of its width."""
+    """A rate with its interval on a logarithmic scale from a third of chance to 1, in percent of its width."""
 
     at: float
     low: float
@@ -114,115 +91,103 @@ class Tile:
 
 def tiles(content: Content) -> list[Tile]:
     """Numbers at a glance; none for an invalid audit, where they would be taken at face value."""
-    if content.verdict["status"] == "invalid":
+    if content.verdict.status == "invalid":
         return []
-    return [*_tpr_tile(content), _named_tile(content), _auc_tile(content), *_epsilon_tile(content)]
+    return [*_tpr_tile(content), _named_tile(content), _auc_tile(content), _epsilon_tile(content)]
 
 
 def _tpr_tile(content: Content) -> Iterator[Tile]:
-    verdict = content.verdict
-    fpr, tpr, ends = verdict["fpr"], verdict["tpr"], verdict["interval"]
-    if fpr is None:
+    fpr, tpr, interval = content.verdict.fpr, content.verdict.tpr, content.verdict.interval
+    if fpr is None or tpr is None or interval is None:
         return
-    joint = ", for all attacks at once," if len(content.saved.attacks) > 1 else ""
-    times = f", so this is {tpr / fpr:.0f} times chance" if verdict["leak_shown"] and ends["low"] > fpr else ""
+    joint = ", for all attacks at once," if len(content.result.attacks) > 1 else ""
+    times = f"; this is {tpr / fpr:.0f} times chance" if content.verdict.leak_shown and interval.low > fpr else ""
     rate = round_percent(fpr)
-    note = f"95 % interval{joint} {_ends(ends)}; guessing finds {rate}{times}"
-    yield Tile(f"Members found at {rate} false-positive rate", percent(tpr), note, _scale(tpr, ends, fpr))
+    note = f"95 % interval{joint} {ends(interval)}; guessing finds {rate}{times}"
+    yield Tile(f"Members found at {rate} false-positive rate", percent(tpr), note, _scale(tpr, interval, fpr))
 
 
 def _named_tile(content: Content) -> Tile:
     verdict, evaluated = content.verdict, f"of {len(content.queries):,} evaluated records"
-    head, unnamed = "Records named as members", verdict.get("unnamed")
-    if unnamed:
-        note = f"{evaluated}: {unnamed['reason']}. This is not evidence of safety. {unnamed['remedy']}"
+    head, unnamed, share = "Records named as members", verdict.unnamed, round_percent(verdict.fdr)
+    if unnamed is not None:
+        note = f"{evaluated}: {unnamed.reason}. This is not evidence of safety. {unnamed.remedy}"
         return Tile(head, "none possible", note)
-    mean = f"; mean over {verdict['targets']} targets" if verdict["targets"] > 1 else ""
-    share = round_percent(verdict["fdr"])
-    wrong = f": at most {share} of them are expected to be wrong" if verdict["exposed"] else ""
-    return Tile(head, _count(verdict["exposed"]), f"{evaluated}, at a false discovery rate of {share}{wrong}{mean}")
+    mean = f"; mean over {verdict.targets} targets" if verdict.targets > 1 else ""
+    wrong = f": at most {share} of them are expected to be wrong" if verdict.exposed else ""
+    return Tile(head, _count(verdict.exposed), f"{evaluated}, at a false discovery rate of {share}{wrong}{mean}")
 
 
 def _auc_tile(content: Content) -> Tile:
-    name = content.verdict["auc_attack"]
-    attack = content.metrics["attacks"][name]
-    interval = attack["auc"].get("interval")
-    if interval is None and len(attack["per_target"]) == 1:
-        interval = attack["per_target"][0].get("auc_interval")
-    alone = f"; 95 % interval, for this attack alone, {_ends(interval)}" if interval else ""
+    name = content.verdict.auc_attack
+    attack = content.result.attacks[name]
+    interval = auc_interval(attack) if attack.auc.interval or len(attack.per_target) == 1 else ""
+    alone = f"; 95 % interval, for this attack alone, {interval}" if interval else ""
     note = f"50 % is guessing, 100 % is certainty{alone}"
-    return Tile(f"Area under the curve of {name}", percent(attack["auc"]["mean"]), note)
+    return Tile(f"Area under the curve of {name}", percent(attack.auc.mean), note)
 
 
-def _epsilon_tile(content: Content) -> Iterator[Tile]:
-    attack = content.metrics["attacks"][content.verdict["attack"]]
-    if not (epsilon := attack.get("epsilon")):
-        return
-    confidence = round_percent(attack["per_target"][0]["epsilon"]["confidence"])
-    delta = f"{epsilon['delta']:.10f}".rstrip("0")
-    note = (
-        f"any claim of a smaller ε at δ\u00a0=\u00a0{delta} is wrong, with {confidence} confidence; 0 refutes nothing"
-    )
-    yield Tile("Differential privacy refuted below", f"ε = {epsilon['low']:.2f}", note)
+def _epsilon_tile(content: Content) -> Tile:
+    attack = content.result.attacks[content.verdict.attack]
+    confidence = round_percent(attack.per_target[0].epsilon.confidence)
+    delta = f"δ\u00a0=\u00a0{attack.epsilon.delta:.10f}".rstrip("0")
+    note = f"any claim of a smaller ε at {delta} is wrong, with {confidence} confidence; 0 refutes nothing"
+    return Tile("Differential privacy refuted below", f"ε = {attack.epsilon.low:.2f}", note)
 
 
-def _ends(interval: Mapping[str, float]) -> str:
-    return f"{percent(interval['low'])} to {percent(interval['high'])}"
+def ends(interval: Interval) -> str:
+    """Ends of an interval of shares."""
+    return f"{percent(interval.low)} to {percent(interval.high)}"
 
 
 def _count(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) or value >= 10 else f"{value:.1f}"
 
 
-def _scale(tpr: float, ends: Mapping[str, float], chance: float) -> Scale:
+def _scale(tpr: float, interval: Interval, chance: float) -> Scale:
     bottom = math.log10(chance / 3)
 
     def place(value: float) -> float:
         return 0.0 if value <= 0 else round(100 * min(1.0, max(0.0, 1 - math.log10(value) / bottom)), 2)
 
-    decades = [10.0**power for power in range(math.ceil(bottom), 1)]
-    ticks = [(place(value), round_percent(value)) for value in decades]
-    return Scale(place(tpr), place(ends["low"]), place(ends["high"]), place(chance), ticks)
-
-
-# Facts about the audit ----------------------------------------------------------------------------------------------
+    ticks = [(place(10.0**power), round_percent(10.0**power)) for power in range(math.ceil(bottom), 1)]
+    return Scale(place(tpr), place(interval.low), place(interval.high), place(chance), ticks)
 
 
 def audited(content: Content) -> list[tuple[str, str]]:
     """Facts about the audit: names and values."""
-    about, audit, signals = content.about, content.about.get("audit", {}), content.about["signals"]
-    views = f", {signals['views']} views of each record" if signals["views"] > 1 else ""
+    about, signals = content.about, content.about.signals
+    views = f", {signals.views} views of each record" if signals.views > 1 else ""
     written = (content.saved.folder / "scores.npz").stat().st_mtime
     rows = [
         ("Data", _data(content)),
-        ("Recipe", str(about.get("recipe", ""))),
+        ("Recipe", about.recipe),
         ("Model", _model(content)),
-        ("References", f"{_extent(about['references'])} models trained in the same way{views}, {about['mode']} attack"),
+        ("References", f"{_extent(about.references)} models trained in the same way{views}, {about.mode} attack"),
         ("Target", _target(content)),
         *_accuracy_rows(content),
-        ("Attacks", ", ".join(content.saved.attacks)),
+        ("Attacks", ", ".join(content.result.attacks)),
         ("Date", datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d")),
-        ("Seed", str(about["seed"])),
+        ("Seed", str(about.seed)),
         ("Versions", _versions(content)),
-        ("Data, SHA-256", audit.get("data") or ""),
-        ("Signals, SHA-256", signals.get("sha256") or ""),
+        ("Data, SHA-256", about.data_digest),
+        ("Signals, SHA-256", signals.sha256),
     ]
     return [(name, value) for name, value in rows if value]
 
 
-def _extent(sizes: list[int]) -> str:
+def _extent(sizes: Sequence[int]) -> str:
     return " to ".join(f"{n:,}" for n in sorted({sizes[0], sizes[-1]}))
 
 
 def _target(content: Content) -> str:
-    about = content.about
-    which = f"model {about['targets'][0]}" if len(about["targets"]) == 1 else f"{len(about['targets'])} models in turn"
-    if about.get("audit", {}).get("target", "trained") != "trained":
+    targets, members = content.about.targets, int(content.members.sum())
+    which = f"model {targets[0]}" if len(targets) == 1 else f"{len(targets)} models in turn"
+    if content.about.given_target:
         which = "an existing model that this audit did not train"
-    members = int(content.members.sum())
     return (
         f"{which}; {members:,} members and {len(content.members) - members:,} non-members evaluated, "
-        f"{_extent(about['population'])} known non-members as the population"
+        f"{_extent(content.about.population)} known non-members as the population"
     )
 
 
@@ -230,15 +195,15 @@ def _data(content: Content) -> str:
     data, labels = content.extras.data, content.saved.labels
     name = f"{data.name}: " if data is not None else ""
     classes = f" of {len(np.unique(labels))} classes" if labels is not None else ""
-    return f"{name}{content.about['signals']['points']:,} records{classes}"
+    return f"{name}{content.about.signals.points:,} records{classes}"
 
 
 def _model(content: Content) -> str:
-    recipe = content.about.get("audit", {}).get("recipe")
+    recipe = (content.about.audit or {}).get("recipe")
     parts = []
-    if isinstance(recipe, dict):
+    if isinstance(recipe, Mapping):
         parts.append(str(recipe.get("class", recipe.get("recipe", ""))).rpartition(".")[2])
-    times = [record["seconds"] for record in content.training.values() if record.get("seconds")]
+    times = [record.seconds for record in content.training.values() if record.seconds]
     if times:
         parts.append(f"{len(times)} models trained in {duration(sum(times))} of computing time")
     return "; ".join(parts) or "not recorded: its signals were given"
@@ -246,30 +211,25 @@ def _model(content: Content) -> str:
 
 def _accuracy_rows(content: Content) -> Iterator[tuple[str, str]]:
     """Accuracy of the target and of its references, each on its own members and non-members."""
-    found = content.about.get("accuracy")
-    if not found:
+    found = content.about.accuracy
+    if found is None:
         return
-    measure = "" if found["measure"] == "accuracy" else f" ({found['measure']})"
-    for name, who in (("target", "Target's accuracy"), ("references", "References' accuracy")):
-        members, others = found[name]["members"], found[name]["non_members"]
-        if members is not None and others is not None:
-            yield who, f"{percent(members)} on members, {percent(others)} on non-members{measure}"
+    measure = "" if found.measure == "accuracy" else f" ({found.measure})"
+    for who, pair in (("Target's accuracy", found.target), ("References' accuracy", found.references)):
+        if pair.members is not None and pair.non_members is not None:
+            yield who, f"{percent(pair.members)} on members, {percent(pair.non_members)} on non-members{measure}"
 
 
 def _versions(content: Content) -> str:
-    record = next(iter(content.training.values()), {})
-    versions = dict(record.get("versions", {}))
-    if content.about.get("plmia"):
-        versions["plmia"] = content.about["plmia"]
+    versions = {name: version for record in content.training.values() for name, version in record.versions.items()}
+    if content.about.plmia:
+        versions["plmia"] = content.about.plmia
     return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-
-
-# Notes --------------------------------------------------------------------------------------------------------------
 
 
 def warnings(content: Content) -> list[tuple[str, Note]]:
     """Notes to keep in mind: ``("warning" or "note", note)``, the doubts of the verdict first."""
-    notes = [note for note in content.saved.notes if note.code != BESIDE_CHECKS]
+    notes = [note for note in content.result.notes if note.code != BESIDE_CHECKS]
     serious = doubts(notes)
     data = content.extras.data
     if data is not None and (copies := data.duplicates()) and not any(note.code == "split-copies" for note in notes):
@@ -278,7 +238,7 @@ def warnings(content: Content) -> list[tuple[str, Note]]:
     return [*_first_of_each("warning", serious), *_first_of_each("note", [n for n in notes if n not in serious])]
 
 
-def _first_of_each(kind: str, notes: list[Note]) -> Iterator[tuple[str, Note]]:
+def _first_of_each(kind: str, notes: Sequence[Note]) -> Iterator[tuple[str, Note]]:
     """Yield the first few notes of each code, and then the numbers of the others."""
     seen: dict[str, int] = {}
     for note in notes:
@@ -292,78 +252,48 @@ def _first_of_each(kind: str, notes: list[Note]) -> Iterator[tuple[str, Note]]:
 
 def check_notes(content: Content) -> list[str]:
     """Notes shown beside the checks."""
-    return [note.text for note in content.saved.notes if note.code == BESIDE_CHECKS]
+    return [note.text for note in content.result.notes if note.code == BESIDE_CHECKS]
 
 
-# Attacks and signals ------------------------------------------------------------------------------------------------
+def auc_interval(attack: AttackSummary) -> str:
+    """Interval of an attack's AUC, if there is one: over targets, else of the first target."""
+    interval = attack.auc.interval or attack.per_target[0].auc_interval
+    return ends(interval) if interval else ""
 
 
-@dataclass(frozen=True)
-class AttackRow:
-    """One row of the table of attacks; pairs are a value and what stands below it in small print."""
-
-    name: str
-    chosen: bool
-    auc: tuple[str, str]
-    tpr: list[tuple[str, str]]
-    named: str
-    epsilon: str
-    check: tuple[str, str]
-
-
-def attack_rows(content: Content) -> list[AttackRow]:
-    """One row per attack: AUC, TPR at fixed false-positive rates, named records, epsilon, check of its p-value."""
-    verdict = content.verdict
-    return [
-        AttackRow(
-            name,
-            name == verdict["attack"],
-            (percent(attack["auc"]["mean"]), _auc_interval(attack)),
-            [_tpr_cell(attack, rate) for rate in RATES],
-            _named_cell(attack.get("fdr", {}).get(fpr_key(verdict["fdr"]))),
-            f"{attack['epsilon']['low']:.2f}" if attack.get("epsilon") else "–",
-            _check_cell(attack.get("own_p_value_on_population", {})),
-        )
-        for name, attack in content.metrics["attacks"].items()
-    ]
-
-
-def _auc_interval(attack: Mapping[str, Any]) -> str:
-    ends = attack["auc"].get("interval") or attack["per_target"][0].get("auc_interval")
-    return _ends(ends) if ends else ""
-
-
-def _tpr_cell(attack: Mapping[str, Any], rate: float) -> tuple[str, str]:
+def tpr_cell(attack: AttackSummary, fpr: float) -> tuple[str, str]:
     """A TPR and its interval, or the number of non-members needed to resolve it."""
-    mean, first = attack["tpr"][fpr_key(rate)], attack["per_target"][0]["tpr"][fpr_key(rate)]
-    if not mean["resolved"]:
-        return "–", f"needs {mean['needed_non_members']:,.0f}"
-    return percent(mean["mean"]), _ends(mean.get("interval") or first.get("at_nominal") or first)
+    if (rate := rate_at(attack, fpr)) is None:
+        return "–", f"needs {attack.tpr[fpr].needed_non_members:,.0f}"
+    return percent(rate.tpr), f"{percent(rate.low)} to {percent(rate.high)}"
 
 
-def _named_cell(found: Mapping[str, Any] | None) -> str:
-    possible = found and (found["n_discoveries"] or found["least"] <= 1)
-    return _count(found["n_discoveries"]) if found and possible else "–"
+def named_cell(attack: AttackSummary, fdr: float) -> str:
+    """Number of records named at a false discovery rate; a dash if no single record can be named."""
+    found = attack.fdr.get(fdr)
+    return "–" if found is None or (not found.n_discoveries and found.least > 1) else _count(found.n_discoveries)
 
 
-def _check_cell(own: Mapping[str, Any]) -> tuple[str, str]:
-    if own.get("flagged") is None:
+def check_cell(attack: AttackSummary) -> tuple[str, str]:
+    """Whether the known non-members refute the attack's own p-value, and the share of them that it flags."""
+    own = attack.own_p_value_on_population
+    if own.flagged is None:
         return "none", ""
-    word = "refuted" if own["check_failed"] else "not refuted"
-    return word, f"flags {percent(own['flagged'])} at {round_percent(own['level'])}"
+    word = "refuted" if own.check_failed else "not refuted"
+    return word, f"flags {percent(own.flagged)} at {round_percent(own.level)}"
 
 
 def glossary(content: Content) -> list[tuple[str, str]]:
     """Names of the attacks and what they are, except for attacks of the user."""
-    return [(name, sentence(ATTACKS[name].note)) for name in content.saved.attacks if name in ATTACKS]
+    return [(name, sentence(ATTACKS[name].note)) for name in content.result.attacks if name in ATTACKS]
 
 
 def gaussianity(content: Content) -> str:
     """How many records fail the Shapiro-Wilk test, in words; empty if it was not measured."""
-    found = content.metrics.get("diagnostics", {}).get("gaussianity")
-    if not found or not found["in"] or not found["out"]:
+    found = content.result.diagnostics.gaussianity
+    if found is None or found.in_ is None or found.out is None:
         return ""
     return (
-        f"At a level of {round_percent(found['level'])} it rejects {percent(found['in']['rejected'])} of all records "
-        f"IN and {percent(found['out']['rejected'])} OUT."
+        f"At a level of {round_percent(found.level)} it rejects {percent(found.in_.rejected)} of all records IN and "
+        f"{percent(found.out.rejected)} OUT."
     )

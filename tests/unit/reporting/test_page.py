@@ -9,6 +9,7 @@ import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,16 @@ from plmia.errors import DataError, OutputError, SignalsError, percent
 from plmia.evaluation.metrics import clopper_pearson
 from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, figures, read_extras, write_report
-from plmia.reporting.content import Content, read_content
+from plmia.reporting.content import Content, TrainingRecord, read_content
 from plmia.reporting.page import asset, in_script, policy, unbroken
 from plmia.reporting.page_text import (
-    attack_rows,
     audited,
     check_notes,
+    named_cell,
     next_step,
-    status,
+    style_class,
     tiles,
+    tpr_cell,
     verdict_text,
     warnings,
 )
@@ -43,7 +45,7 @@ from plmia.reporting.plots.signals import chosen_places, record_figures
 from plmia.reporting.plots.validity import false_positives_figure, p_values_figure, references_figure
 from plmia.results.folder import run_attacks
 from plmia.results.saved import seal
-from plmia.results.verdict import Grade, Status
+from plmia.results.wording import Grade, Status
 from plmia.signals.signals import Signals
 
 NAMES = ("attack-r", "lira", "pl-mia", "rmia")
@@ -103,7 +105,7 @@ def traces(figure: Figure | Absent) -> dict[str, dict[str, Any]]:
 
 def test_the_verdict_chooses_attack_and_the_first_target(folder: Path) -> None:
     content = read_content(folder)
-    assert (content.attack, content.target) == (content.verdict["attack"], 0)
+    assert (content.attack, content.target) == (content.verdict.attack, 0)
 
 
 @pytest.mark.parametrize(("attack", "target", "word"), [("nothing", None, "'nothing'"), (None, 5, "target 5")])
@@ -148,18 +150,19 @@ def test_the_roc_shows_all_attacks_and_one_band(content: Content) -> None:
     ]
     assert [trace["name"] for trace in figure.data[-2:]] == ["pl-mia", "the verdict and its interval"]
     assert all(y is None or y > 0 for trace in figure.data for y in trace["y"])
-    assert percent(content.entry()["tpr"]["0.01"]["tpr"]) in figure.alt
+    assert percent(content.entry().tpr[0.01].tpr) in figure.alt
 
 
 def test_rates_are_those_of_the_json(content: Content) -> None:
     figure = tpr_figure(content)
     trace = traces(figure)["at 1 % FPR"]
     for name, at, x, low in zip(NAMES, trace["y"], trace["x"], trace["error_x"]["arrayminus"], strict=True):
-        entry = content.metrics["attacks"][name]["tpr"]["0.01"]
+        entry = content.result.attacks[name].tpr[0.01]
+        assert entry.interval is not None
         assert round(len(NAMES) - 1 - at) == NAMES.index(name)
         edge = EDGE * 10 ** figure.layout["xaxis"]["range"][0]  # where 0 is drawn
-        assert x == pytest.approx(max(entry["mean"], edge), rel=1e-4)
-        assert x - low == pytest.approx(max(entry["interval"]["low"], edge), rel=1e-3)
+        assert x == pytest.approx(max(entry.mean, edge), rel=1e-4)
+        assert x - low == pytest.approx(max(entry.interval.low, edge), rel=1e-3)
     assert "at 0.01 % FPR" not in traces(figure), "not resolved by so few"
 
 
@@ -190,22 +193,24 @@ def test_classes_are_counted_like_a_loop_would(content: Content) -> None:
 
 
 def test_checks_show_what_the_json_holds(content: Content) -> None:
-    found = content.entry()["diagnostics"]["pairwise_p"]
+    found = content.entry().diagnostics.pairwise_p
+    assert found is not None
     members = traces(p_values_figure(content))["members"]
-    assert members["y"] == pytest.approx(20 * np.array(found["members"]) / sum(found["members"]), rel=1e-4)
+    assert members["y"] == pytest.approx(20 * np.array(found.members) / sum(found.members), rel=1e-4)
     analytic = traces(false_positives_figure(content))["analytic (the paper's)"]
-    decisions = content.entry()["decisions"]["analytic"].values()
-    assert analytic["y"] == pytest.approx([d["fpr_realised"] for d in decisions], rel=1e-4)
+    decisions = content.entry().decisions["analytic"].values()
+    assert analytic["y"] == pytest.approx([d.fpr_realised for d in decisions], rel=1e-4)
     assert "analytic" in drawn(false_positives_figure(content)).alt
 
 
 def test_power_is_shown_with_its_extrapolation(content: Content) -> None:
-    found = content.metrics["diagnostics"]["references"]
+    found = content.result.diagnostics.references
+    assert found is not None
     data = drawn(references_figure(content)).data
-    assert data[1]["y"] == pytest.approx(found["curves"][0]["mean"], rel=1e-4)
+    assert data[1]["y"] == pytest.approx(found.curves[0].mean, rel=1e-4)
     dashed = [trace for trace in data if trace.get("line", {}).get("dash") == "dash"]
-    assert dashed[0]["x"][-1] == 8 * found["n_references"]
-    assert dashed[0]["y"][1] == pytest.approx(found["curves"][0]["at_2x"], rel=1e-4)
+    assert dashed[0]["x"][-1] == 8 * found.n_references
+    assert dashed[0]["y"][1] == pytest.approx(found.curves[0].times(2), rel=1e-4)
 
 
 def test_training_is_shown_where_there_was_some(content: Content, copied: Path) -> None:
@@ -213,20 +218,16 @@ def test_training_is_shown_where_there_was_some(content: Content, copied: Path) 
     assert isinstance(accuracies_figure(content), Absent)
     rng = np.random.default_rng(0)
     training = {
-        model: {
-            "losses": np.exp(-np.arange(30) / 5 + rng.normal()).tolist(),
-            "train_accuracy": 0.9,
-            "test_accuracy": 0.8,
-        }
+        model: TrainingRecord(tuple(np.exp(-np.arange(30) / 5 + rng.normal()).tolist()), (0.9, 0.8))
         for model in range(6)
-    } | {6: {"losses": [], "train_accuracy": None}}
+    } | {6: TrainingRecord()}
     trained = Content(content.saved, "pl-mia", 3, content.extras, training)
-    for strange in ([0.0, 0.0], [-1.0, -2.0], [1.7e308, 1.0], [5e-324, 1.0], [None, 1.0]):
-        alike = {model: record | {"losses": strange} for model, record in training.items()}
+    for strange in ((0.0, 0.0), (-1.0, -2.0), (1.7e308, 1.0), (5e-324, 1.0), (None, 1.0)):
+        alike = dict.fromkeys(training, TrainingRecord(strange))
         figure = losses_figure(Content(content.saved, content.attack, content.target, training=alike))
         assert isinstance(figure, Absent) == (max(value or 0.0 for value in strange) <= 0)
     found = traces(losses_figure(trained))
-    assert found["target 3"]["y"][0] == pytest.approx(training[3]["losses"][0], rel=1e-4)
+    assert found["target 3"]["y"][0] == pytest.approx(training[3].losses[0], rel=1e-4)
     assert traces(accuracies_figure(trained))["target, on training records"]["x"] == [0.9]
 
 
@@ -244,7 +245,7 @@ def test_training_is_shown_where_there_was_some(content: Content, copied: Path) 
 def test_losses_of_0_and_losses_that_are_not_finite_leave_gaps(
     content: Content, losses: list[float | None], reach: tuple[float, float] | None
 ) -> None:
-    training = {model: {"losses": losses} for model in range(6)}
+    training = dict.fromkeys(range(6), TrainingRecord(tuple(losses)))
     figure = losses_figure(Content(content.saved, "pl-mia", 3, content.extras, training))
     if reach is None:
         assert isinstance(figure, Absent)
@@ -259,8 +260,9 @@ def test_losses_of_0_and_losses_that_are_not_finite_leave_gaps(
 
 
 def test_accuracies_that_are_not_numbers_are_left_out(content: Content) -> None:
-    training = {model: {"train_accuracy": 0.9, "test_accuracy": 0.8} for model in range(4)}
-    training |= {4: {"train_accuracy": 1.0, "test_accuracy": float("nan")}}
+    records: dict[int, dict[str, Any]] = {k: {"train_accuracy": 0.9, "test_accuracy": 0.8} for k in range(4)}
+    records |= {4: {"train_accuracy": 1.0, "test_accuracy": float("nan")}, 5: {"train_accuracy": None}}
+    training = {model: TrainingRecord.from_json(record) for model, record in records.items()}
     figure = drawn(accuracies_figure(Content(content.saved, "pl-mia", 3, content.extras, training)))
     assert len(traces(figure)["references, on training records"]["x"]) == 3
     json.dumps(figure.to_json(), allow_nan=False)
@@ -362,13 +364,13 @@ def test_answers_that_differ_by_rounding_are_drawn_apart(content: Content, signa
 def test_the_first_screen_says_what_the_json_says(content: Content) -> None:
     verdict = content.verdict
     shown = {tile.head.split()[0]: tile.value for tile in tiles(content)}
-    assert verdict["fpr"] is not None
-    assert shown["Members"] == percent(verdict["tpr"])
-    if verdict["unnamed"] is None:
-        assert shown["Records"].replace(",", "") in (f"{verdict['exposed']:.0f}", f"{verdict['exposed']:.1f}")
+    assert verdict.fpr is not None
+    assert shown["Members"] == percent(verdict.tpr)
+    if verdict.unnamed is None:
+        assert shown["Records"].replace(",", "") in (f"{verdict.exposed:.0f}", f"{verdict.exposed:.1f}")
     else:
         assert shown["Records"] == "none possible"
-    assert shown["Area"] == percent(content.metrics["attacks"][verdict["auc_attack"]]["auc"]["mean"])
+    assert shown["Area"] == percent(content.result.attacks[verdict.auc_attack].auc.mean)
     assert "for all attacks at once" in tiles(content)[0].note
     facts = dict(audited(content))
     assert facts["Signals, SHA-256"] == "ab" * 32
@@ -382,7 +384,16 @@ def test_the_first_screen_says_what_the_json_says(content: Content) -> None:
     assert not any(note.code == "combined-p-value" for _, note in said), "nothing needs to be done: see the checks"
     assert len(check_notes(content)) == 1
     assert len({note.text for _, note in said}) == len(said)
-    assert [row.name for row in attack_rows(content)] == list(NAMES)
+
+
+def test_the_table_of_attacks_has_the_numbers_of_the_results(copied: Path) -> None:
+    page = unescape(write_report(copied).read_text(encoding="utf-8"))
+    rows = dict(re.findall(r'<tr[^>]*><th scope="row">(.*?)</th>(.*?)</tr>', page, re.DOTALL))
+    assert tuple(rows) == NAMES
+    for name, attack in read_content(copied).result.attacks.items():
+        cells = [cell.partition("<small>")[0] for cell in re.findall(r"<td.*?>(.*?)</td>", rows[name])]
+        assert cells[:2] == [unbroken(percent(attack.auc.mean)), unbroken(tpr_cell(attack, 0.01)[0])]
+        assert cells[5:7] == [named_cell(attack, 0.05), f"{attack.epsilon.low:.2f}"]
 
 
 def test_copies_in_the_data_are_told(folder: Path) -> None:
@@ -404,8 +415,8 @@ def test_copies_in_the_data_are_told(folder: Path) -> None:
         ("invalid", None, "invalid"),
     ],
 )
-def test_only_a_clean_audit_is_green(found: Status, grade: Grade | None, style: str) -> None:
-    assert status({"status": found, "grade": grade, "headline": "Head"}) == (style, "Head")
+def test_only_a_clean_audit_is_green(content: Content, found: Status, grade: Grade | None, style: str) -> None:
+    assert style_class(replace(content.verdict, status=found, grade=grade)) == style
     rules = [line for line in asset("style.css").splitlines() if line.startswith("main>section.verdict.")]
     green = {rule.partition("{")[0].removeprefix("main>section.verdict.") for rule in rules if "green" in rule}
     assert (style in green) == (found == "no_leak_shown")
@@ -572,16 +583,17 @@ def test_a_target_that_was_given_is_called_so(copied: Path) -> None:
 
 @pytest.mark.parametrize(("others", "advised"), [(0.6, True), (0.795, False), (0.85, False)])
 def test_less_fit_is_advised_only_where_there_is_more_fit(content: Content, others: float, advised: bool) -> None:
-    training = {3: {"train_accuracy": 0.8, "test_accuracy": others}}
-    assert content.verdict["leak_shown"]
+    training = {3: TrainingRecord(accuracies=(0.8, others))}
+    assert content.verdict.leak_shown
     said = next_step(Content(content.saved, "pl-mia", 3, content.extras, training))
     assert ("overfitting" in said) == advised
     assert "plmia compare" in said
     assert "overfitting" in next_step(content), "nothing is known of these models"
 
 
-def test_the_verdict_does_not_repeat_its_heading() -> None:
-    verdict = {"headline": "A leak was shown (severe)", "text": "A leak was shown (severe): members. With 3.3 %."}
+def test_the_verdict_does_not_repeat_its_heading(content: Content) -> None:
+    text = "A leak was shown (severe): members. With 3.3 %."
+    verdict = replace(content.verdict, headline="A leak was shown (severe)", text=text)
     assert verdict_text(verdict) == "Members. With 3.3 %."
 
 
@@ -592,8 +604,9 @@ def test_an_attack_that_finds_less_than_guessing_is_healthy(content: Content) ->
 def test_the_roc_marks_the_verdict_and_names_tied_attacks(content: Content) -> None:
     figure = drawn(roc_figure(content))
     trace, verdict = figure.data[-1], content.verdict
-    assert trace["x"] == [verdict["fpr"]]
-    assert trace["y"][0] + trace["error_y"]["array"][0] == pytest.approx(verdict["interval"]["high"], rel=1e-3)
+    assert trace["x"] == [verdict.fpr]
+    assert verdict.interval is not None
+    assert trace["y"][0] + trace["error_y"]["array"][0] == pytest.approx(verdict.interval.high, rel=1e-3)
     assert "as for attack-r" in figure.caption, "it counts votes of sixteen references"
 
 

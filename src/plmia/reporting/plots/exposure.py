@@ -9,23 +9,10 @@ import numpy as np
 
 from plmia.data.arrays import FloatArray, IntArray, Labels
 from plmia.errors import percent, round_percent
-from plmia.evaluation.metrics import clopper_pearson, fpr_key
+from plmia.evaluation.metrics import clopper_pearson
 from plmia.reporting.content import Content
-from plmia.reporting.plots.figure import (
-    Absent,
-    Axis,
-    Figure,
-    Spec,
-    apart,
-    bars,
-    error_bars,
-    linear_axis,
-    one_panel,
-    percent_axis,
-    points,
-    shortened,
-    straight_line,
-)
+from plmia.reporting.plots import figure as fig
+from plmia.reporting.plots.figure import Absent, Figure, Spec
 
 SCORE_BINS = 60
 MAX_CLASSES = 25
@@ -37,12 +24,13 @@ def scores_figure(content: Content) -> Figure:
     """Histograms of the scores of members and of non-members."""
     score = content.scores.score[content.queries]
     # The left tail is often long and says little; the right tail is what exposes records.
-    edges = np.linspace(*apart(*np.quantile(score, [0.02, 0.999])), SCORE_BINS + 1)
+    edges = np.linspace(*fig.apart(*np.quantile(score, [0.02, 0.999])), SCORE_BINS + 1)
     non_members, members = (_shares(score[mask], edges) for mask in (~content.members, content.members))
     width, centres = float(edges[1] - edges[0]), (edges[1:] + edges[:-1]) / 2
     hover = "%{y:.2%} of %{fullData.name}<extra></extra>"
     tallest = max(float(non_members.max()), float(members.max()))
-    cut = content.entry()["decisions"]["conformal"].get(fpr_key(content.level), {}).get("threshold")
+    decision = content.entry().decisions["conformal"].get(content.level)
+    cut = None if decision is None else decision.threshold
     drawn = [cut] if cut is not None and edges[0] <= cut <= edges[-1] else []
     threshold = (
         f" The dotted line is the conformal threshold at a false-positive rate of {round_percent(content.level)}."
@@ -57,14 +45,14 @@ def scores_figure(content: Content) -> Figure:
         "Two overlaid histograms of scores, of members and of non-members; they share "
         f"{percent(float(np.minimum(non_members, members).sum()))} of their area.",
         [
-            bars("non-members", centres, non_members, width, "@orange", hovertemplate=hover),
-            bars("members", centres, members, width, "@blue", hovertemplate=hover),
+            fig.bars("non-members", centres, non_members, width, "@orange", hovertemplate=hover),
+            fig.bars("members", centres, members, width, "@blue", hovertemplate=hover),
         ],
-        one_panel(
-            linear_axis(f"Score of {content.attack} (larger means member)", edges[0], edges[-1]),
-            percent_axis("Share of the group in each bin", 0, 1.08 * tallest),
+        fig.one_panel(
+            fig.linear_axis(f"Score of {content.attack} (larger means member)", edges[0], edges[-1]),
+            fig.percent_axis("Share of the group in each bin", 0, 1.08 * tallest),
             barmode="overlay",
-            shapes=[straight_line("x", at, "@ink", "dot") for at in drawn],
+            shapes=[fig.vertical_line(at, "@ink") for at in drawn],
         ),
     )
 
@@ -82,7 +70,7 @@ def classes_figure(content: Content) -> Figure | Absent:
     classes, counts = _class_counts(content, content.saved.labels)
     rate = counts[0, :, 0] / np.maximum(counts[0, :, 1], 1)
     order = np.lexsort((classes, -rate))[:MAX_CLASSES]
-    names = [shortened(content.class_name(int(c))) for c in classes[order]]
+    names = [fig.shortened(content.class_name(int(c))) for c in classes[order]]
     data = [
         _class_trace("members", counts[0, order], names, "@blue", "circle", 0.12),
         _class_trace("non-members", counts[1, order], names, "@orange", "square", -0.12),
@@ -99,10 +87,10 @@ def classes_figure(content: Content) -> Figure | Absent:
         f"Dot plot of flagged shares by class. The most exposed class is {names[0]}: "
         f"{percent(float(rate[order[0]]))} of its members are flagged. Over all classes it is {percent(overall)}.",
         data,
-        one_panel(
-            percent_axis("Share flagged", -LEFT_ROOM * reach, 1.05 * reach),
-            Axis("", -0.6, len(order) - 0.4, range(len(order)), names[::-1]),
-            shapes=[straight_line("x", content.level, "@soft", "dot")],
+        fig.one_panel(
+            fig.percent_axis("Share flagged", -LEFT_ROOM * reach, 1.05 * reach),
+            fig.Axis("", -0.6, len(order) - 0.4, range(len(order)), names[::-1]),
+            shapes=[fig.vertical_line(content.level, "@soft")],
         ),
         max(280, 110 + 26 * len(order)),
     )
@@ -129,4 +117,4 @@ def _class_trace(kind: str, counts: IntArray, names: Sequence[str], colour: str,
         f"{name}: {k:,} of {n:,} {kind} flagged ({percent(a)} to {percent(b)})"
         for name, (k, n), a, b in zip(np.array(names)[there], counts.tolist(), low.tolist(), high.tolist(), strict=True)
     ]
-    return points(kind, rate, at, colour, symbol, error_x=error_bars(rate, low, high, colour), texts=texts)
+    return fig.points(kind, rate, at, colour, symbol, error_x=fig.error_bars(rate, low, high, colour), texts=texts)

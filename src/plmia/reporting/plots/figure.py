@@ -156,9 +156,6 @@ def panel_ref(number: int) -> str:
     return str(number + 1) if number else ""
 
 
-# Texts and numbers --------------------------------------------------------------------------------------------------
-
-
 def writable(text: str) -> str:
     """Return the text with U+FFFD for every character that cannot be written, such as a lone surrogate."""
     return _UNWRITABLE.sub("\ufffd", text)
@@ -198,9 +195,6 @@ def distinct(values: npt.ArrayLike, digits: int = 5) -> list[Any]:
     width = 2 * (float(finite.max() / 2 - finite.min() / 2) / size) if size else 0.0
     shared = math.ceil(-math.log10(width)) if width > 1e-12 else 0
     return rounded(array, digits + max(0, shared))
-
-
-# Axes ---------------------------------------------------------------------------------------------------------------
 
 
 def apart(low: float, high: float) -> tuple[float, float]:
@@ -252,9 +246,6 @@ def round_ticks(low: float, high: float, about: int) -> list[float]:
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= 0.8 * raw)
     first = math.ceil(low / step - 1e-9)
     return [float(f"{k * step:.15g}") for k in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-# Traces -------------------------------------------------------------------------------------------------------------
 
 
 def line(
@@ -323,16 +314,11 @@ def _trace(name: str, x: npt.ArrayLike, y: npt.ArrayLike, **more: Any) -> Spec:
     return {"type": "scatter", "name": escaped(name), "x": distinct(x), "y": distinct(y)} | more
 
 
-# Lines and texts on top ---------------------------------------------------------------------------------------------
-
-
-def straight_line(axis: str, value: float, colour: str = "@soft", dash: str = "dash") -> Spec:
-    """Straight line through the whole figure at ``x = value`` or ``y = value``."""
-    other = "y" if axis == "x" else "x"
-    ends = {f"{axis}0": value, f"{axis}1": value, f"{other}0": 0, f"{other}1": 1}
-    refs = {f"{axis}ref": axis, f"{other}ref": f"{other} domain"}
+def vertical_line(x: float, colour: str) -> Spec:
+    """Dotted line through the whole figure."""
+    ends = {"xref": "x", "yref": "y domain", "x0": x, "x1": x, "y0": 0, "y1": 1}
     # Above the traces: a grid line at the same place would hide it.
-    return {"type": "line", "layer": "above", "line": {"color": colour, "width": 1.5, "dash": dash}} | refs | ends
+    return {"type": "line", "layer": "above", "line": {"color": colour, "width": 1.5, "dash": "dot"}} | ends
 
 
 def annotation(text: str, x: float, y: float, *, ref: str = "", anchor: str = "left") -> Spec:

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from plmia.data.arrays import FloatArray
 from plmia.errors import percent, round_percent
 from plmia.evaluation.intervals import roc_band
-from plmia.evaluation.metrics import Roc, fpr_key
+from plmia.evaluation.metrics import Roc
 from plmia.reporting.content import Content
+from plmia.reporting.plots import figure as fig
 from plmia.reporting.plots.colours import series
-from plmia.reporting.plots.figure import (
-    Absent,
-    Axis,
-    Figure,
-    Spec,
-    band,
-    error_bars,
-    line,
-    log_percent_axis,
-    one_panel,
-    points,
-    straight_line,
-)
+from plmia.reporting.plots.figure import Absent, Figure, Spec
+from plmia.results.result import AttackSummary
 
 RATES = (0.01, 0.001, 0.0001, 0.0)
 CURVE_POINTS = 160
@@ -38,8 +29,18 @@ EDGE = 1.15
 # A logarithmic axis of shares starts at this value or below.
 LOWEST_SHARE = 0.1
 
-Row = tuple[int, float, float, float]
-"""Number of an attack, its TPR, and the ends of the interval."""
+
+@dataclass(frozen=True)
+class Rate:
+    """True-positive rate of an attack, counted from 0, with the ends of its interval."""
+
+    attack: int
+    tpr: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{percent(self.tpr)} ({percent(self.low)} to {percent(self.high)})"
 
 
 def roc_figure(content: Content) -> Figure | Absent:
@@ -52,7 +53,7 @@ def roc_figure(content: Content) -> Figure | Absent:
     curves = {name: content.saved.roc(name, content.target) for name in attacks}
     least = min(1 / roc.n_non_members for roc in curves.values())
     low = 10.0 ** (math.floor(math.log10(least) * 4) / 4)
-    data = [line("chance", [low, 1.0], [low, 1.0], "@soft", dash="dash", width=1.5, hoverinfo="skip")]
+    data = [fig.line("chance", [low, 1.0], [low, 1.0], "@soft", dash="dash", width=1.5, hoverinfo="skip")]
     # The chosen attack comes last, so that it lies above the others.
     for name in sorted(attacks, key=lambda name: name == content.attack):
         traces = _roc_traces(name, curves[name], attacks.index(name), chosen=name == content.attack)
@@ -66,16 +67,16 @@ def roc_figure(content: Content) -> Figure | Absent:
         f"ROC curves of {len(attacks)} attacks on a log-log scale. {content.attack} finds {percent(found.tpr)} of "
         f"the members at a false-positive rate of {rate}; chance finds {rate}.",
         data,
-        one_panel(
-            log_percent_axis("False-positive rate (non-members flagged)", low),
-            log_percent_axis("True-positive rate (members found)", low, TOP),
+        fig.one_panel(
+            fig.log_percent_axis("False-positive rate (non-members flagged)", low),
+            fig.log_percent_axis("True-positive rate (members found)", low, TOP),
         ),
         480,
     )
 
 
 def _roc_caption(content: Content, curves: dict[str, Roc]) -> str:
-    bar = "" if content.verdict["fpr"] is None else ", such as the verdict's (the vertical bar)"
+    bar = "" if content.verdict.fpr is None else ", such as the verdict's (the vertical bar)"
     ties = [
         name for name, roc in curves.items() if int(np.diff(roc.false_positives).max()) >= MANY_TIED * roc.n_non_members
     ]
@@ -97,18 +98,15 @@ def _roc_caption(content: Content, curves: dict[str, Roc]) -> str:
 def _verdict_trace(content: Content, low: float) -> Iterator[Spec]:
     """Yield the verdict's rate with its interval, if it has one."""
     verdict = content.verdict
-    if verdict["fpr"] is None:
+    if verdict.fpr is None or verdict.tpr is None or verdict.interval is None:
         return
-    tpr, ends = verdict["tpr"], verdict["interval"]
-    y, bottom, top = ([max(low, value)] for value in (tpr, ends["low"], ends["high"]))
-    mean = f", mean over {verdict['targets']} targets" if verdict["targets"] > 1 else ""
-    text = (
-        f"verdict: {verdict['attack']} finds {percent(tpr)} ({percent(ends['low'])} to {percent(ends['high'])}) "
-        f"at {round_percent(verdict['fpr'])} FPR{mean}"
-    )
-    errors = error_bars(y, bottom, top, "@ink")
+    found = Rate(0, verdict.tpr, verdict.interval.low, verdict.interval.high)
+    y, bottom, top = ([max(low, value)] for value in (found.tpr, found.low, found.high))
+    mean = f", mean over {verdict.targets} targets" if verdict.targets > 1 else ""
+    text = f"verdict: {verdict.attack} finds {found} at {round_percent(verdict.fpr)} FPR{mean}"
+    errors = fig.error_bars(y, bottom, top, "@ink")
     name = "the verdict and its interval"
-    yield points(name, [verdict["fpr"]], y, "@ink", "diamond", size=9, error_y=errors, texts=[text])
+    yield fig.points(name, [verdict.fpr], y, "@ink", "diamond", size=9, error_y=errors, texts=[text])
 
 
 def _roc_traces(name: str, roc: Roc, number: int, *, chosen: bool) -> Iterator[Spec]:
@@ -116,10 +114,10 @@ def _roc_traces(name: str, roc: Roc, number: int, *, chosen: bool) -> Iterator[S
     low, high = roc_band(roc).at(x)
     colour, dash, _ = series(number)
     hidden: Spec = {} if chosen else {"visible": False}
-    yield band(f"{name}, 95 % band", x, low, high, colour, legendgroup=name, **hidden)
+    yield fig.band(f"{name}, 95 % band", x, low, high, colour, legendgroup=name, **hidden)
     style: Spec = {"width": 3.5} if chosen else {"width": 1.8, "dash": dash}
     hover = "%{fullData.name}: %{y:.3~%} of members at a false-positive rate of %{x:.3~%}<extra></extra>"
-    yield line(name, x, y, colour, shape="hv", hovertemplate=hover, legendgroup=name, **style)
+    yield fig.line(name, x, y, colour, shape="hv", hovertemplate=hover, legendgroup=name, **style)
 
 
 def thinned(roc: Roc, n: int = CURVE_POINTS) -> tuple[FloatArray, FloatArray]:
@@ -140,8 +138,11 @@ def _above(trace: Spec, low: float) -> Spec:
 def tpr_figure(content: Content) -> Figure:
     """TPR of each attack at fixed false-positive rates, with intervals."""
     attacks = content.saved.attacks
-    found = {rate: rows for rate in RATES if (rows := _rates_of(content, rate))}
-    values = [value for rows in found.values() for row in rows for value in row[1:]] + list(found)
+    summaries = list(content.result.attacks.values())
+    every = {fpr: [rate_at(attack, fpr, k) for k, attack in enumerate(summaries)] for fpr in RATES}
+    found = {fpr: known for fpr, rates in every.items() if (known := [rate for rate in rates if rate])}
+    values = [value for rates in found.values() for rate in rates for value in (rate.tpr, rate.low, rate.high)]
+    values += list(found)
     least = min((v for v in values if v > 0), default=0.01)
     low = 10.0 ** (math.floor(math.log10(min(least, LOWEST_SHARE)) * 2) / 2)
     # A single rate has no legend, so the axis names it.
@@ -150,30 +151,30 @@ def tpr_figure(content: Content) -> Figure:
         "tpr",
         "Members found at fixed false-positive rates",
         _tpr_caption(content, found),
-        "Dot plot. " + " ".join(_best_at(attacks, rate, rows) for rate, rows in found.items()),
-        [_rate_trace(attacks, rate, rows, k, len(found), low) for k, (rate, rows) in enumerate(found.items())],
-        one_panel(
-            log_percent_axis(f"True-positive rate{at} (members found)", low / EDGE, TOP),
-            Axis("", -0.6, len(attacks) - 0.4, range(len(attacks)), attacks[::-1]),
-            shapes=[straight_line("x", rate, series(k)[0], "dot") for k, rate in enumerate(found) if rate > 0],
+        "Dot plot. " + " ".join(_best_at(attacks, fpr, rates) for fpr, rates in found.items()),
+        [_rate_trace(attacks, fpr, rates, k, len(found), low) for k, (fpr, rates) in enumerate(found.items())],
+        fig.one_panel(
+            fig.log_percent_axis(f"True-positive rate{at} (members found)", low / EDGE, TOP),
+            fig.Axis("", -0.6, len(attacks) - 0.4, range(len(attacks)), attacks[::-1]),
+            shapes=[fig.vertical_line(fpr, series(k)[0]) for k, fpr in enumerate(found) if fpr > 0],
         ),
         max(320, 110 + 44 * len(attacks)),
     )
 
 
-def _tpr_caption(content: Content, rates: Iterable[float]) -> str:
+def _tpr_caption(content: Content, fprs: Iterable[float]) -> str:
     n_targets = len(content.saved.targets)
     who, intervals = f"target {content.target}", "that include the uncertainty of the threshold"
     if n_targets > 1:
         who, intervals = f"mean over {n_targets} targets", "over targets"
-    elif list(rates) == [0.0]:
+    elif list(fprs) == [0.0]:
         intervals = "given the threshold"
     caption = (
         f"Share of members found by each attack ({who}), with 95 % intervals {intervals}. A dotted line marks chance "
         "at the rate of the same colour. Healthy: no interval lies entirely to the right of its dotted line. Rates "
         "that the number of non-members cannot resolve are left out; 0 is drawn at the left edge."
     )
-    if 0.0 in rates and n_targets == 1:
+    if 0.0 in fprs and n_targets == 1:
         caption += (
             " At 0 % FPR the non-member with the highest score sets the threshold. The interval treats this threshold "
             "as fixed, so it is too short for another sample of non-members."
@@ -182,37 +183,28 @@ def _tpr_caption(content: Content, rates: Iterable[float]) -> str:
 
 
 def _rate_trace(
-    attacks: Sequence[str], rate: float, rows: Sequence[Row], number: int, n_rates: int, low: float
+    attacks: Sequence[str], fpr: float, rates: Sequence[Rate], number: int, n_fprs: int, low: float
 ) -> Spec:
-    """One dot per attack, the first attack on top; dots of different rates are shifted apart."""
+    """One dot per attack, the first attack on top; dots of different false-positive rates are shifted apart."""
     colour, _, symbol = series(number)
-    at = [len(attacks) - 1 - row[0] + 0.17 * ((n_rates - 1) / 2 - number) for row in rows]
-    tpr, bottom, top = (np.maximum([row[i] for row in rows], low) for i in (1, 2, 3))
-    name = f"at {round_percent(rate)} FPR"
-    texts = [f"{attacks[k]}: {percent(t)} ({percent(a)} to {percent(b)}) {name}" for k, t, a, b in rows]
-    return points(name, tpr, at, colour, symbol, size=9, error_x=error_bars(tpr, bottom, top, colour), texts=texts)
+    at = [len(attacks) - 1 - rate.attack + 0.17 * ((n_fprs - 1) / 2 - number) for rate in rates]
+    ends = np.array([(rate.tpr, rate.low, rate.high) for rate in rates])
+    tpr, bottom, top = np.maximum(ends, low).T
+    name = f"at {round_percent(fpr)} FPR"
+    texts = [f"{attacks[rate.attack]}: {rate} {name}" for rate in rates]
+    errors = fig.error_bars(tpr, bottom, top, colour)
+    return fig.points(name, tpr, at, colour, symbol, size=9, error_x=errors, texts=texts)
 
 
-def _rates_of(content: Content, rate: float) -> list[Row]:
-    """TPR of each attack at this rate, if the data resolve it."""
-    key, rows = fpr_key(rate), []
-    for number, name in enumerate(content.saved.attacks):
-        if len(content.saved.targets) > 1:
-            entry = content.metrics["attacks"][name]["tpr"][key]
-            ends = entry.get("interval") or {"low": entry["mean"], "high": entry["mean"]}
-            row = (number, entry["mean"], ends["low"], ends["high"])
-        else:
-            entry = content.entry(name)["tpr"][key]
-            ends = entry.get("at_nominal") or entry
-            row = (number, entry["tpr"], ends["low"], ends["high"])
-        if entry["resolved"]:
-            rows.append(row)
-    return rows
+def rate_at(attack: AttackSummary, fpr: float, number: int = 0) -> Rate | None:
+    """TPR at a false-positive rate, mean over targets; None if the data do not resolve it."""
+    found = attack.tpr[fpr]
+    if not found.resolved:
+        return None
+    interval = found.interval or attack.per_target[0].tpr[fpr].interval
+    return Rate(number, found.mean, interval.low, interval.high)
 
 
-def _best_at(attacks: Sequence[str], rate: float, rows: Sequence[Row]) -> str:
-    number, tpr, low, high = max(rows, key=lambda row: row[1])
-    return (
-        f"At a false-positive rate of {round_percent(rate)} the best attack is {attacks[number]} with "
-        f"{percent(tpr)} ({percent(low)} to {percent(high)})."
-    )
+def _best_at(attacks: Sequence[str], fpr: float, rates: Sequence[Rate]) -> str:
+    best = max(rates, key=lambda rate: rate.tpr)
+    return f"At a false-positive rate of {round_percent(fpr)} the best attack is {attacks[best.attack]} with {best}."

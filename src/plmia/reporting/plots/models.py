@@ -6,99 +6,82 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from plmia.data.arrays import FloatArray
 from plmia.errors import percent, sentence
-from plmia.reporting.content import Content, accuracies
-from plmia.reporting.plots.figure import (
-    Absent,
-    Axis,
-    Figure,
-    Spec,
-    apart,
-    band,
-    line,
-    linear_axis,
-    one_panel,
-    panel,
-    percent_axis,
-    points,
-)
+from plmia.reporting.content import Content
+from plmia.reporting.plots import figure as fig
+from plmia.reporting.plots.figure import Absent, Axis, Figure, Spec
+from plmia.results.result import Coordinates, Knots, ShiftTrend
 
 BAYES, BAYES_TITLE = "pl-mia-eb", "What empirical Bayes learns from all records"
 
 
 def trends_figure(content: Content) -> Figure | Absent:
     """Spread and shift of signals against their centre, as `pl-mia-eb` fitted them."""
-    if BAYES in content.metrics.get("skipped", {}):
-        return Absent("trends", BAYES_TITLE, sentence(f"{BAYES} was left out: {content.metrics['skipped'][BAYES]}"))
-    if BAYES not in content.saved.attacks:
+    if BAYES in content.result.skipped:
+        return Absent("trends", BAYES_TITLE, sentence(f"{BAYES} was left out: {content.result.skipped[BAYES]}"))
+    if BAYES not in content.result.attacks:
         return Absent("trends", BAYES_TITLE, f"{BAYES} is not among the attacks of this run. Add `--attack {BAYES}`.")
-    entry = content.entry(BAYES)
-    fit = entry.get("fit") or entry.get("diagnostics", {}).get("fit") or content.metrics["attacks"][BAYES].get("fit")
-    if not fit:
+    trends = content.entry(BAYES).trends
+    if trends is None:
         reason = f"This run kept no fitted trends of {BAYES}. Run it again with this version."
         return Absent("trends", BAYES_TITLE, reason)
-    at, (short, long) = _places(fit["knots"]), _coordinate_names(fit.get("coordinates") or {})
-    level = np.sqrt(np.array(fit["spread"]["level"], dtype=np.float64)[:, :, 0])
-    off = np.sqrt(np.diag(np.array(fit["spread"]["covariance"], dtype=np.float64))) / 2
+    at, (short, long) = _places(trends.knots), _coordinate_names(trends.coordinates or Coordinates())
+    level = np.sqrt(np.array(trends.spread.level)[:, :, 0])
+    off = np.sqrt(np.diag(np.array(trends.spread.covariance))) / 2
     data: list[Spec] = []
     for side, (name, colour, dash) in enumerate((("IN", "@blue", "solid"), ("OUT", "@orange", "dash"))):
         spread = _at_places(level[side], at)
         ends = spread * math.exp(-off[side]), spread * math.exp(off[side])
         data += _trend(f"deviation, {name}", at, spread, ends, colour, dash)
-    layout = panel(0, *_trend_axes(data, "Standard deviation of the coordinate", (0.0, 0.43), at, short))
-    alt = (
-        f"Trends over {fit.get('n_points', 0):,} records. Deviations range from {level.min():.2g} to {level.max():.2g}."
-    )
-    if fit.get("shift"):
-        shift, beyond = _shift(fit, at)
+    layout = fig.panel(0, *_trend_axes(data, "Standard deviation of the coordinate", (0.0, 0.43), at, short))
+    alt = f"Trends over {trends.n_points:,} records. Deviations range from {level.min():.2g} to {level.max():.2g}."
+    if trends.shift is not None:
+        shift, beyond = _shift(trends.shift, at)
         traces = _trend("shift, IN minus OUT", at, shift, (shift - beyond, shift + beyond), "@green", "solid")
         data += [trace | {"xaxis": "x2", "yaxis": "y2"} for trace in traces]
-        layout |= panel(1, *_trend_axes(traces, "Shift of the coordinate", (0.57, 1.0), at, short))
+        layout |= fig.panel(1, *_trend_axes(traces, "Shift of the coordinate", (0.57, 1.0), at, short))
         alt += f" The expected shift ranges from {shift.min():.2g} to {shift.max():.2g}."
     return Figure("trends", BAYES_TITLE, _trends_caption(long), alt, data, layout)
 
 
 def _trends_caption(coordinate: str) -> str:
     return (
-        "Left: how much the signals of a record vary over references. Right: how much training on a record shifts "
-        "them. Both are drawn against the centre of the signals; bands hold two thirds of the records. The coordinate "
-        f"is that of {BAYES}: {coordinate}. For a record with few references, these trends count as much as its own "
-        "signals. Healthy: smooth curves, and a shift near 0 if nothing leaks."
+        "How much the signals of a record vary over references, and how much training on the record shifts them, both "
+        "against the centre of the signals. Bands hold two thirds of the records. The coordinate is that of "
+        f"{BAYES}: {coordinate}. For a record with few references, these trends count as much as its own signals. "
+        "Healthy: smooth curves, and a shift near 0 if nothing leaks."
     )
 
 
-def _coordinate_names(coordinates: Mapping[str, Any]) -> tuple[str, str]:
+def _coordinate_names(coordinates: Coordinates) -> tuple[str, str]:
     """Name of the coordinate for an axis, and its description for the caption."""
-    bend, n_views = coordinates.get("bend"), len(coordinates.get("rotation") or [0])
-    bent = f", bent by asinh(conf / {bend:g})" if bend else ""
-    if n_views == 1:
+    bent = f", bent by asinh(conf / {coordinates.bend:g})" if coordinates.bend else ""
+    if len(coordinates.rotation or [0]) == 1:
         return f"the signal{bent}", f"the signal conf{bent or ' itself'}"
     of_views = "the first coordinate of the signals"
     return of_views + bent, f"{of_views} (close to the views' mean times sqrt(views)){bent}"
 
 
-def _places(knots: Mapping[str, Any]) -> FloatArray:
+def _places(knots: Knots) -> FloatArray:
     """Centres at which the trends are drawn: the knots, or both ends if one knot makes the trend constant."""
-    at = np.array(knots["at"], dtype=np.float64)
-    return at if len(at) > 1 else np.array(apart(knots["low"], knots["high"]))
+    return np.array(knots.at if len(knots.at) > 1 else fig.apart(knots.low, knots.high))
 
 
 def _at_places(values: FloatArray, at: FloatArray) -> FloatArray:
     return values if len(values) == len(at) else np.full(len(at), values[0])
 
 
-def _shift(fit: Mapping[str, Any], at: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _shift(shift: ShiftTrend, at: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Prior mean of the shift of a record with typical spread, and its standard deviation."""
-    lines = np.array(fit["shift"]["lines"], dtype=np.float64)[:, 0]
+    lines = np.array(shift.lines)[:, 0]
     mean = lines[:, 0].copy()
     if len(lines) > 1:
         mean += lines[:, 1] * (at - at.mean()) / (at[-1] - at[0])
-    spread = np.sqrt(np.array(fit["shift"]["spread"], dtype=np.float64)[:, 0])
+    spread = np.sqrt(np.array(shift.spread)[:, 0])
     return _at_places(mean, at), _at_places(spread, at)
 
 
@@ -107,8 +90,8 @@ def _trend(
 ) -> list[Spec]:
     hover = "%{fullData.name}: %{y:.3~g} at %{x:.3~g}<extra></extra>"
     return [
-        band(f"{name}, two thirds", at, *ends, colour, legendgroup=name),
-        line(name, at, middle, colour, dash=dash, legendgroup=name, hovertemplate=hover),
+        fig.band(f"{name}, two thirds", at, *ends, colour, legendgroup=name),
+        fig.line(name, at, middle, colour, dash=dash, legendgroup=name, hovertemplate=hover),
     ]
 
 
@@ -117,8 +100,8 @@ def _trend_axes(
 ) -> tuple[Axis, Axis]:
     values = [y for trace in traces for y in trace["y"] if y is not None]
     low, high = min(0.0, *values), max(0.0, *values)
-    across = linear_axis(f"Centre of {coordinate}", float(at[0]), float(at[-1]), about=4)
-    return replace(across, domain=domain), linear_axis(title, low, high + 0.08 * (high - low), about=5)
+    across = fig.linear_axis(f"Centre of {coordinate}", float(at[0]), float(at[-1]), about=4)
+    return replace(across, domain=domain), fig.linear_axis(title, low, high + 0.08 * (high - low), about=5)
 
 
 def losses_figure(content: Content) -> Figure | Absent:
@@ -126,7 +109,7 @@ def losses_figure(content: Content) -> Figure | Absent:
     title = "Training curves"
     if not content.training:
         return Absent("losses", title, "There are no training records, since plmia did not train the models.")
-    losses = {model: record.get("losses") or [] for model, record in content.training.items()}
+    losses = {model: record.losses for model, record in content.training.items()}
     longest = max(map(len, losses.values()))
     if longest < 2:
         return Absent("losses", title, "The recipe keeps no loss per epoch, so there are no curves to draw.")
@@ -136,11 +119,11 @@ def losses_figure(content: Content) -> Figure | Absent:
     data: list[Spec] = []
     if references := [curve for model, curve in curves.items() if model != content.target]:
         low, middle, high = _range_and_median(np.array(references))
-        data.append(band("references, all", epochs, low, high, "@blue", legendgroup="r"))
-        data.append(line("references (median and range)", epochs, middle, "@blue", legendgroup="r"))
+        data.append(fig.band("references, all", epochs, low, high, "@blue", legendgroup="r"))
+        data.append(fig.line("references (median and range)", epochs, middle, "@blue", legendgroup="r"))
     if content.target in curves:
         own = curves[content.target]
-        data.append(line(f"target {content.target}", epochs, own, "@vermilion", dash="dash", width=2.5))
+        data.append(fig.line(f"target {content.target}", epochs, own, "@vermilion", dash="dash", width=2.5))
     positive = [value for trace in data for value in trace["y"] if value is not None and value > 0]
     if not positive:
         return Absent("losses", title, "Every recorded loss is 0 or not finite and cannot be drawn on a log scale.")
@@ -154,7 +137,7 @@ def losses_figure(content: Content) -> Figure | Absent:
         "which suggests that it was trained in the same way.",
         f"Training loss over {longest} epochs of {len(content.training)} models, from {top:.3g} to {bottom:.3g}.",
         data,
-        one_panel(linear_axis("Epoch", 1, longest), up),
+        fig.one_panel(fig.linear_axis("Epoch", 1, longest), up),
         380,
     )
 
@@ -177,7 +160,7 @@ def _log_ticks(bottom: float, top: float) -> list[float]:
 def accuracies_figure(content: Content) -> Figure | Absent:
     """Accuracy of every model on its own training records and on the others."""
     title = "Accuracy of the models"
-    known = {model: pair for model, record in content.training.items() if (pair := accuracies(record)) is not None}
+    known = {model: pair for model, record in content.training.items() if (pair := record.accuracies)}
     if not known:
         return Absent("accuracies", title, "There are no training records with accuracies.")
     rows = (("on other records", "@vermilion", "square"), ("on training records", "@blue", "circle"))
@@ -199,8 +182,8 @@ def accuracies_figure(content: Content) -> Figure | Absent:
         f"Mean accuracy is {percent(train)} on training records and {percent(test)} on others, over {len(known)} "
         "models.",
         data,
-        one_panel(
-            percent_axis("Accuracy", max(0.0, min(values) - gap), 1.0 + gap / 2),
+        fig.one_panel(
+            fig.percent_axis("Accuracy", max(0.0, min(values) - gap), 1.0 + gap / 2),
             Axis("", -0.6, 1.6, [0, 1], ["other records", "training records"]),
         ),
         260,
@@ -217,4 +200,4 @@ def _accuracy_trace(
     texts = [f"model {model}: {percent(value)} {words}" for model, value in accuracy.items()]
     name, size = ("target", 14) if own else ("references", 7)
     x = list(accuracy.values())
-    yield points(f"{name}, {words}", x, y, colour, symbol, size=size, hollow=own, texts=texts)
+    yield fig.points(f"{name}, {words}", x, y, colour, symbol, size=size, hollow=own, texts=texts)

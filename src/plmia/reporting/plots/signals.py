@@ -10,19 +10,8 @@ import numpy as np
 from plmia.data.arrays import FloatArray, IntArray
 from plmia.evaluation.diagnostics.gaussianity import MAX_SIZE, MIN_SIZE, shapiro_wilk
 from plmia.reporting.content import Content
-from plmia.reporting.plots.figure import (
-    Absent,
-    Figure,
-    Spec,
-    annotation,
-    apart,
-    bars,
-    line,
-    linear_axis,
-    one_panel,
-    shortened,
-    straight_line,
-)
+from plmia.reporting.plots import figure as fig
+from plmia.reporting.plots.figure import Absent, Figure, Spec
 from plmia.signals.signals import Signals
 
 TITLE = "Signals of single records"
@@ -61,8 +50,8 @@ def _record_figure(content: Content, signals: Signals, own: int, number: int, pl
     values = signals.values[references, point, 0].astype(np.float64)
     inside = signals.design.matrix[references, point]
     target = float(signals.values[own, point, 0])
-    name = "" if table.label is None else f", {shortened(content.class_name(int(table.label[place])))}"
-    low, high = apart(min(values.min(), target), max(values.max(), target))
+    name = "" if table.label is None else f", {fig.shortened(content.class_name(int(table.label[place])))}"
+    low, high = fig.apart(min(values.min(), target), max(values.max(), target))
     edges, reach = np.linspace(low, high, BINS + 1), (low - 0.06 * (high - low), high + 0.06 * (high - low))
     data = [*_traces("OUT", values[~inside], edges, reach), *_traces("IN", values[inside], edges, reach)]
     tests = [_test("OUT", values[~inside]), _test("IN", values[inside])]
@@ -77,12 +66,12 @@ def _record_figure(content: Content, signals: Signals, own: int, number: int, pl
         "signal does not reveal membership, and the curves fit the bars.",
         f"Histograms of IN and OUT signals of record {point}. {' '.join(tests)} The target's signal is {target:.3g}.",
         data,
-        one_panel(
-            linear_axis("Logit-scaled confidence, first view", *reach),
-            linear_axis("Density", 0, 1.35 * tallest, about=4),
+        fig.one_panel(
+            fig.linear_axis("Logit-scaled confidence, first view", *reach),
+            fig.linear_axis("Density", 0, 1.35 * tallest, about=4),
             barmode="overlay",
-            shapes=[straight_line("x", target, "@ink", "dot")],
-            annotations=[annotation("\n".join(reversed(tests)), corner, 0.99, anchor=anchor)],
+            shapes=[fig.vertical_line(target, "@ink")],
+            annotations=[fig.annotation("\n".join(reversed(tests)), corner, 0.99, anchor=anchor)],
         ),
         320,
     )
@@ -94,12 +83,12 @@ def _traces(kind: str, values: FloatArray, edges: FloatArray, reach: tuple[float
     density = np.histogram(values, edges)[0] / (max(1, len(values)) * width)
     centres = (edges[1:] + edges[:-1]) / 2
     hover = "density %{y:.2f}, %{fullData.name}<extra></extra>"
-    yield bars(f"{kind} ({len(values)})", centres, density, width, colour, legendgroup=kind, hovertemplate=hover)
+    yield fig.bars(f"{kind} ({len(values)})", centres, density, width, colour, legendgroup=kind, hovertemplate=hover)
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     if spread > THINNEST * (reach[1] - reach[0]):
         x = np.linspace(*reach, CURVE_POINTS)
         y = np.exp(-(((x - values.mean()) / spread) ** 2) / 2) / (spread * math.sqrt(2 * math.pi))
-        yield line(f"{kind}, Gaussian", x, y, colour, legendgroup=kind, showlegend=False, hoverinfo="skip")
+        yield fig.line(f"{kind}, Gaussian", x, y, colour, legendgroup=kind, showlegend=False, hoverinfo="skip")
 
 
 def _test(kind: str, values: FloatArray) -> str:

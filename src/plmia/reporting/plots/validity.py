@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from plmia.errors import percent, round_percent, sentence
+from plmia.evaluation.decisions import Decision
+from plmia.evaluation.diagnostics import Curve, Rates
 from plmia.reporting.content import Content
+from plmia.reporting.plots import figure as fig
 from plmia.reporting.plots.colours import series
-from plmia.reporting.plots.figure import (
-    Absent,
-    Axis,
-    Figure,
-    Spec,
-    band,
-    bars,
-    duration,
-    error_bars,
-    line,
-    linear_axis,
-    log_percent_axis,
-    one_panel,
-    panel,
-    panel_ref,
-    percent_axis,
-    points,
-)
+from plmia.reporting.plots.figure import Absent, Axis, Figure, Spec
 
 RULES = {
     "conformal": "conformal",
@@ -44,77 +29,82 @@ def false_positives_figure(content: Content) -> Figure | Absent:
     """Nominal against realised false-positive rate of every rule (`fig:cauchy_fpr_agreement`)."""
     title = "Does each threshold keep its false-positive rate?"
     entry = content.entry()
-    curve = entry.get("diagnostics", {}).get("realised_fpr")
-    if not curve:
+    curve = entry.diagnostics.realised_fpr
+    if curve is None:
         return Absent("fpr", title, "This run kept no realised false-positive rates. Run it again with this version.")
-    low = min(curve["levels"][0], 10.0 ** math.floor(math.log10(1 / curve["n_non_members"])))
-    data = [line("exact", [low, 1], [low, 1], "@soft", dash="dash", width=1.5, hoverinfo="skip")]
-    for key, colour in (("combined", series(5)[0]), ("conformal", series(0)[0])):
-        if curve[key]:
-            data += _realised_curve(f"{key} p-value", curve["levels"], curve[key], low, colour)
+    low = min(curve.levels[0], 10.0 ** math.floor(math.log10(1 / curve.n_non_members)))
+    data = [fig.line("exact", [low, 1], [low, 1], "@soft", dash="dash", width=1.5, hoverinfo="skip")]
+    for name, rates, number in (("combined", curve.combined, 5), ("conformal", curve.conformal, 0)):
+        if rates is not None:
+            data += _realised_curve(f"{name} p-value", curve.levels, rates, low, series(number)[0])
     for number, (rule, words) in enumerate(RULES.items()):
-        data += _rule_points(entry["decisions"].get(rule, {}), words, number, low)
-    refuted = sorted({RULES[f["rule"]] for f in entry["diagnostics"]["failed_checks"]})
+        data += _rule_points(_made(entry.decisions.get(rule, {})), words, number, low)
+    refuted = sorted({RULES[check.rule] for check in entry.diagnostics.failed_checks})
     return Figure(
         "fpr",
         title,
-        f"Share of {curve['n_non_members']:,} non-members that each rule flags, against its nominal rate, with 95 % "
+        f"Share of {curve.n_non_members:,} non-members that each rule flags, against its nominal rate, with 95 % "
         "intervals. Healthy: on the dashed line or below it. A point above the line flags more non-members than its "
         "nominal rate. A rate of 0 is drawn at the lower edge. Markers are shifted sideways to keep them visible. "
         "A rule is left out at levels where it cannot decide.",
         "Realised against nominal false-positive rates on a log-log scale."
         + (f" Refuted by the known non-members: {', '.join(refuted)}." if refuted else "")
-        + _realised_by_conformal(entry["decisions"].get("conformal", {})),
+        + _realised_by_conformal(_made(entry.decisions["conformal"])),
         data,
-        one_panel(
-            log_percent_axis("Nominal false-positive rate", low),
-            log_percent_axis("Realised false-positive rate", low / 1.15, 1.2),
+        fig.one_panel(
+            fig.log_percent_axis("Nominal false-positive rate", low),
+            fig.log_percent_axis("Realised false-positive rate", low / 1.15, 1.2),
         ),
         480,
     )
 
 
-def _realised_curve(
-    name: str, levels: Sequence[float], rates: Mapping[str, Any], low: float, colour: str
-) -> Iterator[Spec]:
-    bottom, top, realised = ([max(low, value) for value in rates[key]] for key in ("low", "high", "realised"))
-    yield band(f"{name}, 95 %", levels, bottom, top, colour, legendgroup=name)
+def _realised_curve(name: str, levels: Sequence[float], rates: Rates, low: float, colour: str) -> Iterator[Spec]:
+    bottom, top, realised = ([max(low, value) for value in part] for part in (rates.low, rates.high, rates.realised))
+    yield fig.band(f"{name}, 95 %", levels, bottom, top, colour, legendgroup=name)
     hover = "%{fullData.name}: %{y:.3~%} realised at %{x:.3~%}<extra></extra>"
-    yield line(name, levels, realised, colour, legendgroup=name, hovertemplate=hover)
+    yield fig.line(name, levels, realised, colour, legendgroup=name, hovertemplate=hover)
 
 
-def _rule_points(decisions: Mapping[str, Any], words: str, number: int, low: float) -> Iterator[Spec]:
-    made = [d for d in decisions.values() if d["fpr_realised"] is not None]
+def _made(decisions: Mapping[float, Decision]) -> list[Decision]:
+    """Decisions at the levels at which the rule could decide."""
+    return [decision for decision in decisions.values() if decision.fpr_realised is not None]
+
+
+def _rule_points(made: Sequence[Decision], words: str, number: int, low: float) -> Iterator[Spec]:
     if not made:
         return
     colour, _, symbol = series(number)
     # Shifted sideways, since the rules would hide each other where they agree.
-    x = [d["level"] * 10 ** (0.05 * (number - 2.5)) for d in made]
-    y, bottom, top = ([max(low, d[key]) for d in made] for key in ("fpr_realised", "fpr_low", "fpr_high"))
+    x = [d.level * 10 ** (0.05 * (number - 2.5)) for d in made]
+    y, bottom, top = (
+        [max(low, value or 0.0) for value in part]
+        for part in zip(*((d.fpr_realised, d.fpr_low, d.fpr_high) for d in made), strict=True)
+    )
     texts = [
-        f"{words} at {round_percent(d['level'])}: {percent(d['fpr_realised'])} "
-        f"({percent(d['fpr_low'])} to {percent(d['fpr_high'])}) of non-members, {percent(d['tpr'])} of members"
+        f"{words} at {round_percent(d.level)}: {percent(d.fpr_realised)} "
+        f"({percent(d.fpr_low)} to {percent(d.fpr_high)}) of non-members, {percent(d.tpr)} of members"
         for d in made
     ]
-    yield points(words, x, y, colour, symbol, size=9, error_y=error_bars(y, bottom, top, colour), texts=texts)
+    errors = fig.error_bars(y, bottom, top, colour)
+    yield fig.points(words, x, y, colour, symbol, size=9, error_y=errors, texts=texts)
 
 
-def _realised_by_conformal(decisions: Mapping[str, Any]) -> str:
-    made = [d for d in decisions.values() if d["fpr_realised"] is not None]
-    shares = ", ".join(f"{percent(d['fpr_realised'])} at {round_percent(d['level'])}" for d in made)
+def _realised_by_conformal(made: Sequence[Decision]) -> str:
+    shares = ", ".join(f"{percent(d.fpr_realised)} at {round_percent(d.level)}" for d in made)
     return f" The conformal rule realises {shares}." if made else ""
 
 
 def p_values_figure(content: Content) -> Figure | Absent:
     """Histograms of pairwise p-values with the uniform line (`fig:pvalue_distribution`)."""
     title = "Pairwise p-values"
-    found = content.entry().get("diagnostics", {}).get("pairwise_p")
-    if not found or not sum(found["non_members"]) or found["distance"] is None:
-        why = (found or {}).get("warning") or "This run kept no pairwise p-values. Run it again with this version."
-        return Absent("p-values", title, sentence(why))
-    n = len(found["members"])
+    found = content.entry().diagnostics.pairwise_p
+    if found is None or not sum(found.non_members) or found.distance is None:
+        why = found.warning if found else None
+        return Absent("p-values", title, sentence(why or "This run kept no pairwise p-values. Run it again."))
+    n = len(found.members)
     centres = (np.arange(n) + 0.5) / n
-    densities = [n * np.array(found[key]) / max(1, sum(found[key])) for key in ("non_members", "members")]
+    densities = [n * np.array(counts) / max(1, sum(counts)) for counts in (found.non_members, found.members)]
     hover = "density %{y:.2f} of %{fullData.name}<extra></extra>"
     return Figure(
         "p-values",
@@ -123,15 +113,15 @@ def p_values_figure(content: Content) -> Figure | Absent:
         "Healthy: the histogram of the non-members follows the dashed uniform line. If it does not, thresholds based "
         "on these p-values are wrong, and the conformal threshold is used instead.",
         f"Histogram of pairwise p-values in {n} bins. The distance of the non-members from the uniform distribution "
-        f"is {found['distance']:.3f}.",
+        f"is {found.distance:.3f}.",
         [
-            bars("non-members", centres, densities[0], 1 / n, "@orange", hovertemplate=hover),
-            bars("members", centres, densities[1], 1 / n, "@blue", hovertemplate=hover),
-            line("uniform", [0, 1], [1, 1], "@ink", dash="dash", hoverinfo="skip"),
+            fig.bars("non-members", centres, densities[0], 1 / n, "@orange", hovertemplate=hover),
+            fig.bars("members", centres, densities[1], 1 / n, "@blue", hovertemplate=hover),
+            fig.line("uniform", [0, 1], [1, 1], "@ink", dash="dash", hoverinfo="skip"),
         ],
-        one_panel(
-            linear_axis("Pairwise p-value", 0, 1, about=5),
-            linear_axis("Density (1 is uniform)", 0, 1.08 * max(1.0, float(np.max(densities)))),
+        fig.one_panel(
+            fig.linear_axis("Pairwise p-value", 0, 1, about=5),
+            fig.linear_axis("Density (1 is uniform)", 0, 1.08 * max(1.0, float(np.max(densities)))),
             barmode="overlay",
         ),
     )
@@ -140,89 +130,73 @@ def p_values_figure(content: Content) -> Figure | Absent:
 def references_figure(content: Content) -> Figure | Absent:
     """Power against the number of references, measured and extrapolated, with the training time."""
     title = "Would more references find more?"
-    found = _power_by_references(content)
-    if not found:
+    found = content.result.diagnostics.references
+    if found is None or not found.curves:
         reason = "This run did not measure the power with fewer references. `plmia plan` measures it."
         return Absent("references", title, reason)
-    curves = [curve for curve in found["curves"] if len(curve["budgets"]) > 1]
+    curves = [curve for curve in found.curves if len(curve.budgets) > 1]
     if not curves:
-        few = max(content.about["references"])
+        few = max(content.about.references)
         reason = f"{few} references are too few to measure the power with fewer of them. Train more references."
         return Absent("references", title, reason)
     data: list[Spec] = []
     layout: Spec = {}
-    rates = [curve for curve in curves if curve["metric"] != "auc"]
+    rates = [curve for curve in curves if curve.metric != "auc"]
     # A single curve has no legend, so the axis names it.
-    rate_title = _curve_name(rates[0]) if len(rates) == 1 else "True-positive rate"
-    groups = [([curve for curve in curves if curve["metric"] == "auc"], "AUC"), (rates, rate_title)]
+    rate_title = rates[0].name if len(rates) == 1 else "True-positive rate"
+    groups = [([curve for curve in curves if curve.metric == "auc"], "AUC"), (rates, rate_title)]
     groups = [(group, words) for group, words in groups if group]
     for k, (group, words) in enumerate(groups):
         width = (1 - 0.14 * (len(groups) - 1)) / len(groups)
         domain = (k * (width + 0.14), k * (width + 0.14) + width)
-        traces = [t for number, curve in enumerate(group) for t in _power_traces(curve, 3 * k + number, panel_ref(k))]
+        traces = [trace for i, curve in enumerate(group) for trace in _power_traces(curve, 3 * k + i, fig.panel_ref(k))]
         data += traces
-        layout |= panel(k, *_power_axes(traces, words, domain, content.mean_model_seconds))
+        layout |= fig.panel(k, *_power_axes(traces, words, domain, content.mean_model_seconds))
+    caption = _references_caption(found.attack, curves, content.mean_model_seconds)
     alt = " ".join(_expected_power(curve) for curve in curves)
-    return Figure(
-        "references", title, _references_caption(found, curves, content.mean_model_seconds), alt, data, layout
-    )
+    return Figure("references", title, caption, alt, data, layout)
 
 
-def _power_by_references(content: Content) -> dict[str, Any] | None:
-    """Power with fewer references: of the chosen target if it was measured, else of any."""
-    found: Any = content.metrics.get("diagnostics", {}).get("references")
-    if isinstance(found, list):
-        found = {str(entry.get("target")): entry for entry in found}
-    if isinstance(found, dict) and found and "curves" not in found:
-        found = found.get(str(content.target)) or next(iter(found.values()))
-    return found if isinstance(found, dict) and found.get("curves") else None
-
-
-def _references_caption(found: Mapping[str, Any], curves: Sequence[Mapping[str, Any]], cost: float | None) -> str:
-    extrapolated = any(curve.get("at_2x") is not None for curve in curves)
+def _references_caption(attack: str, curves: Sequence[Curve], seconds: float | None) -> str:
+    extrapolated = any(curve.times(2) is not None for curve in curves)
     return (
-        f"Power of {found['attack']} with all, half, a quarter, ... of its references (dots, with one standard "
-        "deviation over random subsets)"
+        f"Power of {attack} with all, half, a quarter, ... of its references (dots, with one standard deviation over "
+        "random subsets)"
         + (", and a fitted curve for more references (dashed)." if extrapolated else ".")
-        + (f" Training one model took {duration(cost)} on average." if cost else "")
+        + (f" Training one model took {fig.duration(seconds)} on average." if seconds else "")
         + " Healthy: the curve is flat at its right end, so a larger audit would find the same."
     )
 
 
-def _curve_name(curve: Mapping[str, Any]) -> str:
-    return "AUC" if curve["metric"] == "auc" else f"TPR at {round_percent(float(curve['metric']))} FPR"
-
-
-def _power_traces(curve: Mapping[str, Any], number: int, ref: str) -> Iterator[Spec]:
+def _power_traces(curve: Curve, number: int, ref: str) -> Iterator[Spec]:
     colour, _, symbol = series(number)
-    name = _curve_name(curve)
+    name, budgets, mean = curve.name, curve.budgets, np.array(curve.mean)
     on: Spec = {"xaxis": f"x{ref}", "yaxis": f"y{ref}", "legendgroup": name}
-    budgets, mean = curve["budgets"], np.array(curve["mean"])
-    spread = np.array([d or 0.0 for d in curve["deviation"]])
+    spread = np.array([d or 0.0 for d in curve.deviation])
     hover = "%{fullData.name} with %{x} references: %{y:.4~%}<extra></extra>"
-    errors = error_bars(mean, np.maximum(mean - spread, 0), np.minimum(mean + spread, 1), colour)
-    yield line(name, budgets, mean, colour, showlegend=False, hoverinfo="skip", **on)
-    yield points(name, budgets, mean, colour, symbol, error_y=errors, hovertemplate=hover, **on)
-    more = [(factor * budgets[-1], curve.get(f"at_{factor}x")) for factor in (2, 4, 8)]
+    errors = fig.error_bars(mean, np.maximum(mean - spread, 0), np.minimum(mean + spread, 1), colour)
+    yield fig.line(name, budgets, mean, colour, showlegend=False, hoverinfo="skip", **on)
+    yield fig.points(name, budgets, mean, colour, symbol, error_y=errors, hovertemplate=hover, **on)
+    more = [(factor * budgets[-1], curve.times(factor)) for factor in (2, 4, 8)]
     beyond = [(n, value) for n, value in more if value is not None]
     if beyond:
         x, y = zip((budgets[-1], mean[-1]), *beyond, strict=True)
         hover = hover.replace("references", "references (extrapolated)")
-        yield line(name, x, y, colour, dash="dash", showlegend=False, hovertemplate=hover, **on)
+        yield fig.line(name, x, y, colour, dash="dash", showlegend=False, hovertemplate=hover, **on)
 
 
 def _power_axes(
-    traces: Sequence[Spec], words: str, domain: tuple[float, float], cost: float | None
+    traces: Sequence[Spec], words: str, domain: tuple[float, float], seconds: float | None
 ) -> tuple[Axis, Axis]:
     x = sorted({n for trace in traces for n in trace["x"]})
     y = [value for trace in traces for value in _heights(trace)]
     gap = max(0.12 * (max(y) - min(y)), 0.01)
     ticks = [n for i, n in enumerate(x) if i == 0 or n >= 1.6 * x[i - 1]]
     labels, title = [f"{n:g}" for n in ticks], "References"
-    if cost:
-        labels, title = [f"{n:g}\n{duration(n * cost)}" for n in ticks], "References (time to train them)"
+    if seconds:
+        labels, title = [f"{n:g}\n{fig.duration(n * seconds)}" for n in ticks], "References (time to train them)"
     across = Axis(title, x[0] / 1.15, x[-1] * 1.15, ticks, labels, log=True, domain=domain)
-    return across, percent_axis(words, max(0.0, min(y) - gap), min(1.0, max(y) + gap))
+    return across, fig.percent_axis(words, max(0.0, min(y) - gap), min(1.0, max(y) + gap))
 
 
 def _heights(trace: Spec) -> Iterator[float]:
@@ -235,7 +209,7 @@ def _heights(trace: Spec) -> Iterator[float]:
                 yield from (value + errors["array"][k], value - errors["arrayminus"][k])
 
 
-def _expected_power(curve: Mapping[str, Any]) -> str:
-    now, doubled = curve["mean"][-1], curve.get("at_2x")
+def _expected_power(curve: Curve) -> str:
+    doubled = curve.times(2)
     more = f", about {percent(doubled)} with twice as many" if doubled is not None else ""
-    return f"{_curve_name(curve)} is {percent(now)} with {curve['budgets'][-1]} references{more}."
+    return f"{curve.name} is {percent(curve.mean[-1])} with {curve.budgets[-1]} references{more}."

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.attacks.attack import ATTACKS
-from plmia.data.dataset import load_npz
 from plmia.data.designs import MembershipDesign, audit_design
+from plmia.data.npz import load_npz
 from plmia.errors import DataError, SignalsError
 from plmia.evaluation.metrics import evaluate
 from plmia.evaluation.targets import Setup, attack_targets

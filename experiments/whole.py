@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 
 from plmia.cli.terminal import stderr
-from plmia.data.dataset import Array, LabelledData, load_npz, read_data
+from plmia.data.arrays import Array
+from plmia.data.dataset import LabelledData, read_data
+from plmia.data.npz import load_npz
 from plmia.errors import DataError
 
 from .script import end, say

@@ -158,7 +158,7 @@ def test_a_file_that_is_read_and_not_declared_is_noted(audit: Run, tmp_path: Pat
 @pytest.mark.parametrize("name", ["group", "group_ids", "Groups", "grops", "patient_group"])
 def test_groups_by_another_name_are_refused(name: str, audit: Run, tmp_path: Path) -> None:
     said = sentence(audit(data={**arrays_of(), name: np.arange(120) // 2}))
-    assert f"data.npz holds {name!r}, which is not known, but no 'groups': call it 'groups'" in said
+    assert f"data.npz holds {name!r}, which is not known, but no 'groups'" in said
     assert not (tmp_path / "run").exists()
 
 
@@ -444,7 +444,7 @@ def test_another_audit_in_the_same_folder_is_refused(change: str, audit: Run, tm
     said = sentence(audit(*options))
     assert "belongs to another audit" in said
     assert words in said
-    assert "nothing in it was changed" in said
+    assert "was not changed" in said
     assert contents(tmp_path / "run") == before
     assert log_of(tmp_path) == trained
 
@@ -452,7 +452,7 @@ def test_another_audit_in_the_same_folder_is_refused(change: str, audit: Run, tm
 def test_a_folder_of_something_else_is_left_alone(audit: Run, tmp_path: Path) -> None:
     (tmp_path / "run/signals").mkdir(parents=True)
     (tmp_path / "run/signals/mine.txt").write_text("mine")
-    assert "is there and is not a store" in sentence(audit())
+    assert "is not a store" in sentence(audit())
     assert contents(tmp_path / "run").keys() == {"signals/mine.txt"}
     (tmp_path / "file").write_text("mine")
     for folder in ("file", "file/below"):
@@ -470,7 +470,7 @@ def test_a_damaged_record_is_named_and_trained_anew(audit: Run, tmp_path: Path) 
     result = audit()
     assert result.exit_code == 0
     assert f"{tmp_path}/run/signals/records/000002.json is damaged" in result.stderr
-    assert "the audit, when it is run in this folder, trains its models anew" in result.stderr
+    assert "the next run of the audit in this folder trains its models again" in result.stderr
     assert log_of(tmp_path)[5:] == seeds_of(2)
     after = contents(tmp_path / "run")
     assert {name for name in before if before[name] != after[name]} <= {
@@ -487,7 +487,7 @@ def test_damaged_signals_are_named(audit: Run, tmp_path: Path) -> None:
     path.write_bytes(data)
     said = sentence(audit())
     assert "is damaged at model 3" in said
-    assert f"remove {tmp_path}/run/signals/records/000003.json and run again, only model 3 is trained anew" in said
+    assert f"remove {tmp_path}/run/signals/records/000003.json and run again, which trains only model 3 again" in said
     (tmp_path / "run/signals/records/000003.json").unlink()
     assert audit("--quiet").exit_code == 0
     assert log_of(tmp_path)[5:] == seeds_of(3)
@@ -498,11 +498,11 @@ def test_lost_and_damaged_files_are_named_with_what_to_do(audit: Run, command: R
     path = tmp_path / "run/signals/signals.npy"
     path.rename(tmp_path / "away.npy")
     for refused in (audit(), command("score", path.parent, "-o", tmp_path / "out")):
-        assert f"{path} is missing: restore it from a copy, or start anew in another folder" in sentence(refused)
+        assert f"{path} is missing: restore it from a copy" in sentence(refused)
     (path.parent / "store.json").write_text("{")
     said = sentence(audit())
     assert f"{path.parent}/store.json is damaged" in said
-    assert "copy it again, or start anew in another folder" in said
+    assert "copy it again" in said
 
 
 def test_after_a_failed_first_try_the_folder_can_be_used(audit: Run, tmp_path: Path) -> None:
@@ -555,7 +555,7 @@ def test_a_model_that_diverges_is_trained_with_its_next_seed(audit: Run, tmp_pat
     assert audit("--quiet").exit_code == 0
     assert log_of(tmp_path) == [*seeds_of(*range(5)), seed_of(0, 3, 1)]
     store = SignalStore.open(tmp_path / "run/signals")
-    assert {model: store.record(model)["attempt"] for model in range(5)} == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0}
+    assert {model: store.finished()[model]["attempt"] for model in range(5)} == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0}
 
 
 def test_a_model_that_always_diverges_ends_with_a_sentence(audit: Run, tmp_path: Path) -> None:
@@ -648,7 +648,7 @@ def test_weights_are_kept_for_models_trained_from_now_on(audit: Run, tmp_path: P
         ({"groups": np.arange(3)}, "groups have shape (3,)"),
         (
             {"y": np.where(np.arange(120) < 2, 2, np.arange(120) % 2)},
-            "trains on no point of class 2, which has 2 in all",
+            "trains on none of the 2 points of class 2",
         ),
     ],
 )
@@ -666,7 +666,7 @@ def test_bad_data_is_refused(change: Arrays, says: str, audit: Run, tmp_path: Pa
         (["--recipe", "sklearn:RandomForst"], "scikit-learn has no classifier 'RandomForst': did you mean"),
         (["--recipe", "function:none.py"], "there is no Python file none.py"),
         (["--recipe", "gbdt?depth=deep"], "option 'depth' of recipe 'gbdt' cannot be 'deep'"),
-        (["--references", 5], "5 references cannot be made of whole complementary pairs: ask for 4 or 6"),
+        (["--references", 5], "complementary pairs: request 4 or 6"),
         (["--references", 2, "--attack", "lira"], "would have 1 IN or OUT references, the attacks need 2"),
         (["--views", "mirror"], "view mirror is for images"),
         (["--views", "miror"], "there is no view 'miror': did you mean 'mirror'?"),

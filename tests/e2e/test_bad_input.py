@@ -281,9 +281,9 @@ OPTIONS: dict[str, tuple[list[object], list[str]]] = {
     "target two minus signs": (["--target", "--5"], ["'--5'", "'all'", "0 to 15"]),
     "target a superscript": (["--target", "²"], ["'²'", "'all'", "0 to 15"]),
     "target a fraction": (["--target", "1.5"], ["'1.5'", "'all'", "0 to 15"]),
-    "odd references": (["--references", 5], ["5 references", "whole complementary pairs", "ask for 4 or 6"]),
-    "one reference": (["--references", 1], ["1 reference cannot", "whole complementary pairs", "ask for 2"]),
-    "too many references": (["--references", 16], ["16 references", "14 eligible", "at most 14"]),
+    "odd references": (["--references", 5], ["5 references", "complementary pairs", "4 or 6"]),
+    "one reference": (["--references", 1], ["1 reference cannot", "complementary pairs", "request 2"]),
+    "too many references": (["--references", 16], ["16 were requested", "14 eligible", "at most 14"]),
     "too few references for a variance": (
         ["--references", 2, "--attack", "lira"],
         ["2 OUT references", "have as few as 1", "train more"],
@@ -495,10 +495,10 @@ def test_a_file_in_place_of_the_folder_is_refused(command: Run, signals_file: Wr
 
 def test_groups_of_signals_by_another_name_are_refused(refused: Callable[..., str], signals_file: Write) -> None:
     said = refused(signals_file(replace={"group": np.arange(POINTS) // 2}, points=POINTS))
-    assert "holds 'group', which is not known, but no 'groups': call it 'groups'" in said
+    assert "holds 'group', which is not known, but no 'groups'" in said
 
 
 def test_arrays_beside_signals_that_are_not_used_are_noted(command: Run, signals_file: Write, tmp_path: Path) -> None:
     result = command("score", signals_file(replace={"member": np.arange(3)}), "-o", tmp_path / "out")
     assert "Array 'member' of" in result.stdout
-    assert "perhaps 'membership' was meant" in result.stdout
+    assert "did you mean 'membership'?" in result.stdout

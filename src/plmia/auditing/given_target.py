@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from plmia.data.arrays import BoolArray, FloatArray32
 from plmia.data.dataset import LabelledData
-from plmia.data.designs import MembershipDesign, cut_groups
+from plmia.data.designs import MembershipDesign, count_split_groups
 from plmia.errors import DataError, Note, RecipeError, percent
 from plmia.evaluation.diagnostics import unlike_answers
 from plmia.signals.signals import Signals, look_like_probabilities
@@ -63,7 +63,7 @@ class GivenTarget:
                 f"the target trained on {'all' if self.members.all() else 'none'} of the {data.n_points:,} points: "
                 "add non-members (or members), since both are needed"
             )
-        cut, n_groups = (0, 0) if data.groups is None else cut_groups(self.members, data.groups)
+        cut, n_groups = (0, 0) if data.groups is None else count_split_groups(self.members, data.groups)
         if cut:
             raise DataError(
                 f"the target's members cut {cut:,} of the {n_groups:,} groups in two, but references train on whole "

@@ -18,7 +18,7 @@ from plmia.attacks.attack import ATTACKS, Attack
 from plmia.auditing.given_target import GivenTarget
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
-from plmia.data.files import make_private, writing
+from plmia.data.files import make_private
 from plmia.errors import DataError, Note, PopulationError, RecipeError, ReferencesError, require_members, some
 from plmia.evaluation.diagnostics import accuracy_of
 from plmia.evaluation.records import RecordTable
@@ -26,7 +26,7 @@ from plmia.evaluation.tables import Overview
 from plmia.evaluation.targets import Setup
 from plmia.results.folder import run_attacks
 from plmia.results.saved import SavedResults
-from plmia.signals.store import SignalStore, write_groups
+from plmia.signals.store import SignalStore, write_groups, writing
 from plmia.training.engines import Engine
 from plmia.training.recipes.named import as_recipe
 from plmia.training.recipes.recipe import Recipe, Trained, views_for

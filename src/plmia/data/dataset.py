@@ -1,13 +1,11 @@
-"""Labelled data: checked once, known by their content, read from npz files, folders and published archives."""
+"""Labelled data: checked once, identified by their content, read from npz files, folders and published archives."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sys
-import warnings
-import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -15,18 +13,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from plmia.data.archives import Part, read_archive
-from plmia.data.files import replacing
-from plmia.errors import DataError, OutputError, PlmiaError, shown
-
-Array = npt.NDArray[Any]
-IntArray = npt.NDArray[np.int64]
+from plmia.data.arrays import Array, FloatArray32, IntArray
+from plmia.data.npz import NPY_MAGIC, load_npy, load_npz, save_npy, unpack_bits, whole_number
+from plmia.errors import DataError, shown
 
 # Long arrays are hashed and checked in pieces of about this many bytes, so that memory-mapped ones stay on disk.
 _BLOCK_BYTES = 1 << 24
-_NPY_MAGIC = b"\x93NUMPY"
 _RENUMBER = "renumber them with numpy.unique(y, return_inverse=True)[1]"
 
 
@@ -37,13 +31,13 @@ class LabelledData:
     Parameters
     ----------
     X : array [points, features], [points, height, width] or [points, height, width, channels]
-        Numbers of any kind (bool, integers, floats of up to 64 bits), finite; or a pandas data frame of such columns.
+        Finite numbers: bool, integers, or floats of up to 64 bits; or a pandas data frame of such columns.
     y : int array [points]
         Labels 0 to C - 1, each of at least two points, C at least 2.
     groups : int array [points], optional
-        Points of one group (the rows of one patient, say) are members together or not at all.
+        Points of one group (the rows of one patient, for example) are all members or all non-members.
     name : str
-        What to call the data.
+        Name of the data for readers.
     columns : tuple of (str or int, str), optional
         Names and types of the columns, if X was a pandas data frame; `as_given` makes a frame of them again.
     """
@@ -65,12 +59,12 @@ class LabelledData:
 
     @property
     def n_points(self) -> int:
-        """How many points."""
+        """Number of points."""
         return len(self.X)
 
     @cached_property
     def n_classes(self) -> int:
-        """How many classes."""
+        """Number of classes."""
         return int(self.y.max()) + 1
 
     @property
@@ -93,10 +87,10 @@ class LabelledData:
         return sha.hexdigest()
 
     @cached_property
-    def first_copies(self) -> npt.NDArray[np.intp]:
-        """Number of the first point with the very same X, for each point, int array [points].
+    def first_copies(self) -> IntArray:
+        """Index of the first point with the same X, for each point, int array [points].
 
-        Given as groups, it keeps copies of a row on one side of every split.
+        As groups, they keep copies of a row on one side of every split.
         """
         firsts: dict[bytes, int] = {}
         found = np.empty(self.n_points, dtype=np.intp)
@@ -106,14 +100,14 @@ class LabelledData:
         return found
 
     def duplicates(self) -> int:
-        """Count the points whose X, byte for byte, is that of another point."""
+        """Count the points whose X equals that of another point, byte for byte."""
         counts = np.bincount(self.first_copies)
         return int(counts[counts > 1].sum())
 
     def as_given(self, points: Array) -> Any:
-        """Points [points, ...] as X was given: an array, or a data frame with the same names and types of columns.
+        """Return points [points, ...] in the form of the original X: an array, or a data frame with the same columns.
 
-        A column that a view changed keeps its values, if the type it was given cannot hold them.
+        A column that a view changed keeps its values if its original type cannot hold them.
         """
         if self.columns is None:
             return points
@@ -124,10 +118,10 @@ class LabelledData:
             values[name] = typed if (typed == column).all() else column
         return pandas.DataFrame(values)
 
-    def features(self) -> npt.NDArray[np.float32]:
+    def features(self) -> FloatArray32:
         """Float32 array [points, features]: images flattened, and scaled to [0, 1] if their type is uint8.
 
-        For recipes that own their preprocessing. All others hand on `X` as it is.
+        For recipes with their own preprocessing. All others use `X` as it is.
         """
         flat = self.X.reshape(self.n_points, -1)
         with np.errstate(over="ignore"):
@@ -141,10 +135,10 @@ class LabelledData:
 
     @cached_property
     def merged_by_float32(self) -> list[tuple[int, int, int]]:
-        """Columns of which 32-bit floats merge distinct values: their number, distinct values before, and after.
+        """Columns in which 32-bit floats merge distinct values: their index, distinct values before, and after.
 
-        Of whole numbers (identifiers, say) any merged pair counts. Other floats of 64 bits round a little wherever
-        there are many, so they count if more than half of the values merge.
+        In a column of whole numbers (identifiers, for example) any merged pair counts. Other 64-bit floats round a
+        little wherever there are many, so such a column counts if more than half of its values merge.
         """
         if np.can_cast(self.X.dtype, np.float32):
             return []
@@ -165,17 +159,16 @@ class LabelledData:
         return found
 
     def save(self, folder: Path) -> None:
-        """Write X.npy, y.npy and, if there are such, groups.npy and columns.npy into ``folder``."""
-        save_npy(folder / "X.npy", self.X)
-        save_npy(folder / "y.npy", self.y)
-        if self.groups is None:
-            (folder / "groups.npy").unlink(missing_ok=True)
-        else:
-            save_npy(folder / "groups.npy", self.groups)
-        if self.columns is None:
-            (folder / "columns.npy").unlink(missing_ok=True)
-        else:
-            save_npy(folder / "columns.npy", np.array([[json.dumps(name), kind] for name, kind in self.columns]))
+        """Write X.npy, y.npy and, where present, groups.npy and columns.npy into ``folder``."""
+        columns = None
+        if self.columns is not None:
+            columns = np.array([[json.dumps(name), kind] for name, kind in self.columns])
+        for name, array in (("X", self.X), ("y", self.y), ("groups", self.groups), ("columns", columns)):
+            path = folder / f"{name}.npy"
+            if array is None:
+                path.unlink(missing_ok=True)
+            else:
+                save_npy(path, array)
 
     @classmethod
     def load(cls, folder: Path) -> LabelledData:
@@ -190,8 +183,11 @@ class LabelledData:
         )
 
 
+# Checks --------------------------------------------------------------------------------------------------------------
+
+
 def _blocks(array: Array) -> Iterator[tuple[int, Array]]:
-    """Pieces of an array along its first axis, with the number of their first row."""
+    """Pieces of an array along its first axis, with the index of their first row."""
     rows = max(1, _BLOCK_BYTES // max(1, array.nbytes // len(array)))
     for start in range(0, len(array), rows):
         yield start, array[start : start + rows]
@@ -206,13 +202,13 @@ def _as_array(name: str, values: Any) -> Array:
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         doubles = array.astype(np.float64)
         if not ((doubles == array) | np.isnan(array)).all():
-            raise DataError(f"{name} has type {array.dtype}, of which 64-bit floats lose digits: round it to float64")
+            raise DataError(f"{name} has type {array.dtype}, whose digits 64-bit floats lose: round it to float64")
         return doubles
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _is_frame(values: Any) -> bool:
-    """Whether values are a pandas data frame; pandas need not be there."""
+    """Whether values are a pandas data frame; pandas need not be installed."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(values, pandas.DataFrame)
 
@@ -221,7 +217,7 @@ def _columns(frame: Any) -> tuple[tuple[str | int, str], ...]:
     """Names and types of a frame's columns; one array must hold the values of all of them."""
     names = [name.item() if isinstance(name, np.integer) else name for name in frame.columns]
     if not all(isinstance(name, str | int) for name in names) or len(set(names)) < len(names):
-        raise DataError(f"the columns of X are called {names[:5]}: give each a text or a whole number of its own")
+        raise DataError(f"the columns of X are named {names[:5]}: give each its own text or whole number as name")
     for name, kind, values in zip(names, frame.dtypes, _checked_points(frame).T, strict=True):
         if not (frame[name].astype(values.dtype).astype(kind) == frame[name]).all():
             raise DataError(
@@ -232,7 +228,7 @@ def _columns(frame: Any) -> tuple[tuple[str | int, str], ...]:
 
 
 def _load_columns(path: Path, shape: tuple[int, ...]) -> tuple[tuple[str | int, str], ...]:
-    """Read what `LabelledData.save` wrote of a frame's columns."""
+    """Read the columns of a frame that `LabelledData.save` wrote."""
     try:
         columns = tuple((json.loads(name), str(kind)) for name, kind in load_npy(path))
     except (ValueError, TypeError) as error:
@@ -250,12 +246,12 @@ def _checked_points(values: Any) -> Array:
     if X.ndim not in (2, 3, 4) or 0 in X.shape:
         raise DataError(
             f"X has shape {X.shape}: [points, features], or [points, height, width] or "
-            "[points, height, width, channels] for images, is needed, none of them empty"
+            "[points, height, width, channels] for images, is needed, with no empty axis"
         )
     if X.ndim == 4 and X.shape[1] in (1, 3) and X.shape[3] > 4:
         raise DataError(
-            f"X has shape {X.shape}, channels first: put them last with numpy.moveaxis(X, 1, -1), "
-            "[points, height, width, channels] is needed"
+            f"X has shape {X.shape} with channels first, but [points, height, width, channels] is needed: "
+            "numpy.moveaxis(X, 1, -1) puts them last"
         )
     if X.dtype.kind == "f":
         _require_finite(X)
@@ -268,15 +264,15 @@ def _require_finite(X: Array) -> None:
         if not finite.all():
             where = np.argwhere(~finite)[0]
             raise DataError(
-                f"X holds {block[tuple(where)]} at point {start + where[0]}, position {where[1:].tolist()}: "
-                "fill in or leave out what is missing, every value must be finite"
+                f"X holds {block[tuple(where)]} at point {start + where[0]}, position {where[1:].tolist()}, but every "
+                "value must be finite: fill in or remove missing values"
             )
 
 
 def _checked_labels(values: Any, n_points: int) -> IntArray:
     y = _as_array("y", values)
     if y.ndim != 1:
-        raise DataError(f"y has shape {y.shape}: [points] is needed, one label a point (numpy.ravel flattens a column)")
+        raise DataError(f"y has shape {y.shape}: one label per point, [points], is needed (numpy.ravel flattens it)")
     if len(y) != n_points:
         raise DataError(f"X has {n_points} points, y has {len(y)}: both need the same points in the same order")
     if y.dtype.kind not in "ui":
@@ -293,7 +289,7 @@ def _checked_labels(values: Any, n_points: int) -> IntArray:
             f"its {len(labels)} labels must be 0 to {len(labels) - 1}: {_RENUMBER}"
         )
     if len(labels) < 2:
-        raise DataError("y holds label 0 alone, at least 2 classes are needed: add points of another class")
+        raise DataError("y holds only label 0, at least 2 classes are needed: add points of another class")
     if counts.min() < 2:
         raise DataError(
             f"class {counts.argmin()} has 1 point, at least 2 are needed to train with and without it: "
@@ -303,20 +299,23 @@ def _checked_labels(values: Any, n_points: int) -> IntArray:
 
 
 def checked_groups(values: Any, n_points: int) -> IntArray:
-    """Groups as int64 [points]; raises `DataError` unless they are whole numbers, one a point, of 2 groups or more."""
+    """Groups as int64 [points]; raises `DataError` unless there is one whole number per point, and 2 groups or more."""
     groups = _as_array("groups", values)
     if groups.shape != (n_points,) or groups.dtype.kind not in "ui":
         raise DataError(
-            f"groups have shape {groups.shape} and type {groups.dtype}, integers [{n_points}] are needed: one a point "
-            "(numpy.unique(groups, return_inverse=True)[1] numbers names)"
+            f"groups have shape {groups.shape} and type {groups.dtype}, integers [{n_points}] are needed, one per "
+            "point: numpy.unique(groups, return_inverse=True)[1] numbers names"
         )
     if (groups == groups[0]).all():
-        raise DataError(f"all points are of group {groups[0]}, at least 2 are needed: give more groups, or none")
+        raise DataError(f"all points belong to group {groups[0]}, at least 2 are needed: give more groups, or none")
     return groups.astype(np.int64, copy=False)
 
 
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
 def read_data(path: Path, part: Part = "train", verify: bool = True) -> LabelledData:
-    """Read a data set from wherever it lies, by what is found there.
+    """Read a data set; its form is recognised from what is found at the path.
 
     Parameters
     ----------
@@ -353,7 +352,7 @@ def _starts_like_numpy(path: Path) -> bool:
             start = file.read(6)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror or error}): check its permissions") from error
-    return start.startswith(b"PK\x03\x04") or start == _NPY_MAGIC
+    return start.startswith(b"PK\x03\x04") or start == NPY_MAGIC
 
 
 def _from_npz(path: Path) -> LabelledData:
@@ -372,115 +371,22 @@ def _from_npz(path: Path) -> LabelledData:
 
 def _unpacked(path: Path, X: Array, n_features: Array) -> Array:
     """Bool array [points, features] of bits packed along features; `X` itself if it has all its columns."""
-    n = int(n_features.reshape(-1)[0]) if n_features.size == 1 and n_features.dtype.kind in "ui" else -1
-    if X.ndim == 2 and X.shape[1] == n:
+    n = whole_number(n_features)
+    if n is not None and X.ndim == 2 and X.shape[1] == n:
         return X
-    if X.ndim != 2 or X.dtype != np.uint8 or n < 1 or X.shape[1] != (n + 7) // 8:
+    if n is None or n < 1 or X.ndim != 2 or X.dtype != np.uint8 or X.shape[1] != (n + 7) // 8:
         raise DataError(
             f"{path} has X of shape {X.shape} and type {X.dtype}, which are not the packed bits of "
             f"n_features = {n_features.tolist()}: pack with numpy.packbits(X, axis=1), or leave n_features out"
         )
-    return np.unpackbits(X, axis=1, count=n).view(np.bool_)
+    return unpack_bits(X, n)
 
 
 def _from_one_hot(path: Path, labels: Array) -> Array:
     if labels.ndim != 2:
         return labels
     if labels.dtype.kind not in "buif" or not ((labels == 0) | (labels == 1)).all() or (labels.sum(axis=1) != 1).any():
-        raise DataError(f"{path} has labels of shape {labels.shape} that are not one-hot: one 1 a row, otherwise 0")
+        raise DataError(
+            f"{path} has labels of shape {labels.shape} that are not one-hot: give one 1 per row and 0 elsewhere"
+        )
     return cast("Array", labels.argmax(axis=1))
-
-
-def load_npz(path: Path, names: Collection[str], needs: str, kind: type[PlmiaError]) -> dict[str, Array]:
-    """Read the arrays called ``names`` (those that are there) of an npz file; never unpickles.
-
-    Parameters
-    ----------
-    path : Path
-        The file, which may be damaged or hostile.
-    names : collection of str
-        Which arrays to read.
-    needs : str
-        What the file must hold, as error messages say it.
-    kind : type of PlmiaError
-        What to raise.
-    """
-    try:
-        return _read_arrays(path, names, needs, kind)
-    except kind:
-        raise
-    except FileNotFoundError as error:
-        raise kind(f"there is no file {path}: give the path of an npz with {needs}") from error
-    except OSError as error:
-        raise kind(
-            f"{path} cannot be read ({error.strerror or error}): check its name and permissions, or write it again"
-        ) from error
-    except MemoryError as error:
-        raise kind(f"{path} does not fit into memory ({error}): cut it into fewer models or points") from error
-    except ValueError as error:
-        if "allow_pickle" in str(error):
-            raise kind(
-                f"{path} holds pickled objects, which could run code and are never loaded: save plain numeric arrays"
-            ) from error
-        raise kind(f"{path} is damaged or not an npz file ({error}): save it with numpy.savez") from error
-    # Of a damaged file zipfile, its decompressors and NumPy's reader of headers raise whatever they stumble over.
-    except Exception as error:
-        raise kind(f"{path} is damaged or truncated ({error}): write or copy it again") from error
-
-
-def _read_arrays(path: Path, names: Collection[str], needs: str, kind: type[PlmiaError]) -> dict[str, Array]:
-    if path.is_dir():
-        raise kind(f"{path} is a folder: give an npz file with {needs}")
-    with path.open("rb") as stream:
-        start = stream.read(6)
-        if start == _NPY_MAGIC:
-            raise kind(f"{path} is a single array: save {needs} with numpy.savez")
-        if not start.startswith(b"PK"):
-            begins = f"it starts with {start!r}" if start else "it is empty"
-            raise kind(f"{path} is not an npz file ({begins}): save {needs} with numpy.savez")
-        arrays = {}
-        with zipfile.ZipFile(stream) as archive:
-            for entry in archive.infolist():
-                name = entry.filename.removesuffix(".npy")
-                if entry.comment:  # NumPy writes none; a damaged length would take the next entry for one
-                    raise kind(f"{path} is damaged ({name!r} carries a comment): write or copy it again")
-                # Opening compares an entry's two names: a damaged one cannot pass for an array that was never there.
-                with cast("zipfile.ZipExtFile", archive.open(entry)) as member:
-                    if name in names:
-                        arrays[name] = read_member(path, name, member, kind)
-        return arrays
-
-
-def read_member(path: Path, name: str, member: zipfile.ZipExtFile, kind: type[PlmiaError]) -> Array:
-    """Read one array to the end of its entry, where the checksum is compared; `numpy.load` stops with the array."""
-    if not member.peek(len(_NPY_MAGIC)).startswith(_NPY_MAGIC):
-        raise kind(f"{path} holds {name!r}, but not as a NumPy array: save it with numpy.savez")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of headers that Python 2 wrote
-        array: Array = np.lib.format.read_array(member, allow_pickle=False)
-    if member.read(1):
-        raise kind(f"{path} is damaged ({name!r} is longer than its header says): write or copy it again")
-    # In a file a True may be any byte but 0; sums count on it being 1.
-    return array.view(np.uint8) != 0 if array.dtype == np.bool_ else array
-
-
-def save_npy(path: Path, array: Array) -> None:
-    """Write one array as npy, in row order; ``path`` holds all of it or is as it was."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-    except OSError as error:
-        raise OutputError(
-            f"{path} cannot be written ({error.strerror or error}): free space, or choose another folder"
-        ) from error
-
-
-def load_npy(path: Path) -> Array:
-    """Map the array of an npy file into memory: read on demand, changes stay in this process; never unpickles."""
-    try:
-        return np.asarray(np.lib.format.open_memmap(path, mode="c"))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror or error}): write it again") from error
-    except (ValueError, EOFError) as error:
-        raise DataError(f"{path} is damaged or not an npy file ({error}): write it again") from error

@@ -1,7 +1,7 @@
-"""Which model trains on which point, and which models may serve as references of which target.
+"""Which model trains on which point, and which models may be references for which target.
 
 Designs are drawn from the raw numbers of a generator's bit stream, which NumPy keeps the same in all versions and on
-all machines: with `numpy.random.default_rng(seed)`, PCG64, the same seed is the same design everywhere.
+all machines. With `numpy.random.default_rng(seed)`, PCG64, the same seed gives the same design everywhere.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from plmia.data.dataset import LabelledData, checked_groups, load_npy, save_npy
+from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
+from plmia.data.dataset import LabelledData, checked_groups
+from plmia.data.npz import load_npy, save_npy, unpack_bits
 from plmia.errors import DataError, ReferencesError, SignalsError, some
 
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.intp]
 DesignKind = Literal["pairs", "halves", "exact"]
 
 _POINTS_AT_ONCE = 4096
-# Counts of references are said to depend on membership below this p-value: a false alarm is as rare as that.
-_ALARM = 1e-6
-# So small a share of the points may have other numbers of references than all the rest.
-_FEW_ODD = 0.01
-# Fewer expected points in a cell of a contingency table are joined with its neighbours.
-_LEAST_EXPECTED = 10.0
+# Significance level of the test whether the numbers of references depend on membership.
+_SIGNIFICANCE = 1e-6
+# At most this share of the points may have other numbers of references than the rest.
+_RARE_SHARE = 0.01
+# A cell of a contingency table with fewer expected points is joined with its neighbours.
+_MIN_EXPECTED = 10.0
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,20 @@ class MembershipDesign:
     def __post_init__(self) -> None:
         if self.matrix.ndim != 2 or self.matrix.dtype != np.bool_:
             raise SignalsError(
-                f"membership has shape {self.matrix.shape} and type {self.matrix.dtype}, "
-                "a bool array [models, points] is needed: store one row a model, True where it trained on the point"
+                f"membership has shape {self.matrix.shape} and type {self.matrix.dtype}, a bool array [models, points] "
+                "is needed: store one row per model, True where it trained on the point"
             )
-        # One row a model in memory, too: rows are what everything else reads, packs and hashes.
+        # In row order, since rows are read, packed and hashed.
         object.__setattr__(self, "matrix", np.ascontiguousarray(self.matrix))
 
     @property
     def n_models(self) -> int:
-        """How many models."""
+        """Number of models."""
         return int(self.matrix.shape[0])
 
     @property
     def n_points(self) -> int:
-        """How many points."""
+        """Number of points."""
         return int(self.matrix.shape[1])
 
     @property
@@ -78,21 +78,15 @@ class MembershipDesign:
         packed = load_npy(path)
         if packed.ndim != 2 or packed.dtype != np.uint8 or packed.shape[1] != (n_points + 7) // 8:
             raise DataError(
-                f"{path} has shape {packed.shape} and type {packed.dtype}, packed membership of {n_points} points is "
-                f"uint8 [models, {(n_points + 7) // 8}]: it belongs to other data, write it again"
+                f"{path} has shape {packed.shape} and type {packed.dtype}, but packed membership of {n_points} points "
+                f"is uint8 [models, {(n_points + 7) // 8}]: it belongs to other data, write it again"
             )
         if n_points % 8 and (packed[:, -1] & (0xFF >> n_points % 8)).any():
             raise DataError(f"{path} has members beyond point {n_points - 1}: it belongs to other data, write it again")
-        return cls(np.unpackbits(packed, axis=1, count=n_points).view(np.bool_))
+        return cls(unpack_bits(packed, n_points))
 
-    def require_classes(self, y: npt.NDArray[np.integer]) -> None:
-        """Raise `DataError` if some model trains on no point of some class.
-
-        Parameters
-        ----------
-        y : int array [points]
-            Labels 0 to C - 1.
-        """
+    def require_classes(self, y: Labels) -> None:
+        """Raise `DataError` unless every model trains on every class of the labels y [points], 0 to C - 1."""
         if y.shape != (self.n_points,):
             raise DataError(
                 f"there are {y.size} labels and {self.n_points} points in the design: both need the same points"
@@ -103,19 +97,14 @@ class MembershipDesign:
             if len(absent):
                 label = int(absent[0])
                 raise DataError(
-                    f"model {model} trains on no point of class {label}, which has {np.sum(y == label)} in all: "
-                    "add points of that class, leave it out, or draw the design with another seed"
+                    f"model {model} trains on none of the {np.sum(y == label)} points of class {label}: add points of "
+                    "that class, leave it out, or draw the design with another seed"
                 )
 
     def split_duplicates(self, data: LabelledData) -> int:
-        """Count the points that some model trains on while it does not train on a copy of them, or the reverse.
+        """Count the points of ``data`` that some model trains on without one of their copies, or the reverse.
 
-        Such points are members and non-members at once, which blurs what an audit measures.
-
-        Parameters
-        ----------
-        data : LabelledData
-            The points of this design.
+        Such points are members and non-members at once, which blurs the result of an audit.
         """
         if data.n_points != self.n_points:
             raise DataError(
@@ -135,8 +124,8 @@ class MembershipDesign:
     def splits(self) -> list[IntArray]:
         """Group the models whose rows are equal or complementary.
 
-        One row of a group gives away every other row of it, so no member of a group may be a reference of
-        another. In the default design each group is a complementary pair.
+        One row of a group reveals all other rows, so no model may be a reference for another one of its group. In the
+        default design each group is a complementary pair.
 
         Returns
         -------
@@ -151,18 +140,18 @@ class MembershipDesign:
 
 @dataclass(frozen=True)
 class ReferencePlan:
-    """Which models are the references of each target.
+    """Reference models of each target.
 
-    The splits stand in one random order that all targets share; a target takes the first ``wanted`` models of
-    it, passing over its own split. Hence, where all splits are of one size, a smaller budget is always a part of a
-    larger one, and the references of two targets differ by at most one split.
+    The splits have one random order for all targets. Each target takes the first ``wanted`` models in this order,
+    without its own split. If all splits have the same size, fewer references are therefore a subset of more
+    references, and the references of two targets differ by at most one split.
 
     Parameters
     ----------
     order : list of int arrays
-        Splits of the design in random order, larger ones first; models by number.
+        Splits of the design (see `MembershipDesign.splits`) in random order, larger ones first; models by number.
     wanted : int or None
-        How many references each target gets; None for all that are eligible.
+        Number of references for each target; None for all that are eligible.
     """
 
     order: list[IntArray]
@@ -172,12 +161,12 @@ class ReferencePlan:
     def draw(
         cls, design: MembershipDesign, wanted: int | None, rng: np.random.Generator, models: IntArray | None = None
     ) -> ReferencePlan:
-        """Put the splits into a random order, whole pairs before single models.
+        """Draw a random order of the splits, complete pairs before single models.
 
         Parameters
         ----------
         design, wanted, rng
-            The models' membership, how many references each target gets, and the source of the order.
+            The models' membership, the number of references for each target, and the source of the order.
         models : int array [models], optional
             Number of the model in each row of the design; 0, 1, 2, ... by default.
         """
@@ -190,32 +179,30 @@ class ReferencePlan:
         return next(i for i, models in enumerate(self.order) if target in models)
 
     def references_of(self, target: int) -> list[int]:
-        """Positions in ``order`` of the splits that serve ``target``; raises if they cannot add up to ``wanted``."""
+        """Positions in ``order`` of the splits that are references; raises if they cannot add up to ``wanted``."""
         own = self.split_of(target)
         others = [i for i in range(len(self.order)) if i != own]
         eligible = sum(len(self.order[i]) for i in others)
+        if not others:
+            alone = len(self.order[own]) == 1
+            why = "there is no other model" if alone else "all others trained on the same split or its complement"
+            raise ReferencesError(
+                f"target {target} has no eligible reference ({why}): add models trained on other splits"
+            )
         if self.wanted is None:
-            if not others:
-                alone = len(self.order[own]) == 1
-                why = "there is no other model" if alone else "all others trained on the same split or its complement"
-                raise ReferencesError(
-                    f"target {target} has no eligible reference: {why}; add models trained on other splits"
-                )
             return others
         if self.wanted < 1:
-            raise ReferencesError(f"{self.wanted} references were asked for, 1 is the least: ask for more, or for all")
+            raise ReferencesError(f"{self.wanted} references were requested, at least 1 is needed: request 1, or all")
         if self.wanted > eligible:
-            alike = self.order[own]
-            whose = f"models {some(alike)} share their" if len(alike) > 1 else f"model {some(alike)} shares its"
             raise ReferencesError(
-                f"{self.wanted} reference{'s were' if self.wanted > 1 else ' was'} asked for, target {target} has "
-                f"{eligible} eligible one{'s' * (eligible != 1)} ({whose} split or the complement): "
-                f"ask for at most {eligible}"
+                f"target {target} has {eligible} eligible reference{'s' * (eligible != 1)}, {self.wanted} were "
+                f"requested (excluded: model {some(self.order[own])}, trained on the same split or its complement): "
+                f"request at most {eligible}"
             )
         return self._fill(others)
 
     def _fill(self, others: list[int]) -> list[int]:
-        """Take splits in their order, each if those after it can still add up to what is then missing."""
+        """Choose splits in their order, each if those after it can still add up to what is then missing."""
         assert self.wanted is not None  # noqa: S101 - the caller checked; this tells the type checker
         sizes = [len(self.order[i]) for i in others]
         reach = [1]  # bit n of the k-th from the end: the last k splits can add up to n models
@@ -226,8 +213,8 @@ class ReferencePlan:
             fewer, more = (n for n in possible if n < self.wanted), (n for n in possible if n > self.wanted)
             near = [str(n) for n in (max(fewer, default=0), min(more)) if n]
             raise ReferencesError(
-                f"{self.wanted} reference{'s' * (self.wanted != 1)} cannot be made of whole complementary pairs: "
-                f"ask for {' or '.join(near)}"
+                f"{self.wanted} reference{'s' * (self.wanted != 1)} cannot consist of complete complementary pairs: "
+                f"request {' or '.join(near)}"
             )
         chosen: list[int] = []
         missing = self.wanted
@@ -243,19 +230,17 @@ def complementary_pairs(
 ) -> MembershipDesign:
     """Draw pairs of models: model 2k trains on a random half of the points, model 2k + 1 on the other half.
 
-    Every point is in exactly half of the models. If points (or groups) are odd in number, chance gives one of the two
-    models one more.
+    Every point is in exactly half of the models. If the number of points (or groups) is odd, a random one of the two
+    models gets one more.
 
     Parameters
     ----------
-    n_points : int
-        How many points.
-    n_pairs : int
-        How many pairs.
+    n_points, n_pairs : int
+        Number of points and of pairs.
     rng : numpy.random.Generator
         Source of randomness.
     groups : int array [points], optional
-        Points of one group go together; halves are then halves of the groups.
+        Points of one group stay together; halves are then halves of the groups.
     """
     halves = independent_halves(n_points, n_pairs, rng, groups).matrix
     return MembershipDesign(np.stack([halves, ~halves], axis=1).reshape(2 * n_pairs, n_points))
@@ -264,16 +249,16 @@ def complementary_pairs(
 def independent_halves(
     n_points: int, n_models: int, rng: np.random.Generator, groups: npt.ArrayLike | None = None
 ) -> MembershipDesign:
-    """Draw a random half of the points for each model, whatever the other models have.
+    """Draw a random half of the points for each model, independently of the other models.
 
     Parameters
     ----------
     n_points, n_models : int
-        How many points and models.
+        Number of points and of models.
     rng : numpy.random.Generator
         Source of randomness.
     groups : int array [points], optional
-        Points of one group go together; halves are then halves of the groups.
+        Points of one group stay together; halves are then halves of the groups.
     """
     _require_models(n_models)
     n_units, unit_of = _units(n_points, groups)
@@ -289,25 +274,25 @@ def exact_k_per_point(
 ) -> MembershipDesign:
     """Draw a design in which every point is in exactly ``k`` of the models.
 
-    Each point draws its ``k`` models on its own; then some random points change models, no more than it takes for the
-    models' numbers of points (of groups, if there are) to differ by at most one.
+    Each point draws its ``k`` models independently. Then random points change models, as few as needed for the
+    models' numbers of points (or groups) to differ by at most one.
 
     Parameters
     ----------
     n_points, n_models : int
-        How many points and models.
+        Number of points and of models.
     k : int
-        How many models train on a point, 1 to n_models - 1.
+        Number of models that train on a point, 1 to n_models - 1.
     rng : numpy.random.Generator
         Source of randomness.
     groups : int array [points], optional
-        Points of one group go together.
+        Points of one group stay together.
     """
     _require_models(n_models)
     if not 1 <= k < n_models:
         raise ReferencesError(
-            f"{k} of {n_models} models were to train on each point: ask for 1 to {n_models - 1}, "
-            "every point needs models with and without it"
+            f"{k} of {n_models} models were requested to train on each point, but every point needs models with and "
+            f"without it: request 1 to {n_models - 1}"
         )
     n_units, unit_of = _units(n_points, groups)
     matrix = np.zeros((n_models, n_units), dtype=np.bool_)
@@ -326,18 +311,18 @@ def audit_design(
     groups: npt.ArrayLike | None = None,
     kind: DesignKind = "pairs",
 ) -> MembershipDesign:
-    """Draw the design of an audit: model 0 is the target, on a random half, the others are references.
+    """Draw the design of an audit: model 0 is the target, on a random half; the others are references.
 
     Parameters
     ----------
     n_points : int
-        How many points.
+        Number of points.
     n_references : int
-        How many references; in pairs, an even number.
+        Number of references; even for pairs.
     rng : numpy.random.Generator
         Source of randomness.
     groups : int array [points], optional
-        Points of one group go together; halves are then halves of the groups.
+        Points of one group stay together; halves are then halves of the groups.
     kind : {"pairs", "halves", "exact"}
         References in complementary pairs, on independent halves, or so that each point is in exactly half of them.
     """
@@ -350,32 +335,32 @@ def audit_design(
         if n_references < 2 or n_references % 2:
             near = f"{n_references - 1} or {n_references + 1}" if n_references > 1 else "2 or more"
             raise ReferencesError(
-                f"{n_references} reference{'s' * (n_references != 1)} cannot be made of whole complementary pairs: "
-                f"ask for {near}"
+                f"{n_references} reference{'s' * (n_references != 1)} cannot consist of complete complementary pairs: "
+                f"request {near}"
             )
         references = complementary_pairs(n_points, n_references // 2, rng, groups)
     return MembershipDesign(np.concatenate([target, references.matrix]))
 
 
-def cut_groups(members: BoolArray, groups: npt.NDArray[np.integer]) -> tuple[int, int]:
-    """How many groups hold members and non-members, and how many groups there are."""
+def count_split_groups(members: BoolArray, groups: Labels) -> tuple[int, int]:
+    """Number of groups that hold both members and non-members, and number of all groups."""
     _, of = np.unique(groups, return_inverse=True)
     sizes, inside = np.bincount(of), np.bincount(of, weights=members)
     return int(np.count_nonzero((inside > 0) & (inside < sizes))), len(sizes)
 
 
-def counts_depend_on(flags: BoolArray, counts: npt.NDArray[np.integer]) -> bool:
-    """Whether counts have another law at the points that are flagged than at the others, beyond chance.
+def counts_depend_on(flags: BoolArray, counts: Labels) -> bool:
+    """Test whether counts have another distribution at the flagged points than at the others.
 
-    They have if each of the two kinds of points has one count of its own, as in a design with exactly k of M models
-    per point. Else a trend of the counts and a chi-square test of their whole law decide, each at a p-value of 5e-7.
+    They have if each of the two sets of points has a single count and the two differ, as in a design with exactly k of
+    M models per point. Otherwise a test of trend and a chi-square test decide, each at a p-value of 5e-7.
 
     Parameters
     ----------
     flags : bool array [points]
-        Which points are compared with the others: the members of a target, say. Points must be independent.
+        Points to compare with the others, for example the members of a target. Points must be independent.
     counts : int array [points]
-        How many references of one side each point has.
+        Number of IN (or OUT) references of each point.
     """
     if flags.all() or not flags.any() or counts.min() == counts.max():
         return False
@@ -383,11 +368,11 @@ def counts_depend_on(flags: BoolArray, counts: npt.NDArray[np.integer]) -> bool:
     table = np.stack([np.bincount(counts[flag], minlength=n_levels) for flag in (flags, ~flags)]).astype(np.float64)
     if (np.count_nonzero(table, axis=1) == 1).all():
         return True
-    return min(_trend_p(table), _chi_square_p(table)) < _ALARM / 2
+    return min(_trend_p(table), _chi_square_p(table)) < _SIGNIFICANCE / 2
 
 
-def _trend_p(table: npt.NDArray[np.float64]) -> float:
-    """p-value of the correlation between the row and the level (column) of a table [2, levels] of counted points."""
+def _trend_p(table: FloatArray) -> float:
+    """p-value of the correlation between row and level (column) in a table [2, levels] of numbers of points."""
     n, sizes, levels = table.sum(), table.sum(axis=1), np.arange(table.shape[1])
     means = table @ levels / sizes
     away = levels - table.sum(axis=0) @ levels / n
@@ -395,15 +380,15 @@ def _trend_p(table: npt.NDArray[np.float64]) -> float:
     return _chi_square_tail(1, (n - 1) * between / (table.sum(axis=0) @ away**2))
 
 
-def _chi_square_p(table: npt.NDArray[np.float64]) -> float:
-    """p-value of independence of rows and levels; neighbouring levels are joined until enough points are expected."""
+def _chi_square_p(table: FloatArray) -> float:
+    """p-value of independence of rows and levels; neighbouring levels are joined up to `_MIN_EXPECTED` points."""
     rarer = table.sum(axis=1).min() / table.sum()
-    cells: list[npt.NDArray[np.float64]] = [np.zeros(2)]
+    cells: list[FloatArray] = [np.zeros(2)]
     for level in table.T:
-        if cells[-1].sum() * rarer >= _LEAST_EXPECTED:
+        if cells[-1].sum() * rarer >= _MIN_EXPECTED:
             cells.append(np.zeros(2))
         cells[-1] += level
-    if len(cells) > 1 and cells[-1].sum() * rarer < _LEAST_EXPECTED:
+    if len(cells) > 1 and cells[-1].sum() * rarer < _MIN_EXPECTED:
         rest = cells.pop()
         cells[-1] += rest
     if len(cells) == 1:
@@ -414,52 +399,50 @@ def _chi_square_p(table: npt.NDArray[np.float64]) -> float:
 
 
 def _chi_square_tail(dof: int, value: float) -> float:
-    # A machine that only trains has NumPy alone.
+    # A machine that only trains may have NumPy only.
     from scipy.special import chdtrc
 
     return float(chdtrc(dof, value))
 
 
-def even_counts(
-    flags: BoolArray, n_in: npt.NDArray[np.integer], n_references: int, units: IntArray
-) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
-    """IN and OUT references [points] to keep at each point, such that their numbers do not depend on the flags.
+def even_counts(flags: BoolArray, n_in: Labels, n_references: int, units: IntArray) -> tuple[Labels, Labels]:
+    """Numbers of IN and OUT references [points] to keep at each point, such that they do not depend on the flags.
 
-    All points keep as many of each side. Few points (`_FEW_ODD`) may have less than the others of one side and keep
-    that, and more of the other side, as long as this reveals nothing: they must not cost all others their references.
+    All points keep the same numbers, with one exception: rare points (`_RARE_SHARE`) with fewer references of one kind
+    keep these and more of the other kind, if that reveals nothing. Otherwise they would cost all points references.
 
     Parameters
     ----------
     flags : bool array [points]
         Members of the target.
     n_in : int array [points]
-        IN references of each point.
+        Number of IN references of each point.
     n_references : int
-        All references.
+        Number of all references.
     units : int array
         Points that are independent of each other, one of each group.
     """
     n_out = n_references - n_in
 
-    def kept(few: float) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
+    def kept(few: float) -> tuple[Labels, Labels]:
         usual_in, usual_out = (int(np.quantile(side, few, method="lower")) for side in (n_in, n_out))
         total = usual_in + usual_out
         inside = np.clip(usual_in, total - n_out, n_in)
         return inside, total - inside
 
-    found = kept(_FEW_ODD)
+    found = kept(_RARE_SHARE)
     return kept(0.0) if counts_depend_on(flags[units], found[0][units]) else found
 
 
 def _require_models(n_models: int) -> None:
     if n_models < 1:
-        raise ReferencesError(f"a design of {n_models} models was asked for: ask for at least 1")
+        raise ReferencesError(f"a design of {n_models} models was requested: request at least 1")
 
 
 def _units(n_points: int, groups: npt.ArrayLike | None) -> tuple[int, IntArray]:
-    """How many points or groups there are to draw from, and which of them each point is."""
+    """Number of units (points or groups) to draw from, and the unit of each point."""
     if n_points < 2:
-        raise DataError(f"a design needs at least 2 points, there are {n_points}: give more data")
+        raise DataError(f"the data have {n_points} points, a design needs at least 2: give more data")
     if groups is None:
         return n_points, np.arange(n_points)
     values, unit_of = np.unique(checked_groups(groups, n_points), return_inverse=True)

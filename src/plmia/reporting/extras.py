@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plmia.data.array_names import TEXT_ARRAYS
 from plmia.data.arrays import Array
-from plmia.data.dataset import LabelledData, load_npz, read_data
+from plmia.data.dataset import LabelledData, read_data
+from plmia.data.npz import TEXT_ARRAYS, load_npz
 from plmia.errors import DataError, Note
 from plmia.reporting.plots.figure import writable
 from plmia.signals.signals import Signals

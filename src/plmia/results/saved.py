@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from plmia.attacks.scoring import Scores
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
-from plmia.data.dataset import read_member
 from plmia.data.files import open_parts
+from plmia.data.npz import read_member
 from plmia.errors import Note, OutputError
 from plmia.evaluation.metrics import Roc, roc_curve
 from plmia.evaluation.records import RecordTable, record_table

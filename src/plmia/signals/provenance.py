@@ -1,7 +1,7 @@
-"""Provenance of a model: what its record says about how it was made, checked when it is written and when it is read.
+"""Provenance of a model: how it was made, as its record says; checked when it is written and when it is read.
 
-A provenance may come from another machine, and the report prints and draws it. So each known entry has a type and a
-range, and whatever else it holds is plain, small and shallow.
+A provenance may come from another machine, and the report shows it. Therefore each known entry has a type and a range,
+and all other entries are plain, small and shallow.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-# Training losses that a record may hold, and bytes of JSON that all other entries may take.
-MOST_LOSSES, MOST_BYTES = 1 << 20, 1 << 20
-DEEPEST = 32
-LONGEST_NAME = 200
-# Of a file's path below the recipe's folder.
-MOST_NAME_BYTES = 4096
+# Number of training losses, and bytes of JSON of all other entries.
+MAX_LOSSES, MAX_BYTES = 1 << 20, 1 << 20
+MAX_DEPTH = 32
+MAX_VERSION_LENGTH = 200
+# Length of a file's path below the recipe's folder.
+MAX_PATH_LENGTH = 4096
 # About 300 years.
-MOST_SECONDS = 1e10
+MAX_SECONDS = 1e10
 
 Check = Callable[[Any], bool]
 
 
 def problem_of(provenance: Any, n_signals: int) -> str | None:
-    """Say what is wrong with a provenance, or return None.
+    """Describe what is wrong with a provenance, or return None.
 
     Parameters
     ----------
     provenance : object
-        What JSON held.
+        Contents of the JSON.
     n_signals : int
-        How many signals a model has, points times views: no more can be clipped.
+        Number of signals of a model, points times views: no more can be clipped.
     """
     if not isinstance(provenance, dict):
         return f"the provenance is a {type(provenance).__name__}, a JSON object is needed"
@@ -40,31 +40,31 @@ def problem_of(provenance: Any, n_signals: int) -> str | None:
     if found is not None:
         return f"the provenance holds {found}"
     size = len(json.dumps({name: value for name, value in provenance.items() if name != "losses"}))
-    if size > MOST_BYTES:
-        return f"the provenance takes {size:,} bytes beside its losses, {MOST_BYTES:,} are the most"
+    if size > MAX_BYTES:
+        return f"the provenance takes {size:,} bytes without its losses, at most {MAX_BYTES:,} are allowed"
     for name, (check, needed) in _known(n_signals).items():
         if name in provenance and not check(provenance[name]):
-            return f"{name} is {_short(provenance[name])}, {needed} is needed"
+            return f"{name} is {short_json(provenance[name])}, {needed} is needed"
     return None
 
 
 def _known(n_signals: int) -> dict[str, tuple[Check, str]]:
-    """Entries that plmia writes and reads, and what each must be."""
+    """Entries that plmia knows, each with its check and the words for it."""
     share = _number(1.0), "a number from 0 to 1"
     return {
         "given": (lambda value: isinstance(value, bool), "true or false"),
         "recipe": (lambda value: isinstance(value, dict), "a JSON object"),
         "seed": (_whole(1 << 64), "a whole number from 0"),
         "attempt": (_whole(1 << 32), "a whole number from 0"),
-        "seconds": (_number(MOST_SECONDS), f"a number from 0 to {MOST_SECONDS:g}"),
-        # None where there was nothing to measure it on.
+        "seconds": (_number(MAX_SECONDS), f"a number from 0 to {MAX_SECONDS:g}"),
+        # None if there were no records to measure it on.
         "train_accuracy": (lambda value: value is None or share[0](value), share[1]),
         "test_accuracy": (lambda value: value is None or share[0](value), share[1]),
         "n_clipped": (_whole(n_signals), f"a whole number from 0 to {n_signals} (the model's signals)"),
         "n_renormalised": (_whole(n_signals), f"a whole number from 0 to {n_signals} (the model's signals)"),
         "sum_error": (_number(sys.float_info.max), "a number from 0"),
         "undeclared_files": (_are_names, "a list of short texts"),
-        "losses": (_are_losses, f"a list of at most {MOST_LOSSES:,} finite numbers"),
+        "losses": (_are_losses, f"a list of at most {MAX_LOSSES:,} finite numbers"),
         "versions": (_are_versions, "a JSON object of short texts"),
     }
 
@@ -78,33 +78,33 @@ def _number(most: float) -> Check:
 
 
 def _are_losses(value: Any) -> bool:
-    """Whether these are losses by epoch; None stands for one that was not finite."""
-    if not isinstance(value, list) or len(value) > MOST_LOSSES:
+    """Whether these are losses per epoch; None stands for one that was not finite."""
+    if not isinstance(value, list) or len(value) > MAX_LOSSES:
         return False
     return all(v is None or (type(v) in (int, float) and abs(v) <= sys.float_info.max) for v in value)
 
 
 def _are_names(value: Any) -> bool:
     return isinstance(value, list) and all(
-        isinstance(text, str) and text.isprintable() and len(text) <= MOST_NAME_BYTES for text in value
+        isinstance(text, str) and text.isprintable() and len(text) <= MAX_PATH_LENGTH for text in value
     )
 
 
 def _are_versions(value: Any) -> bool:
     return isinstance(value, dict) and all(
-        isinstance(text, str) and text.isprintable() and len(text) <= LONGEST_NAME
+        isinstance(text, str) and text.isprintable() and len(text) <= MAX_VERSION_LENGTH
         for pair in value.items()
         for text in pair
     )
 
 
 def _impossible(value: Any) -> str | None:
-    """What no provenance may hold, at any depth; without recursion, since the nesting is what is checked."""
+    """Find what no provenance may hold, at any depth; without recursion, since the depth itself is checked."""
     left = [(value, 1)]
     while left:
         entry, depth = left.pop()
-        if depth > DEEPEST:
-            return f"more than {DEEPEST} levels"
+        if depth > MAX_DEPTH:
+            return f"more than {MAX_DEPTH} levels"
         if isinstance(entry, dict):
             left += [(part, depth + 1) for pair in entry.items() for part in pair]
         elif isinstance(entry, list):
@@ -125,6 +125,7 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _short(value: Any, most: int = 40) -> str:
+def short_json(value: Any, most: int = 40) -> str:
+    """JSON of a value, cut to ``most`` characters."""
     text = json.dumps(value)
     return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,10 +1,34 @@
-"""What lies where in a store: its layout (the contents of store.json) and the files that are there from the start.
+"""The store: signals of models on disk, safe against crashes, damage and mixing of audits.
 
-JSON and plain arrays only, and all of it is checked: a file that came from elsewhere may claim anything.
+Format. A store is one folder:
+
+    store.json           what the signals were made of, and the layout: sizes, views, digests; see `Layout`
+    membership.npy       the design, bit-packed [models, ceil(points / 8)]
+    labels.npy           labels [points], if there are any; groups.npy likewise
+    signals.npy          float32 [models, points, views]; each model has its region, a hole until it is written
+    records/000012.json  makes a model (or the models trained together) count as finished; see `ModelRecord`
+
+All arrays are plain npy files with a header of 128 bytes, so any tool that knows npy can read the signals. A record
+holds SHA-256 checksums of the model's signals, one per chunk of points, its provenance, and a digest of itself.
+
+Guarantees.
+
+- *A finished model is complete.* Signals are written and synced first, the record last and atomically. A model without
+  a record does not count, whatever its region holds. Writers may be killed at any moment and several may write at once;
+  models that were trained together are finished together or not at all.
+- *Damage is found.* Whatever is read is compared with its checksum. A damaged record does not count, and its models are
+  trained again. Lengths and headers are compared with those expected; nothing in a file is trusted or unpickled.
+- *Audits do not mix.* The key, a digest of what the signals were made of, is part of every record. A store is only
+  continued with the same description, and records with another key do not count.
+
+A machine without the store writes *stacks* (`write_stack`): an npy of signals and, last, a JSON beside it with the same
+key and digests. `SignalStore.import_npy` merges a folder of them. This module needs NumPy only; a store behind a URL,
+which needs fsspec, can be read but not written.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -12,63 +36,395 @@ import operator
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 
-from plmia.data.designs import BoolArray, IntArray, MembershipDesign
+from plmia.data.arrays import Array, BoolArray, FloatArray32, Labels
+from plmia.data.designs import MembershipDesign
 from plmia.data.files import (
-    NPY_HEADER_BYTES,
-    Folder,
-    LocalFolder,
-    RemoteFolder,
     as_bytes,
-    check_npy,
     create_private,
-    folder_at,
-    locked,
-    npy_header,
-    parse_npy,
-    reading,
-    sweep,
+    file_lock,
+    remove_leftovers,
     sync_folder,
     temporary_beside,
-    write_at,
+    write_all,
     write_atomically,
-    writing,
 )
+from plmia.data.npz import NPY_MAGIC, unpack_bits
 from plmia.errors import StoreError, some
-from plmia.signals.provenance import problem_of
+from plmia.signals.provenance import problem_of, short_json
+
+if TYPE_CHECKING:
+    from plmia.signals.signals import Signals
 
 SCHEMA = 1
-# Of the JSON of records and stacks, which hold a digest of themselves. Earlier versions wrote 1, without it.
+# Schema of records and stacks, which hold a digest of themselves. Earlier versions wrote 1, without it.
 SEALED_SCHEMA = 2
 CHUNK_POINTS = 8192
 DTYPE = "<f4"
-_COPY = "copy it again, or start anew in another folder"
+NPY_HEADER_BYTES = 128
+# Upper limit for the JSON of a stack, which may come from another machine.
+MAX_JSON_BYTES = 1 << 28
+_RANGES_AT_ONCE = 16
+_MAX_DIFFERENCES = 3
+_RECORD_NAME = re.compile(r"([0-9]{6,18})(?:-([0-9]{6,18}))?\.json")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
-FloatArray32 = npt.NDArray[np.float32]
-Labels = npt.NDArray[np.integer]
+_RESTORE = "restore it from a copy, or start again in another folder"
+_COPY_STORE = "copy it again, or start again in another folder"
+_COPY_STACK = "copy it again, or train its models again on the machine that wrote it"
+_TRAIN_AGAIN = "the record does not count, and the next run of the audit in this folder trains its models again"
+
+Numbers: TypeAlias = Sequence[int] | Labels
+# Yields one line of text per difference between two descriptions.
+Explain: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Iterable[str]]
 
 
-@dataclass(frozen=True)
-class Run:
-    """Chunks that are read at once: points ``start`` to ``stop``, of which ``take`` go to ``where`` in the result."""
+@dataclass(frozen=True, eq=False)
+class SignalStore:
+    """Signals of models at points, on disk. Make one with `create` or `open`.
 
-    start: int
-    stop: int
-    take: slice | IntArray
-    where: slice | IntArray
+    Parameters
+    ----------
+    folder : Folder
+        Where the store is.
+    layout : Layout
+        What it holds, and what that was made of.
+    design : MembershipDesign
+        Which model trains on which point [models, points].
+    labels : int array [points], optional
+        Class of each point.
+    """
+
+    folder: Folder
+    layout: Layout = field(repr=False)
+    design: MembershipDesign = field(repr=False)
+    labels: Labels | None = field(default=None, repr=False)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        about: Mapping[str, Any],
+        design: MembershipDesign,
+        views: Sequence[str],
+        labels: Labels | None = None,
+        explain: Explain | None = None,
+        restart: bool = True,
+    ) -> SignalStore:
+        """Make a store, or continue an existing one that was made of the same.
+
+        Parameters
+        ----------
+        path : path
+            Folder of the store; its parents are made if necessary.
+        about : dict
+            Everything that determines the signals (digest of the data, recipe, seed, ...), as JSON. The number of
+            models does not belong here: an existing store with fewer models than ``design`` is extended, and if it has
+            more, the others are ignored.
+        design : MembershipDesign
+            Which model trains on which point [models, points].
+        views : sequence of str
+            Name of each view.
+        labels : int array [points], optional
+            Class of each point.
+        explain : callable, optional
+            Describes in words how the contents of two stores differ; `differences` by default.
+        restart : bool
+            Whether to replace a store of another audit in which no model is finished.
+        """
+        folder = _require_local(folder_at(path))
+        layout = layout_of(about, design, views, labels)
+        if not (folder / "store.json").exists():
+            _require_free(folder)
+            with writing(str(folder)):
+                remove_leftovers(folder.parent, re.escape(folder.name))
+                _make_store(folder, layout, design, labels)
+        store = cls.open(folder)
+        try:
+            _require_same(folder, store.layout, layout, explain or differences)
+            _require_continuation(folder, store.design.matrix, design.matrix)
+        except StoreError:
+            with writing(str(folder)):
+                if not (restart and _remove_unfinished(folder)):
+                    raise
+                _make_store(folder, layout, design, labels)
+            store = cls.open(folder)
+            _require_same(folder, store.layout, layout, explain or differences)
+        return store.extend(design)
+
+    @classmethod
+    def open(cls, place: str | Path) -> SignalStore:
+        """Open a store.
+
+        Parameters
+        ----------
+        place : path or str
+            Its folder; or, only for reading, an address that fsspec knows, such as ``s3://bucket/run/signals``.
+        """
+        folder = folder_at(place)
+        layout = _read_layout(folder)
+        design = MembershipDesign(_read_membership(folder, layout))
+        return cls(folder, layout, design, _read_integers(folder, "labels", layout.labels, layout.n_points))
+
+    @property
+    def key(self) -> str:
+        """Digest of what the signals were made of."""
+        return self.layout.key
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the signals were made of."""
+        return self.layout.about
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Name of each view."""
+        return self.layout.views
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Models (finished or not), points, views."""
+        return len(self.design.matrix), self.layout.n_points, len(self.views)
+
+    def finished(self) -> dict[int, dict[str, Any]]:
+        """Provenance of each finished model, in increasing order."""
+        return {model: record.provenance for model, record in self._scan()[0].items()}
+
+    def missing(self) -> list[int]:
+        """Models to train: those without a record, or whose record is damaged or belongs to another audit."""
+        finished = self._scan()[0]
+        return [model for model in range(self.shape[0]) if model not in finished]
+
+    def unverified(self) -> list[int]:
+        """Finished models whose provenance has no digest, since an earlier version of plmia wrote it."""
+        return [model for model, record in self._scan()[0].items() if not record.verified]
+
+    def problems(self) -> list[str]:
+        """Describe the records that do not count; their models are missing unless other records cover them."""
+        return [bad.problem for bad in self._scan()[1]]
+
+    def append(self, models: Numbers, signals: FloatArray32, provenance: Sequence[Mapping[str, Any]]) -> None:
+        """Add models that were trained together; afterwards all of them are finished, or none.
+
+        Several processes may append at once. A model that is finished already with the same signals is ignored.
+
+        Parameters
+        ----------
+        models : sequence of int
+            Their numbers in the design.
+        signals : float32 array [models, points, views]
+            Logit-scaled true-label confidence, finite.
+        provenance : sequence of dict
+            How each was made: seed, attempt, versions, accuracies, seconds, ``n_clipped``, losses, ... as JSON.
+        """
+        path, layout = _require_local(self.folder), self.layout
+        stack = Stack.checked(models, signals, provenance)
+        if stack.signals.shape[1:] != self.shape[1:] or stack.models[-1] >= self.shape[0]:
+            raise StoreError(
+                f"signals of models up to {stack.models[-1]} have shape {list(stack.signals.shape)}, {path} is made "
+                f"for {list(self.shape)} models, points and views: extend it, or use another"
+            )
+        digests = [layout.digests(row) for row in stack.signals]
+        with writing(f"model {some(stack.models)} of {path}"), _locked(path / "signals.npy") as file:
+            _require_key(self.folder, layout)
+            finished, _ = _scan(self.folder, layout, stack.models)
+            rows = [i for i, m in enumerate(stack.models) if not _is_stored(self.folder, finished.get(m), digests[i])]
+            if not rows:
+                return
+            for i in rows:
+                _write_at(file, layout.span(stack.models[i])[0], stack.signals[i])
+            os.fsync(file.fileno())
+            together = tuple(stack.models[i] for i in rows)
+            name = _record_name(together)
+            records = [ModelRecord(stack.models[i], digests[i], stack.provenance[i], name, together) for i in rows]
+            (path / "records").mkdir(exist_ok=True)
+            write_atomically(path / "records" / name, _record_json(layout, records))
+            remove_leftovers(path / "records")
+
+    def read(self, models: Numbers | None = None) -> FloatArray32:
+        """Read signals into memory and verify their checksums.
+
+        Parameters
+        ----------
+        models : sequence of int, optional
+            Which models, in this order; default: the finished ones.
+
+        Returns
+        -------
+        float32 array [models, points, views]
+        """
+        records = self._records(models)
+        with reading(f"{self.folder}/signals.npy"):
+            _raise_first(_cut_off(self.folder, self.layout, records))
+            out = np.empty((len(records), *self.shape[1:]), np.float32)
+            spans = [self.layout.span(record.model) for record in records]
+            for row, record, data in zip(out, records, self.folder.ranges("signals.npy", spans), strict=True):
+                _raise_first(_damaged_chunks(self.folder, self.layout, record, data))
+                row[:] = np.frombuffer(data, DTYPE).reshape(row.shape)
+        return out
+
+    def signals(self, models: Numbers | None = None) -> Signals:
+        """Return verified signals to score; memory-mapped if the models are neighbours in a local store.
+
+        Parameters
+        ----------
+        models : sequence of int, optional
+            Which models, in this order; default: the finished ones. By default it is an error if the record of another
+            model is damaged or belongs to another audit, so that no model is lost unnoticed.
+
+        Returns
+        -------
+        Signals
+            Each model keeps its number (`Signals.models`), whichever others are missing.
+        """
+        from plmia.signals.signals import Signals
+
+        records = self._records(models)
+        chosen = [record.model for record in records]
+        values = self.read(chosen) if self.folder.path is None else self._mapped(self.folder.path, records)
+        n_clipped = sum(record.provenance.get("n_clipped", 0) for record in records)
+        design = MembershipDesign(self.design.matrix[chosen])
+        groups = _read_integers(self.folder, "groups", self.about.get("groups"), self.layout.n_points)
+        return Signals(values, design, self.labels, n_clipped, groups, tuple(chosen), self.fingerprint(chosen))
+
+    def _mapped(self, folder: Path, records: Sequence[ModelRecord]) -> FloatArray32:
+        path, models = folder / "signals.npy", [record.model for record in records]
+        n_rows = max(models) + 1
+        with reading(str(path)):
+            _raise_first(_cut_off(self.folder, self.layout, records))
+            mapped = np.asarray(np.memmap(path, DTYPE, "r", NPY_HEADER_BYTES, (n_rows, *self.shape[1:])))
+        for record in records:
+            _raise_first(_damaged_chunks(self.folder, self.layout, record, mapped[record.model].data))
+        neighbours = models == list(range(models[0], n_rows))
+        return mapped[models[0] :] if neighbours else mapped[models]
+
+    def fingerprint(self, models: Numbers | None = None) -> str:
+        """Digest that identifies the signals of some models: which models, their signals, their membership.
+
+        Parameters
+        ----------
+        models : sequence of int, optional
+            Which models, in this order; default: the finished ones.
+
+        Returns
+        -------
+        str
+            SHA-256 of the models' numbers, the checksums of their signals, their membership, and the store's key, which
+            covers labels, groups and what the signals were made of.
+        """
+        records = self._records(models)
+        chosen = [record.model for record in records]
+        contents = {
+            "key": self.key,
+            "membership": digest(np.packbits(self.design.matrix[chosen], axis=1)),
+            "models": [[record.model, *record.chunks] for record in records],
+        }
+        return digest(_canonical(contents))
+
+    def verify(self) -> list[str]:
+        """Read everything and describe all damage and all records of other audits; an empty list if there is none."""
+        records, bad = _scan(self.folder, self.layout)
+        found = [record.problem for record in bad]
+        with reading(f"{self.folder}/signals.npy"):
+            found.extend(_header_problems(self.folder, self.layout))
+            found.extend(_cut_off(self.folder, self.layout, records.values()))
+            size = self.folder.size("signals.npy")
+            complete = [record for record in records.values() if self.layout.span(record.model)[1] <= size]
+            spans = [self.layout.span(record.model) for record in complete]
+            for record, data in zip(complete, self.folder.ranges("signals.npy", spans), strict=True):
+                found.extend(_damaged_chunks(self.folder, self.layout, record, data))
+        return found
+
+    def extend(self, design: MembershipDesign) -> SignalStore:
+        """Make room for more models; finished models stay. Only the process that distributes the work may call this.
+
+        Parameters
+        ----------
+        design : MembershipDesign
+            Design [models, points] whose first rows are those of the store. If it has fewer, nothing changes on disk.
+
+        Returns
+        -------
+        SignalStore
+            The store with this design.
+        """
+        path = _require_local(self.folder)
+        with writing(str(path)), _locked(path / "signals.npy") as file:
+            current = SignalStore.open(path)  # another process may have extended it meanwhile
+            _require_continuation(path, current.design.matrix, design.matrix)
+            longer = max(current.design.matrix, design.matrix, key=len)
+            layout = replace(current.layout, n_models=len(longer), membership=digest(np.packbits(longer, axis=1)))
+            # In this order the store is valid at each moment: more rows than store.json says are ignored.
+            _allocate(file, layout)
+            if layout != current.layout:
+                _write_membership(path, longer)
+                write_atomically(path / "store.json", layout.to_json())
+            remove_leftovers(path)
+        return replace(current, layout=layout, design=design)
+
+    def import_npy(self, folder: str | Path) -> list[int]:
+        """Merge the stacks that another machine wrote with `write_stack`; each is verified before it is added.
+
+        Returns
+        -------
+        list of int
+            The models in the folder, in increasing order; all of them are finished now.
+        """
+        models: list[int] = []
+        for stack in read_stacks(folder, key=self.key):
+            self.append(stack.models, stack.signals, stack.provenance)
+            models.extend(stack.models)
+        return sorted(models)
+
+    def _scan(self, among: Collection[int] | None = None) -> tuple[dict[int, ModelRecord], list[BadRecord]]:
+        """Scan the records of this design's models; the store may have more."""
+        finished, bad = _scan(self.folder, self.layout, among)
+        other = range(self.shape[0], self.layout.n_models)
+        return {m: r for m, r in finished.items() if m not in other}, [b for b in bad if b.first not in other]
+
+    def _records(self, models: Numbers | None) -> list[ModelRecord]:
+        """Records of some finished models, by default of all; raises if one is missing or damaged."""
+        if models is None:
+            finished, bad = self._scan()
+            hiding = [b.problem for b in bad if any(m not in finished for m in range(b.first, b.last + 1))]
+            if hiding:
+                raise StoreError(hiding[0] + (f" (and {len(hiding) - 1} more like it)" if hiding[1:] else ""))
+            if not finished:
+                raise StoreError(f"{self.folder} has no finished model yet: run the audit first")
+            return list(finished.values())
+        wanted = _model_numbers(models, self.shape[0])
+        finished, bad = self._scan(wanted)
+        for model in wanted:
+            if model not in finished:
+                reasons = [b.problem for b in bad if b.first <= model <= b.last]
+                raise StoreError(
+                    reasons[0] if reasons else f"model {model} of {self.folder} is not finished: run the audit again"
+                )
+        return [finished[model] for model in wanted]
+
+
+def store_key(
+    about: Mapping[str, Any], design: MembershipDesign, views: Sequence[str], labels: Labels | None = None
+) -> str:
+    """Key of a store with these contents, for a machine that trains without a store; see `SignalStore.create`."""
+    return layout_of(about, design, views, labels).key
+
+
+# store.json ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What lies in a store and where: the contents of store.json.
+    """What is in a store and where: the contents of store.json.
 
     Parameters
     ----------
@@ -83,7 +439,7 @@ class Layout:
     membership : str
         Digest of the bit-packed design.
     chunk : int
-        How many points share a checksum.
+        Number of points that share a checksum.
     """
 
     about: dict[str, Any]
@@ -96,13 +452,13 @@ class Layout:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What makes two stores the same; not the number of models, which may grow."""
+        """What two stores of the same audit share; not the number of models, which may grow."""
         return {"about": self.about, "views": list(self.views), "n_points": self.n_points, "labels": self.labels}
 
     @property
     def key(self) -> str:
-        """Digest of the identity: every record carries it."""
-        return digest(canonical(self.identity))
+        """Digest of the identity, part of every record."""
+        return digest(_canonical(self.identity))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -110,35 +466,28 @@ class Layout:
         return self.n_models, self.n_points, len(self.views)
 
     @property
+    def point_bytes(self) -> int:
+        """Bytes of the signals of one model at one point."""
+        return len(self.views) * np.dtype(DTYPE).itemsize
+
+    @property
     def model_bytes(self) -> int:
-        """Bytes that the signals of a model take."""
-        return self.n_points * len(self.views) * np.dtype(DTYPE).itemsize
+        """Bytes of the signals of one model."""
+        return self.n_points * self.point_bytes
 
-    def span(self, model: int, start: int, stop: int) -> tuple[int, int]:
-        """First and end byte in signals.npy of points ``start`` to ``stop`` of a model."""
-        begin, point = NPY_HEADER_BYTES + model * self.model_bytes, self.model_bytes // self.n_points
-        return begin + start * point, begin + stop * point
+    def span(self, model: int) -> tuple[int, int]:
+        """First and end byte of a model in signals.npy."""
+        begin = NPY_HEADER_BYTES + model * self.model_bytes
+        return begin, begin + self.model_bytes
 
-    def chunks(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Number, first and end point of each chunk from point ``start`` (where one begins) to ``stop``."""
-        for point in range(start, stop, self.chunk):
-            yield point // self.chunk, point, min(point + self.chunk, self.n_points)
-
-    def runs(self, points: IntArray) -> Iterator[Run]:
-        """Cover ``points`` (in any order) by as few runs of chunks as they touch."""
-        chunks = points // self.chunk
-        needed = np.unique(chunks)
-        for group in np.split(needed, np.flatnonzero(np.diff(needed) > 1) + 1) if len(needed) else []:
-            start, stop = int(group[0]) * self.chunk, min((int(group[-1]) + 1) * self.chunk, self.n_points)
-            if (np.diff(points) == 1).all():
-                yield Run(start, stop, slice(int(points[0]) - start, int(points[-1]) + 1 - start), slice(None))
-            else:
-                where = np.flatnonzero((chunks >= group[0]) & (chunks <= group[-1]))
-                yield Run(start, stop, points[where] - start, where)
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        """First and end point of each chunk."""
+        for start in range(0, self.n_points, self.chunk):
+            yield start, min(start + self.chunk, self.n_points)
 
     def digests(self, signals: FloatArray32) -> tuple[str, ...]:
         """Digest of each chunk of a model's signals [points, views]."""
-        return tuple(digest(signals[start:stop]) for _, start, stop in self.chunks(0, self.n_points))
+        return tuple(digest(signals[start:stop]) for start, stop in self.chunks())
 
     def to_json(self) -> bytes:
         """Contents of store.json."""
@@ -147,8 +496,8 @@ class Layout:
 
     @classmethod
     def from_json(cls, what: str, data: bytes) -> Layout:
-        """Check and take the contents of a store.json; ``what`` names it."""
-        found = parse(what, data)
+        """Check and read the contents of store.json; errors call the file ``what``."""
+        found = _parse_object(what, data, _COPY_STORE)
         if found.get("schema") != SCHEMA or found.get("dtype") != DTYPE:
             raise StoreError(
                 f"{what} has schema {found.get('schema')!r} and type {found.get('dtype')!r}, this version reads schema "
@@ -156,40 +505,38 @@ class Layout:
             )
         try:
             layout = cls(
-                about=typed(found, "about", dict),
-                views=tuple(typed(found, "views", list)),
+                about=_typed(found, "about", dict),
+                views=tuple(_typed(found, "views", list)),
                 n_points=_positive(found, "n_points"),
                 n_models=_positive(found, "n_models"),
-                labels=None if found["labels"] is None else typed(found, "labels", str),
-                membership=typed(found, "membership", str),
+                labels=None if found["labels"] is None else _typed(found, "labels", str),
+                membership=_typed(found, "membership", str),
                 chunk=_positive(found, "chunk"),
             )
             same = layout.key == found["key"]
         except (KeyError, TypeError, RecursionError) as error:
-            raise StoreError(f"{what} is damaged ({error}): {_COPY}") from error
+            raise StoreError(f"{what} is damaged ({error}): {_COPY_STORE}") from error
         if not same or not layout.views or not all(isinstance(view, str) for view in layout.views):
-            raise StoreError(f"{what} was changed after it was written (its key does not fit): {_COPY}")
+            raise StoreError(f"{what} was changed after it was written (its key does not fit): {_COPY_STORE}")
         return layout
 
 
 def layout_of(
     about: Mapping[str, Any], design: MembershipDesign, views: Sequence[str], labels: Labels | None
 ) -> Layout:
-    """Layout of a store of these; see `SignalStore.create`."""
+    """Layout of a store with these contents; see `SignalStore.create`."""
     matrix, names = design.matrix, tuple(views)
     if 0 in matrix.shape:
-        raise StoreError(
-            f"the design has {matrix.shape[0]} models and {matrix.shape[1]} points: at least one is needed"
-        )
+        raise StoreError(f"the design has {len(matrix)} models and {matrix.shape[1]} points: at least 1 is needed")
     if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
         raise StoreError(f"views are {list(names)}: give at least one, each with its own name")
     if labels is not None and (labels.shape != matrix.shape[1:] or not np.issubdtype(labels.dtype, np.integer)):
         raise StoreError(
-            f"labels have shape {labels.shape} and type {labels.dtype}, integers [{matrix.shape[1]}] are needed: "
-            "one a point"
+            f"labels have shape {labels.shape} and type {labels.dtype}: integers [{matrix.shape[1]}] are needed, one "
+            "per point"
         )
     return Layout(
-        about=plain(about, "about"),
+        about=_plain(about, "about"),
         views=names,
         n_points=matrix.shape[1],
         n_models=matrix.shape[0],
@@ -198,30 +545,72 @@ def layout_of(
     )
 
 
-def require_free(path: Path) -> None:
-    """Require that a store can be made here."""
-    with reading(str(path)):
-        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            raise StoreError(f"{path} is there and is not a store: choose a folder that is empty or not there yet")
+def _read_layout(folder: Folder) -> Layout:
+    try:
+        with reading(f"{folder}/store.json"):
+            return Layout.from_json(f"{folder}/store.json", folder.read(["store.json"])[0])
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise StoreError(f"{folder} is not a store (it has no store.json): give the folder of a store") from error
+        raise
 
 
-def require_continuation(path: Path, there: BoolArray, given: BoolArray) -> None:
-    """Require that two designs [models, points] agree in the rows that both have."""
-    if there.shape[1] != given.shape[1]:
+def _require_same(path: Path, existing: Layout, given: Layout, explain: Explain) -> None:
+    """Require that two layouts belong to the same audit."""
+    found = list(dict.fromkeys(line.removeprefix("about.") for line in explain(existing.identity, given.identity)))
+    if found:
+        rest = f"; and {len(found) - _MAX_DIFFERENCES} more" if len(found) > _MAX_DIFFERENCES else ""
         raise StoreError(
-            f"{path} is made for {there.shape[1]} points, the design has {given.shape[1]}: use another folder"
+            f"{path} belongs to another audit ({'; '.join(found[:_MAX_DIFFERENCES])}{rest}) and was not changed: "
+            "choose another folder, or the settings it was made with"
         )
-    common = min(len(there), len(given))
-    different = np.flatnonzero((there[:common] != given[:common]).any(axis=1))
+
+
+def _require_key(folder: Folder, layout: Layout) -> None:
+    """Require that the store is still the one that was opened."""
+    if _read_layout(folder).key != layout.key:
+        raise StoreError(f"{folder} was restarted for another audit meanwhile: choose another folder, and run again")
+
+
+def _require_continuation(path: Path, existing: BoolArray, given: BoolArray) -> None:
+    """Require that two designs [models, points] agree in the rows that both have."""
+    if existing.shape[1] != given.shape[1]:
+        raise StoreError(
+            f"{path} is made for {existing.shape[1]} points, the design has {given.shape[1]}: use another folder"
+        )
+    common = min(len(existing), len(given))
+    different = np.flatnonzero((existing[:common] != given[:common]).any(axis=1))
     if len(different):
         raise StoreError(
-            f"{path} has another design: model {some(different)} trains on other points there than here; choose "
-            "another folder, or go back to the design it was made with; nothing in it was changed"
+            f"{path} has another design (model {some(different)} trains on other points) and was not changed: choose "
+            "another folder, or the design it was made with"
         )
 
 
-def make_store(path: Path, layout: Layout, design: MembershipDesign, labels: Labels | None) -> None:
-    """Make the folder of a store, which appears whole; one that another process made meanwhile is left alone."""
+def differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
+    """Describe where two JSON values differ: ``"seed: 0 there, 1 here"``."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for entry in sorted({*there, *here}):
+            below = f"{name}.{entry}" if name else entry
+            if entry not in there or entry not in here:
+                yield f"{below}: only {'here' if entry in here else 'there'}"
+            else:
+                yield from differences(there[entry], here[entry], below)
+    elif _canonical(there) != _canonical(here):
+        yield f"{name}: {short_json(there)} there, {short_json(here)} here"
+
+
+# Arrays --------------------------------------------------------------------------------------------------------------
+
+
+def _require_free(path: Path) -> None:
+    with reading(str(path)):
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise StoreError(f"{path} exists and is not a store: choose a folder that is empty or does not exist yet")
+
+
+def _make_store(path: Path, layout: Layout, design: MembershipDesign, labels: Labels | None) -> None:
+    """Make the folder of a store, which appears complete; a store that another process made meanwhile stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = temporary_beside(path)
     try:
@@ -229,8 +618,8 @@ def make_store(path: Path, layout: Layout, design: MembershipDesign, labels: Lab
         (new / "records").mkdir(mode=0o700)
         create_private(new / "signals.npy").close()
         with (new / "signals.npy").open("r+b", buffering=0) as file:
-            allocate(file, layout)
-        write_membership(new, design.matrix)
+            _allocate(file, layout)
+        _write_membership(new, design.matrix)
         if labels is not None:
             write_atomically(new / "labels.npy", npy_header("<i8", labels.shape), labels.astype("<i8"))
         write_atomically(new / "store.json", layout.to_json())
@@ -244,204 +633,119 @@ def make_store(path: Path, layout: Layout, design: MembershipDesign, labels: Lab
         shutil.rmtree(new, ignore_errors=True)
 
 
-def allocate(file: FileIO, layout: Layout) -> None:
-    """Give signals.npy its length and header; it never shrinks. What was not written is a hole and takes no space."""
+def _remove_unfinished(path: Path) -> bool:
+    """Remove a store in which no model is finished; return whether that was so.
+
+    It is renamed under its lock: a process that appends meanwhile either comes first, and then the store stays, or
+    finds that the store is another one.
+    """
+    with _locked(path / "signals.npy"):
+        if any(not name.startswith(".") for name in folder_at(path).names("records")):
+            return False
+        removed = temporary_beside(path)
+        path.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
+    return True
+
+
+def _allocate(file: FileIO, layout: Layout) -> None:
+    """Give signals.npy its length and header; it never shrinks. Unwritten regions are holes and take no space."""
     size = os.fstat(file.fileno()).st_size
     rows = max(layout.n_models, -(-(size - NPY_HEADER_BYTES) // layout.model_bytes))
-    if size < layout.span(rows, 0, 0)[0]:
-        file.truncate(layout.span(rows, 0, 0)[0])
+    if size < layout.span(rows)[0]:
+        file.truncate(layout.span(rows)[0])
     header = npy_header(DTYPE, (rows, *layout.shape[1:]))
     file.seek(0)
     if file.read(NPY_HEADER_BYTES) != header:
-        write_at(file, 0, header)
+        _write_at(file, 0, header)
     os.fsync(file.fileno())
 
 
-def header_problems(folder: Folder, layout: Layout) -> Iterator[str]:
-    """Say whether signals.npy is an npy file of the right shape; what is in it is not looked at."""
+def _header_problems(folder: Folder, layout: Layout) -> Iterator[str]:
+    """Report whether signals.npy has the right header and length; its contents are not read."""
     header, *_ = folder.ranges("signals.npy", [(0, NPY_HEADER_BYTES)])
     room = (folder.size("signals.npy") - NPY_HEADER_BYTES) // layout.model_bytes
     match = re.search(rb"\(([0-9]{1,18}),", header)
     rows = int(match[1]) if match else 0
-    # An extension that was interrupted leaves more rows than the layout has; they do no harm.
+    # An interrupted extension leaves more rows than the layout has; they do no harm.
     if not layout.n_models <= rows <= room or header != npy_header(DTYPE, (rows, *layout.shape[1:])):
-        yield f"{folder}/signals.npy has a damaged header or was cut off: running the same audit again mends that"
+        yield f"{folder}/signals.npy has a damaged header or was cut off: running the same audit again repairs it"
 
 
-def write_membership(path: Path, matrix: BoolArray) -> None:
-    """Write membership.npy of a design [models, points]."""
+def _write_at(file: FileIO, offset: int, data: Array | bytes) -> None:
+    os.lseek(file.fileno(), offset, os.SEEK_SET)
+    write_all(file.fileno(), data)
+
+
+def _write_membership(path: Path, matrix: BoolArray) -> None:
     packed = np.packbits(matrix, axis=1)
     write_atomically(path / "membership.npy", npy_header("|u1", packed.shape), packed)
 
 
-def read_membership(folder: Folder, layout: Layout) -> BoolArray:
-    """Design [models, points]; rows that an interrupted extension left beyond the layout's are passed over."""
+def _read_membership(folder: Folder, layout: Layout) -> BoolArray:
+    """Design [models, points]; rows of an interrupted extension are ignored."""
     what, width = f"{folder}/membership.npy", -(-layout.n_points // 8)
     with reading(what):
         data = folder.read(["membership.npy"])[0]
     rows = max(layout.n_models, (len(data) - NPY_HEADER_BYTES) // width)
-    packed = parse_npy(what, data, "|u1", (rows, width))[: layout.n_models]
+    packed = _parse_npy(what, data, "|u1", (rows, width))[: layout.n_models]
     if digest(packed) != layout.membership:
-        raise StoreError(f"{what} is damaged (the checksum differs): {_COPY}")
-    return np.unpackbits(packed, axis=1, count=layout.n_points).view(np.bool_)
+        raise StoreError(f"{what} is damaged (the checksum differs): {_COPY_STORE}")
+    return unpack_bits(packed, layout.n_points)
 
 
-def read_labels(folder: Folder, layout: Layout) -> Labels | None:
-    """Labels [points], if the store has any."""
-    if layout.labels is None:
+def _read_integers(folder: Folder, name: str, expected: str | None, n_points: int) -> Labels | None:
+    """Labels or groups [points] with the ``expected`` digest; None if the store has none."""
+    if expected is None:
         return None
-    what = f"{folder}/labels.npy"
+    what = f"{folder}/{name}.npy"
     with reading(what):
-        data = folder.read(["labels.npy"])[0]
-    labels = parse_npy(what, data, "<i8", (layout.n_points,))
-    if digest(labels) != layout.labels:
-        raise StoreError(f"{what} is damaged (the checksum differs): {_COPY}")
-    return labels
+        data = folder.read([f"{name}.npy"])[0]
+    values = _parse_npy(what, data, "<i8", (n_points,))
+    if digest(values) != expected:
+        raise StoreError(f"{what} is damaged (the checksum differs): {_COPY_STORE}")
+    return values
+
+
+def groups_about(groups: Labels | None) -> dict[str, str]:
+    """Entry of a store's ``about`` for the points' groups, if there are any: their digest."""
+    return {} if groups is None else {"groups": digest(groups.astype("<i8"))}
 
 
 def write_groups(path: Path, groups: Labels) -> None:
-    """Keep the groups [points] of a store whose ``about`` has their digest; see `groups_about`."""
+    """Write the groups [points] of a store whose ``about`` has their digest; see `groups_about`."""
     if not (path / "groups.npy").exists():
         write_atomically(path / "groups.npy", npy_header("<i8", groups.shape), groups.astype("<i8"))
 
 
-def groups_about(groups: Labels | None) -> dict[str, str]:
-    """What the ``about`` of a store says of the points' groups, if there are any."""
-    return {} if groups is None else {"groups": digest(groups.astype("<i8"))}
+def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Header of an npy file, always 128 bytes, so that an array can grow in place."""
+    text = repr({"descr": dtype, "fortran_order": False, "shape": shape})
+    length = NPY_HEADER_BYTES - 10
+    if len(text) >= length:
+        raise StoreError(f"an array of shape {shape} is too large to be stored")
+    return NPY_MAGIC + b"\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1).encode("ascii") + b"\n"
 
 
-def read_groups(folder: Folder, layout: Layout) -> Labels | None:
-    """Groups [points] of points that belong together, if the store has any."""
-    expected = layout.about.get("groups")
-    if expected is None:
-        return None
-    what = f"{folder}/groups.npy"
-    with reading(what):
-        data = folder.read(["groups.npy"])[0]
-    groups = parse_npy(what, data, "<i8", (layout.n_points,))
-    if digest(groups) != expected:
-        raise StoreError(f"{what} is damaged (the checksum differs): {_COPY}")
-    return groups
+def _check_npy(what: str, start: bytes, size: int, dtype: str, shape: tuple[int, ...]) -> None:
+    """Require that a file of ``size`` bytes that begins with ``start`` is an npy of this type and shape.
 
-
-def digest(data: bytes | memoryview | npt.NDArray[Any]) -> str:
-    """SHA-256 in hexadecimal."""
-    return hashlib.sha256(as_bytes(data)).hexdigest()
-
-
-def canonical(value: Any) -> bytes:
-    """The one JSON of equal values."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
-    """Say where two JSON values differ: ``"seed: 0 there, 1 here"``."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for entry in sorted({*there, *here}):
-            below = f"{name}.{entry}" if name else entry
-            if entry not in there or entry not in here:
-                yield f"{below}: only {'here' if entry in here else 'there'}"
-            else:
-                yield from differences(there[entry], here[entry], below)
-    elif canonical(there) != canonical(here):
-        yield f"{name}: {_short(there)} there, {_short(here)} here"
-
-
-def _short(value: Any, most: int = 40) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def plain(value: Any, what: str) -> Any:
-    """Make a value JSON: NumPy numbers and arrays become plain ones, tuples lists, numbers that are not finite null."""
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return {name: plain(entry, f"{what}.{name}") for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry, f"{what}[{i}]") for i, entry in enumerate(value)]
-    raise StoreError(
-        f"{what} is of type {type(value).__name__}: give numbers, text, lists, and dicts with text as keys, "
-        "which is what JSON can hold"
-    )
-
-
-def parse(what: str, data: bytes, remedy: str = _COPY) -> dict[str, Any]:
-    """Read a JSON object."""
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{what} is damaged (not JSON: {error}): {remedy}") from error
-    if not isinstance(found, dict):
-        raise StoreError(f"{what} is damaged (not a JSON object): {remedy}")
-    return found
-
-
-def sealed(fields: Mapping[str, Any]) -> bytes:
-    """JSON of a record or a stack with a digest of all its contents."""
-    contents = {"schema": SEALED_SCHEMA, **fields}
-    return json.dumps(contents | {"digest": digest(canonical(contents))}, allow_nan=False).encode()
-
-
-def unsealed(what: str, data: bytes, remedy: str) -> dict[str, Any]:
-    """Read and verify what `sealed` wrote; JSON of schema 1 has no digest and is returned as it is."""
-    found = parse(what, data, remedy)
-    schema = found.get("schema")
-    if schema == SEALED_SCHEMA or "digest" in found:
-        contents = {name: value for name, value in found.items() if name != "digest"}
-        try:
-            same = digest(canonical(contents)) == found.get("digest")
-        except (ValueError, RecursionError):  # numbers that are not finite, nesting: `sealed` writes neither
-            same = False
-        if not same:
-            raise StoreError(f"{what} was changed after it was written (its digest does not fit): {remedy}")
-    elif schema != 1:
+    The header is compared with the expected one, not parsed, and the file must have the length that follows from it.
+    """
+    needed = NPY_HEADER_BYTES + math.prod(shape) * np.dtype(dtype).itemsize
+    if size != needed or start[:NPY_HEADER_BYTES] != npy_header(dtype, shape):
         raise StoreError(
-            f"{what} has schema {str(schema)[:12]}, this version reads 1 and {SEALED_SCHEMA}: read it with the version "
-            "of plmia that wrote it"
+            f"{what} is damaged: an npy file of {dtype} {list(shape)} with {needed} bytes is expected, it has {size} "
+            f"bytes or another header; {_COPY_STORE}"
         )
-    return found
 
 
-def typed(found: Any, name: str, kind: type) -> Any:
-    """Entry of a JSON object, which must be of this type."""
-    value = found[name]
-    if type(value) is not kind:
-        raise TypeError(f"{name} is a {type(value).__name__}, a {kind.__name__} is needed")
-    return value
+def _parse_npy(what: str, data: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
+    _check_npy(what, data, len(data), dtype, shape)
+    return np.frombuffer(data, dtype, offset=NPY_HEADER_BYTES).reshape(shape)
 
 
-def _positive(found: Any, name: str) -> int:
-    value: int = typed(found, name, int)
-    if value < 1:
-        raise TypeError(f"{name} is {value}, it must be positive")
-    return value
-
-
-def numbers_of(chosen: slice | Sequence[int] | Labels | None, n: int, what: str) -> IntArray:
-    """Numbers from 0 to n that were chosen; all by default."""
-    if chosen is None or isinstance(chosen, slice):
-        return np.arange(n)[chosen if chosen is not None else slice(None)]
-    numbers = np.asarray(chosen)
-    if numbers.ndim != 1 or not len(numbers) or not np.issubdtype(numbers.dtype, np.integer):
-        raise StoreError(f"{what}s must be given as a list of whole numbers with at least one in it")
-    outside = numbers[(numbers < 0) | (numbers >= n)]
-    if len(outside):
-        raise StoreError(f"there is no {what} {some(outside)}: the store has {n} {what}s, numbered from 0")
-    return numbers.astype(np.intp)
-
-
-# The records of a store: what makes a model count, and how the models that do not count are found and named.
-
-_RECORD_NAME = re.compile(r"([0-9]{6,18})(?:-([0-9]{6,18}))?\.json")
-Tell = Callable[[dict[str, Any], dict[str, Any]], Iterable[str]]
-# Of how many differences a message tells.
-MOST_TOLD = 3
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+# Records -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -459,7 +763,7 @@ class ModelRecord:
     file : str
         File of the record, relative to the store.
     together : tuple of int
-        The models that this file covers: they were finished at once.
+        All models of this file: they were finished at once.
     verified : bool
         Whether the file has a digest that covers the provenance; those of earlier versions have none.
     """
@@ -474,191 +778,86 @@ class ModelRecord:
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that does not count: which models its name claims (first and last), and what is wrong."""
+    """A record that does not count: the first and last model that its name claims, and the problem."""
 
     first: int
     last: int
     problem: str
 
-    def hides(self, there: Container[int]) -> bool:
-        """Whether it claims a model that is not ``there`` otherwise."""
-        return any(model not in there for model in range(self.first, self.last + 1))
 
-
-def record_name(models: Sequence[int]) -> str:
+def _record_name(models: Sequence[int]) -> str:
     """File of the record of models in increasing order: `000012.json`, `000012-000027.json` for several."""
     ends = [models[0]] if len(models) == 1 else [models[0], models[-1]]
     return "-".join(f"{model:06d}" for model in ends) + ".json"
 
 
-def record_json(layout: Layout, records: Sequence[ModelRecord]) -> bytes:
-    """Contents of one file that commits these models at once."""
-    models = [{"model": r.model, "chunks": r.chunks, "provenance": r.provenance} for r in records]
-    return sealed({"key": layout.key, "models": models})
-
-
-def scan(
-    folder: Folder, layout: Layout, among: Collection[int] | None = None
-) -> tuple[dict[int, ModelRecord], list[BadRecord]]:
-    """Read the records of a store.
-
-    Parameters
-    ----------
-    folder : Folder
-        The store.
-    layout : Layout
-        Its layout.
-    among : collection of int, optional
-        Only files whose name claims one of these models, so that an append need not read all.
-
-    Returns
-    -------
-    dict, list
-        The record of each finished model in increasing order, and the files that do not count.
-    """
-    names, bad = [], []
-    with reading(f"{folder}/records"):
-        for name in folder.names("records"):
-            claim = _claim(name)
-            if claim is None:
-                if name.endswith(".json") and not name.startswith("."):
-                    bad.append(BadRecord(0, -1, f"{folder}/records/{name} is not the name of a record: remove it"))
-            elif among is None or any(claim[0] <= model <= claim[1] for model in among):
-                names.append(name)
-        contents = folder.read([f"records/{name}" for name in names])
-    good: dict[int, ModelRecord] = {}
-    for name, data in zip(names, contents, strict=True):
-        try:
-            records = _parse_record(f"{folder}/records/{name}", layout, name, data)
-            _require_agreement(folder, good, records)
-        except StoreError as error:
-            bad.append(BadRecord(*(_claim(name) or (0, -1)), str(error)))
-        else:
-            good.update((record.model, record) for record in records)
-    return dict(sorted(good.items())), bad
-
-
-def read_layout(folder: Folder) -> Layout:
-    """Read store.json; what has none is no store."""
-    try:
-        with reading(f"{folder}/store.json"):
-            return Layout.from_json(f"{folder}/store.json", folder.read(["store.json"])[0])
-    except StoreError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise StoreError(f"{folder} is not a store (it has no store.json): give the folder of one") from error
-        raise
-
-
-def require_same(path: Path, there: Layout, here: Layout, tell: Tell) -> None:
-    """Require that two layouts are of the same audit; ``tell`` says in words where they differ."""
-    found = list(dict.fromkeys(line.removeprefix("about.") for line in tell(there.identity, here.identity)))
-    if found:
-        rest = f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
-        raise StoreError(
-            f"{path} belongs to another audit ({'; '.join(found[:MOST_TOLD])}{rest}): choose another folder, or go "
-            "back to the settings it was made with; nothing in it was changed"
-        )
-
-
-def require_key(folder: Folder, layout: Layout) -> None:
-    """Require that the store is still the one that was opened."""
-    if read_layout(folder).key != layout.key:
-        raise StoreError(f"{folder} was started anew for another audit meanwhile: choose another folder, and run again")
-
-
-def set_aside(path: Path) -> bool:
-    """Remove the store in a local folder if no model finished in it; whether that was so.
-
-    Under its lock, and by renaming: whoever appends meanwhile either comes first, and then the store stays, or finds
-    that the store is another.
-    """
-    with locked(path / "signals.npy"):
-        if any(not name.startswith(".") for name in LocalFolder(path).names("records")):
-            return False
-        aside = temporary_beside(path)
-        path.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)
-    return True
-
-
-def damage(
-    folder: Folder, layout: Layout, record: ModelRecord, data: bytes | memoryview, start: int, stop: int
-) -> Iterator[str]:
-    """Say which chunks of points ``start`` to ``stop`` of a model are not what its record says."""
-    point = layout.model_bytes // layout.n_points
-    for chunk, first, end in layout.chunks(start, stop):
-        if digest(memoryview(data)[(first - start) * point : (end - start) * point]) != record.chunks[chunk]:
-            yield (
-                f"{folder}/signals.npy is damaged at model {record.model}, points {first} to {end - 1} "
-                f"(the checksum differs): {_remedy(folder, record)}"
-            )
-
-
-def cut_off(folder: Folder, layout: Layout, records: Iterable[ModelRecord], stop: int) -> Iterator[str]:
-    """Say for which models signals.npy ends before point ``stop``."""
-    size = folder.size("signals.npy")
-    for record in records:
-        begin, end = layout.span(record.model, 0, stop)
-        if end > size:
-            point = max(size - begin, 0) // (layout.model_bytes // layout.n_points)
-            yield f"{folder}/signals.npy is cut off at model {record.model}, point {point}: {_remedy(folder, record)}"
-
-
-def raise_first(problems: Iterable[str]) -> None:
-    """Raise the first problem, if there is any."""
-    for problem in problems:
-        raise StoreError(problem)
-
-
-def is_there(folder: Folder, there: ModelRecord | None, digests: tuple[str, ...]) -> bool:
-    """Whether a model is finished with the signals of these digests; raises if it is with others."""
-    if there is not None and there.chunks != digests:
-        raise StoreError(
-            f"model {there.model} of {folder} is finished with other signals: to replace it, remove "
-            f"{folder}/{there.file} first (it covers model {some(there.together)})"
-        )
-    return there is not None
-
-
-def _remedy(folder: Folder, record: ModelRecord) -> str:
-    return f"remove {folder}/{record.file} and run again, only model {some(record.together)} is trained anew"
-
-
-def _claim(name: str) -> tuple[int, int] | None:
+def _claimed(name: str) -> tuple[int, int] | None:
+    """First and last model that the name of a record claims."""
     match = _RECORD_NAME.fullmatch(name)
     return None if match is None else (int(match[1]), int(match[2] or match[1]))
 
 
+def _record_json(layout: Layout, records: Sequence[ModelRecord]) -> bytes:
+    models = [{"model": r.model, "chunks": r.chunks, "provenance": r.provenance} for r in records]
+    return sealed({"key": layout.key, "models": models})
+
+
+def _scan(
+    folder: Folder, layout: Layout, among: Collection[int] | None = None
+) -> tuple[dict[int, ModelRecord], list[BadRecord]]:
+    """Read the record of each finished model, in increasing order, and the records that do not count.
+
+    With ``among``, only files are read whose name claims one of these models: an append need not read all.
+    """
+    names, bad = [], []
+    with reading(f"{folder}/records"):
+        for name in folder.names("records"):
+            claimed = _claimed(name)
+            if claimed is None:
+                if name.endswith(".json") and not name.startswith("."):
+                    bad.append(BadRecord(0, -1, f"{folder}/records/{name} is not the name of a record: remove it"))
+            elif among is None or any(claimed[0] <= model <= claimed[1] for model in among):
+                names.append(name)
+        contents = folder.read([f"records/{name}" for name in names])
+    finished: dict[int, ModelRecord] = {}
+    for name, data in zip(names, contents, strict=True):
+        try:
+            records = _parse_record(f"{folder}/records/{name}", layout, name, data)
+            _require_agreement(folder, finished, records)
+        except StoreError as error:
+            bad.append(BadRecord(*(_claimed(name) or (0, -1)), str(error)))
+        else:
+            finished.update((record.model, record) for record in records)
+    return dict(sorted(finished.items())), bad
+
+
 def _parse_record(what: str, layout: Layout, name: str, data: bytes) -> list[ModelRecord]:
-    remedy = "it does not count, and the audit, when it is run in this folder, trains its models anew"
-    found = unsealed(what, data, remedy)
+    """Check and read one file of records, which may come from anywhere."""
+    found = _unsealed(what, data, _TRAIN_AGAIN)
     if found.get("key") != layout.key:
         raise StoreError(
             f"{what} belongs to another audit (key {str(found.get('key'))[:12]}, this store has {layout.key[:12]}): "
-            + remedy
+            f"{_TRAIN_AGAIN}"
         )
     try:
-        entries = typed(found, "models", list)
-        models = tuple(typed(entry, "model", int) for entry in entries)
-        chunks = [tuple(typed(entry, "chunks", list)) for entry in entries]
-        provenance = [typed(entry, "provenance", dict) for entry in entries]
+        entries = _typed(found, "models", list)
+        models = tuple(_typed(entry, "model", int) for entry in entries)
+        chunks = [tuple(_typed(entry, "chunks", list)) for entry in entries]
+        provenance = [_typed(entry, "provenance", dict) for entry in entries]
     except (KeyError, TypeError) as error:
-        raise StoreError(f"{what} is damaged ({error}): {remedy}") from error
+        raise StoreError(f"{what} is damaged ({error}): {_TRAIN_AGAIN}") from error
     outside = [model for model in models if not 0 <= model < layout.n_models]
     if outside:
         raise StoreError(
-            f"{what} claims model {some(outside)}, the store has {layout.n_models} models: open it again if it was "
-            "extended meanwhile, else remove that file"
+            f"{what} claims model {some(outside)}, the store has {layout.n_models} models: open the store again if it "
+            "was extended meanwhile, otherwise remove that file"
         )
-    if not models or sorted(set(models)) != list(models) or record_name(models) != name:
-        raise StoreError(f"{what} claims model {some(models)}, which does not fit its name: {remedy}")
+    if not models or sorted(set(models)) != list(models) or _record_name(models) != name:
+        raise StoreError(f"{what} claims model {some(models)}, which does not fit its name: {_TRAIN_AGAIN}")
     n_chunks = -(-layout.n_points // layout.chunk)
     if any(len(c) != n_chunks or not all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in c) for c in chunks):
-        raise StoreError(f"{what} is damaged (not {n_chunks} checksums for each model): {remedy}")
-    for model, entry in zip(models, provenance, strict=True):
-        problem = problem_of(entry, layout.n_points * len(layout.views))
-        if problem is not None:
-            raise StoreError(f"{what} cannot be right (model {model}: {problem}): {remedy}")
+        raise StoreError(f"{what} is damaged (not {n_chunks} checksums for each model): {_TRAIN_AGAIN}")
+    _require_plausible(what, models, provenance, layout.n_points * len(layout.views), _TRAIN_AGAIN)
     verified = found["schema"] == SEALED_SCHEMA
     return [
         ModelRecord(m, c, p, f"records/{name}", models, verified)
@@ -666,25 +865,68 @@ def _parse_record(what: str, layout: Layout, name: str, data: bytes) -> list[Mod
     ]
 
 
-def _require_agreement(folder: Folder, good: Mapping[int, ModelRecord], records: Sequence[ModelRecord]) -> None:
+def _require_plausible(
+    what: str, models: Sequence[int], provenance: Sequence[Any], n_signals: int, remedy: str
+) -> None:
+    """Require that each model's provenance holds possible values only."""
+    for model, entry in zip(models, provenance, strict=True):
+        problem = problem_of(entry, n_signals)
+        if problem is not None:
+            raise StoreError(f"{what} cannot be right (model {model}: {problem}): {remedy}")
+
+
+def _require_agreement(folder: Folder, finished: Mapping[int, ModelRecord], records: Sequence[ModelRecord]) -> None:
+    """Require that records of the same model have the same checksums."""
     for record in records:
-        other = good.get(record.model)
+        other = finished.get(record.model)
         if other is not None and other.chunks != record.chunks:
             raise StoreError(
                 f"{folder}/{record.file} and {folder}/{other.file} have different checksums for model {record.model}: "
-                "remove the wrong one, verify() tells which"
+                "remove the wrong one, which verify() names"
             )
 
 
-# Signals on their way to a store: plain npy files that a machine with NumPy alone can write.
-#
-# A stack is two files, `stack-000012-000027.npy` (float32 [models, points, views]) and a JSON beside it, which is
-# written last: a stack without it is unfinished and does not count. `SignalStore.import_npy` merges a folder of them.
+def _is_stored(folder: Folder, record: ModelRecord | None, digests: tuple[str, ...]) -> bool:
+    """Whether a model is finished with the signals of these digests; raises if it is finished with others."""
+    if record is not None and record.chunks != digests:
+        raise StoreError(
+            f"model {record.model} of {folder} is finished with other signals: to replace it, remove "
+            f"{folder}/{record.file} first (it covers model {some(record.together)})"
+        )
+    return record is not None
 
-Numbers = Sequence[int] | npt.NDArray[np.integer]
-# No JSON of a stack is larger, whatever a file from another machine holds.
-MOST_JSON_BYTES = 1 << 28
-_COPY_STACK = "copy it again, or train its models again where it comes from"
+
+def _damaged_chunks(folder: Folder, layout: Layout, record: ModelRecord, data: bytes | memoryview) -> Iterator[str]:
+    """Report the chunks of a model's signals that differ from its record."""
+    signals = as_bytes(data)
+    for (start, stop), expected in zip(layout.chunks(), record.chunks, strict=True):
+        if digest(signals[start * layout.point_bytes : stop * layout.point_bytes]) != expected:
+            yield (
+                f"{folder}/signals.npy is damaged at model {record.model}, points {start} to {stop - 1} "
+                f"(the checksum differs): {_retrain(folder, record)}"
+            )
+
+
+def _cut_off(folder: Folder, layout: Layout, records: Iterable[ModelRecord]) -> Iterator[str]:
+    """Report the models before whose end signals.npy ends."""
+    size = folder.size("signals.npy")
+    for record in records:
+        begin, end = layout.span(record.model)
+        if end > size:
+            point = max(size - begin, 0) // layout.point_bytes
+            yield f"{folder}/signals.npy is cut off at model {record.model}, point {point}: {_retrain(folder, record)}"
+
+
+def _retrain(folder: Folder, record: ModelRecord) -> str:
+    return f"remove {folder}/{record.file} and run again, which trains only model {some(record.together)} again"
+
+
+def _raise_first(problems: Iterable[str]) -> None:
+    for problem in problems:
+        raise StoreError(problem)
+
+
+# Stacks --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -707,7 +949,7 @@ class Stack:
 
     @classmethod
     def checked(cls, models: Numbers, signals: FloatArray32, provenance: Sequence[Mapping[str, Any]]) -> Stack:
-        """Check that the parts fit together and put them in order of the models."""
+        """Check that the parts fit together and sort them by model."""
         try:
             numbers = [operator.index(model) for model in models]
         except TypeError as error:
@@ -717,46 +959,34 @@ class Stack:
         if signals.ndim != 3 or signals.dtype != np.float32 or len(signals) != len(numbers) or 0 in signals.shape:
             raise StoreError(
                 f"signals of {len(numbers)} models have shape {signals.shape} and type {signals.dtype}: "
-                "float32 [models, points, views] is needed, none of them empty"
+                "float32 [models, points, views] is needed, with no empty axis"
             )
         if len(provenance) != len(numbers):
-            raise StoreError(f"{len(numbers)} models have {len(provenance)} provenances: give one a model")
+            raise StoreError(f"{len(numbers)} models have {len(provenance)} provenances: give one per model")
         for model, row in zip(numbers, signals, strict=True):
-            _require_finite(model, row)
-        made = [plain(entry, f"provenance of model {model}") for model, entry in zip(numbers, provenance, strict=True)]
-        for model, entry in zip(numbers, made, strict=True):
-            problem = problem_of(entry, signals[0].size)
-            if problem is not None:
-                raise StoreError(f"model {model} cannot be stored ({problem}): correct its provenance")
+            finite = np.isfinite(row)
+            if not finite.all():
+                point, view = np.argwhere(~finite)[0]
+                raise StoreError(
+                    f"model {model} has the signal {row[point, view]} at point {point}, view {view}: a model that "
+                    "diverged cannot be stored; train it again with another seed"
+                )
+        made = [_plain(entry, f"provenance of model {model}") for model, entry in zip(numbers, provenance, strict=True)]
+        _require_plausible("a stack of models", numbers, made, signals[0].size, "correct the provenance")
         order = np.argsort(numbers)
         ordered = signals if (np.diff(order) > 0).all() else signals[order]
         return cls(tuple(sorted(numbers)), np.ascontiguousarray(ordered, DTYPE), tuple(made[i] for i in order))
 
 
-def _require_finite(model: int, row: FloatArray32) -> None:
-    finite = np.isfinite(row)
-    if not finite.all():
-        point, view = np.argwhere(~finite)[0]
-        raise StoreError(
-            f"model {model} has the signal {row[point, view]} at point {point}, view {view}: a model that diverged "
-            "cannot be stored; train it again with another seed"
-        )
-
-
 def write_stack(
-    folder: str | Path,
-    models: Numbers,
-    signals: FloatArray32,
-    provenance: Sequence[Mapping[str, Any]],
-    *,
-    key: str,
+    folder: str | Path, models: Numbers, signals: FloatArray32, provenance: Sequence[Mapping[str, Any]], *, key: str
 ) -> Path:
     """Write the signals of some models as plain npy, for a store to import.
 
     Parameters
     ----------
     folder : path
-        Where; made if need be.
+        Where; made if necessary.
     models : sequence of int
         Numbers of the models in the design.
     signals : float32 array [models, points, views]
@@ -764,15 +994,15 @@ def write_stack(
     provenance : sequence of dict
         How each model was made: recipe, seed, versions, accuracies, seconds, ...
     key : str
-        Key of the store they belong to (`SignalStore.key`, `store_key`): no other takes them.
+        Key of the store they belong to (`SignalStore.key`, `store_key`): no other store accepts them.
 
     Returns
     -------
     Path
-        The npy file. It counts once its JSON is there, too.
+        The npy file. It counts as soon as its JSON exists, too.
     """
     stack = Stack.checked(models, signals, provenance)
-    path = Path(folder) / f"stack-{record_name(stack.models)}"
+    path = Path(folder) / f"stack-{_record_name(stack.models)}"
     header = npy_header(DTYPE, stack.signals.shape)
     content = hashlib.sha256(header)
     content.update(as_bytes(stack.signals))
@@ -811,12 +1041,12 @@ def read_stacks(folder: str | Path, *, key: str) -> Iterator[Stack]:
 
 
 def _read_about(path: Path, key: str) -> dict[str, Any]:
-    """Read and check the JSON of a stack, which may come from anywhere."""
+    """Check and read the JSON of a stack, which may come from anywhere."""
     with reading(str(path)):
         size = path.stat().st_size
-        if size > MOST_JSON_BYTES:
-            raise StoreError(f"{path} has {size:,} bytes, {MOST_JSON_BYTES:,} are the most: {_COPY_STACK}")
-        about = unsealed(str(path), path.read_bytes(), _COPY_STACK)
+        if size > MAX_JSON_BYTES:
+            raise StoreError(f"{path} has {size:,} bytes, at most {MAX_JSON_BYTES:,} are allowed: {_COPY_STACK}")
+        about = _unsealed(str(path), path.read_bytes(), _COPY_STACK)
     if about.get("key") != key:
         raise StoreError(
             f"{path} belongs to another audit (key {str(about.get('key'))[:12]}, the store has {key[:12]}): "
@@ -824,27 +1054,24 @@ def _read_about(path: Path, key: str) -> dict[str, Any]:
         )
     models, shape, provenance = (about.get(name) for name in ("models", "shape", "provenance"))
     if not (_whole_numbers(models) and _whole_numbers(shape) and len(shape) == 3 and isinstance(provenance, list)):
-        raise StoreError(f"{path} is damaged (models, shape or provenance are not what they must be): {_COPY_STACK}")
+        raise StoreError(f"{path} is damaged (models, shape or provenance have the wrong form): {_COPY_STACK}")
     if not shape[0] == len(models) == len(provenance):
         raise StoreError(
             f"{path} is damaged ({len(models)} models, {shape[0]} rows of signals, {len(provenance)} provenances): "
-            + _COPY_STACK
+            f"{_COPY_STACK}"
         )
-    for model, entry in zip(models, provenance, strict=True):
-        problem = problem_of(entry, shape[1] * shape[2])
-        if problem is not None:
-            raise StoreError(f"{path} cannot be right (model {model}: {problem}): {_COPY_STACK}")
+    _require_plausible(str(path), models, provenance, shape[1] * shape[2], _COPY_STACK)
     return about
 
 
 def _read_stack(path: Path, about: dict[str, Any]) -> Stack:
-    shape, data = about["shape"], path.with_suffix(".npy")
+    shape, data = tuple(about["shape"]), path.with_suffix(".npy")
     with reading(str(data)), data.open("rb") as file:
-        check_npy(str(data), file.read(NPY_HEADER_BYTES), data.stat().st_size, DTYPE, tuple(shape))
+        _check_npy(str(data), file.read(NPY_HEADER_BYTES), data.stat().st_size, DTYPE, shape)
         file.seek(0)
         if hashlib.file_digest(file, "sha256").hexdigest() != about.get("sha256"):
-            raise StoreError(f"{data} is damaged (its SHA-256 is not the one in {path.name}): {_COPY_STACK}")
-    signals = np.memmap(data, DTYPE, "r", NPY_HEADER_BYTES, tuple(shape))
+            raise StoreError(f"{data} is damaged (its SHA-256 differs from the one in {path.name}): {_COPY_STACK}")
+    signals = np.memmap(data, DTYPE, "r", NPY_HEADER_BYTES, shape)
     return Stack.checked(about["models"], signals, about["provenance"])
 
 
@@ -852,367 +1079,259 @@ def _whole_numbers(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(entry) is int and entry >= 0 for entry in value) and value != []
 
 
-# Signals on disk, model by model: what is there is whole, belongs to this audit, and is checked when it is read.
-#
-# A store is one folder:
-#
-#     store.json           what the signals were made of, and the layout; its key is a digest of what they were made of
-#     membership.npy       the design, bit-packed [models, ceil(points / 8)]
-#     labels.npy           labels [points], if there are any; groups.npy likewise
-#     signals.npy          float32 [models, points, views]; each model has its region, a hole until it is written
-#     records/000012.json  makes a model (or those trained together) count: checksums and provenance, with a digest of
-#                          itself, written last
-#
-# A model without a record is not there, whatever its region holds. So a writer may be killed at any moment, several may
-# write at once, and a stack of models is there as a whole or not at all. Any tool that knows npy can read the signals.
-
-if TYPE_CHECKING:
-    from plmia.signals.signals import Signals
-
-__all__ = ["SignalStore", "store_key", "write_stack"]
+# Digests and JSON ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class SignalStore:
-    """Signals of models at points, on disk. Make one with `create` or `open`.
+def digest(data: bytes | memoryview | Array) -> str:
+    """SHA-256 in hexadecimal of a buffer or a C-contiguous array."""
+    return hashlib.sha256(as_bytes(data)).hexdigest()
 
-    Parameters
-    ----------
-    folder : LocalFolder or RemoteFolder
-        Where it lies.
-    layout : Layout
-        What is in it, and what it was made of.
-    design : MembershipDesign
-        Which model trains on which point [models, points].
-    labels : int array [points], optional
-        Class of each point.
-    """
 
-    folder: LocalFolder | RemoteFolder
-    layout: Layout = field(repr=False)
-    design: MembershipDesign = field(repr=False)
-    labels: Labels | None = field(default=None, repr=False)
+def _canonical(value: Any) -> bytes:
+    """JSON that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
-    @classmethod
-    def create(
-        cls,
-        path: str | Path,
-        about: Mapping[str, Any],
-        design: MembershipDesign,
-        views: Sequence[str],
-        labels: Labels | None = None,
-        tell: Tell = differences,
-        anew: bool = True,
-    ) -> SignalStore:
-        """Make a store, or go on with the one that is there if it was made of the same.
 
-        Parameters
-        ----------
-        path : path
-            Folder of the store; its parents are made if need be.
-        about : dict
-            Everything that decides what the signals are (digest of the data, recipe, seed, ...), as JSON. Not the
-            number of models: a store that is there is extended if ``design`` goes on beyond it; if it goes on beyond
-            ``design``, its other models are passed over.
-        design : MembershipDesign
-            Which model trains on which point [models, points].
-        views : sequence of str
-            Name of each view.
-        labels : int array [points], optional
-            Class of each point.
-        tell : callable
-            Says in words where what two stores were made of differs.
-        anew : bool
-            Whether a store of something else, in which no model finished, may be replaced.
-        """
-        folder = SignalStore._local(folder_at(path))
-        layout = layout_of(about, design, views, labels)
-        if not (folder / "store.json").exists():
-            require_free(folder)
-            with writing(str(folder)):
-                sweep(folder.parent, re.escape(folder.name))
-                make_store(folder, layout, design, labels)
-        store = cls.open(folder)
+def _plain(value: Any, what: str) -> Any:
+    """Make a value JSON: NumPy values become plain ones, tuples lists, numbers that are not finite null."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {name: _plain(entry, f"{what}.{name}") for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry, f"{what}[{i}]") for i, entry in enumerate(value)]
+    raise StoreError(
+        f"{what} has type {type(value).__name__}, which JSON cannot hold: give numbers, text, lists, and dicts with "
+        "text as keys"
+    )
+
+
+def _parse_object(what: str, data: bytes, remedy: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{what} is damaged (not JSON: {error}): {remedy}") from error
+    if not isinstance(found, dict):
+        raise StoreError(f"{what} is damaged (not a JSON object): {remedy}")
+    return found
+
+
+def sealed(fields: Mapping[str, Any]) -> bytes:
+    """JSON of a record or a stack with a digest of all its contents."""
+    contents = {"schema": SEALED_SCHEMA, **fields}
+    return json.dumps(contents | {"digest": digest(_canonical(contents))}, allow_nan=False).encode()
+
+
+def _unsealed(what: str, data: bytes, remedy: str) -> dict[str, Any]:
+    """Read and verify what `sealed` wrote; JSON of schema 1 has no digest and is returned as it is."""
+    found = _parse_object(what, data, remedy)
+    schema = found.get("schema")
+    if schema == SEALED_SCHEMA or "digest" in found:
+        contents = {name: value for name, value in found.items() if name != "digest"}
         try:
-            require_same(folder, store.layout, layout, tell)
-            require_continuation(folder, store.design.matrix, design.matrix)
-        except StoreError:
-            with writing(str(folder)):
-                if not (anew and set_aside(folder)):
-                    raise
-                make_store(folder, layout, design, labels)
-            store = cls.open(folder)
-            require_same(folder, store.layout, layout, tell)
-        return store.extend(design)
+            same = digest(_canonical(contents)) == found.get("digest")
+        except (ValueError, RecursionError):  # `sealed` writes neither infinite numbers nor deep nesting
+            same = False
+        if not same:
+            raise StoreError(f"{what} was changed after it was written (its digest does not fit): {remedy}")
+    elif schema != 1:
+        raise StoreError(
+            f"{what} has schema {str(schema)[:12]}, this version reads 1 and {SEALED_SCHEMA}: read it with the version "
+            "of plmia that wrote it"
+        )
+    return found
 
-    @classmethod
-    def open(cls, place: str | Path) -> SignalStore:
-        """Open a store.
 
-        Parameters
-        ----------
-        place : path or str
-            Its folder; or, for reading alone, an address that fsspec knows, such as ``s3://bucket/run/signals``.
-        """
-        folder = folder_at(place)
-        layout = read_layout(folder)
-        return cls(folder, layout, MembershipDesign(read_membership(folder, layout)), read_labels(folder, layout))
+def _typed(found: Any, name: str, kind: type) -> Any:
+    """Entry of a JSON object, which must have this type."""
+    value = found[name]
+    if type(value) is not kind:
+        raise TypeError(f"{name} is a {type(value).__name__}, a {kind.__name__} is needed")
+    return value
+
+
+def _positive(found: Any, name: str) -> int:
+    value: int = _typed(found, name, int)
+    if value < 1:
+        raise TypeError(f"{name} is {value}, it must be positive")
+    return value
+
+
+def _model_numbers(models: Numbers, n: int) -> list[int]:
+    """Check numbers of models, 0 to n - 1."""
+    numbers = np.asarray(models)
+    if numbers.ndim != 1 or not len(numbers) or not np.issubdtype(numbers.dtype, np.integer):
+        raise StoreError("models must be given as a list of at least one whole number")
+    outside = numbers[(numbers < 0) | (numbers >= n)]
+    if len(outside):
+        raise StoreError(f"there is no model {some(outside)}: the store has {n} models, numbered from 0")
+    return [int(number) for number in numbers]
+
+
+# Folders, here or behind a URL ---------------------------------------------------------------------------------------
+
+
+class Folder(Protocol):
+    """Folder of a store, for reading. Names are relative to it; all errors are OSErrors."""
 
     @property
-    def key(self) -> str:
-        """Digest of what the signals were made of."""
-        return self.layout.key
+    def path(self) -> Path | None:
+        """Path on this machine; None for a folder that can only be read."""
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What the signals were made of."""
-        return self.layout.about
+    def read(self, names: Sequence[str]) -> list[bytes]:
+        """Contents of files."""
 
-    @property
-    def views(self) -> tuple[str, ...]:
-        """Name of each view."""
-        return self.layout.views
+    def names(self, below: str) -> list[str]:
+        """Sorted names in a folder below; none if it does not exist."""
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Models (finished or not), points, views."""
-        return len(self.design.matrix), self.layout.n_points, len(self.views)
+    def size(self, name: str) -> int:
+        """Length of a file in bytes."""
 
-    def finished(self) -> dict[int, dict[str, Any]]:
-        """Provenance of each finished model, in increasing order."""
-        return {model: record.provenance for model, record in self._scan()[0].items()}
+    def ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        """Bytes from start to stop of each span; fewer where the file ends before."""
 
-    def missing(self) -> list[int]:
-        """Models without a record, or with one that is damaged or foreign: they are to be trained."""
-        there = self._scan()[0]
-        return [model for model in range(self.shape[0]) if model not in there]
 
-    def record(self, model: int) -> dict[str, Any]:
-        """Provenance of a finished model."""
-        return self._records([model])[0].provenance
+def folder_at(place: str | Path) -> Folder:
+    """Folder at a path or a URL."""
+    return _remote_folder(place) if isinstance(place, str) and "://" in place else _LocalFolder(Path(place))
 
-    def append(self, models: Numbers, signals: FloatArray32, provenance: Sequence[Mapping[str, Any]]) -> None:
-        """Add models that were trained together; all of them are there afterwards, or none.
 
-        Several processes may append at once. A model that is there already with the same signals is passed over.
-
-        Parameters
-        ----------
-        models : sequence of int
-            Their numbers in the design.
-        signals : float32 array [models, points, views]
-            Logit-scaled true-label confidence, finite.
-        provenance : sequence of dict
-            How each was made: seed, attempt, versions, accuracies, seconds, ``n_clipped``, losses, ... as JSON.
-        """
-        path, layout = self._local(self.folder), self.layout
-        stack = Stack.checked(models, signals, provenance)
-        if stack.signals.shape[1:] != self.shape[1:] or stack.models[-1] >= self.shape[0]:
-            raise StoreError(
-                f"signals of models up to {stack.models[-1]} have shape {list(stack.signals.shape)}, {path} is made "
-                f"for {list(self.shape)} models, points and views: extend it, or use another"
-            )
-        digests = [layout.digests(row) for row in stack.signals]
-        with writing(f"model {some(stack.models)} of {path}"), locked(path / "signals.npy") as file:
-            require_key(self.folder, layout)
-            there, _ = scan(self.folder, layout, stack.models)
-            rows = [
-                i for i, model in enumerate(stack.models) if not is_there(self.folder, there.get(model), digests[i])
-            ]
-            if not rows:
-                return
-            for i in rows:
-                write_at(file, layout.span(stack.models[i], 0, 0)[0], stack.signals[i])
-            os.fsync(file.fileno())
-            together = tuple(stack.models[i] for i in rows)
-            name = record_name(together)
-            records = [ModelRecord(stack.models[i], digests[i], stack.provenance[i], name, together) for i in rows]
-            (path / "records").mkdir(exist_ok=True)
-            write_atomically(path / "records" / name, record_json(layout, records))
-            sweep(path / "records")
-
-    def read(self, models: Numbers | None = None, points: slice | Numbers | None = None) -> FloatArray32:
-        """Read signals into memory; the checksums of what is touched are verified.
-
-        Parameters
-        ----------
-        models : sequence of int, optional
-            Which models, in this order; default: the finished ones.
-        points : slice or sequence of int, optional
-            Which points, in this order; default: all.
-
-        Returns
-        -------
-        float32 array [models, points, views]
-        """
-        records, wanted = self._records(models), numbers_of(points, self.layout.n_points, "point")
-        runs = list(self.layout.runs(wanted))
-        jobs = [(i, run) for i in range(len(records)) for run in runs]
-        spans = [self.layout.span(records[i].model, run.start, run.stop) for i, run in jobs]
-        with reading(f"{self.folder}/signals.npy"):
-            raise_first(cut_off(self.folder, self.layout, records, runs[-1].stop if runs else 0))
-            out = np.empty((len(records), len(wanted), len(self.views)), np.float32)
-            for (i, run), data in zip(jobs, self.folder.ranges("signals.npy", spans), strict=True):
-                raise_first(damage(self.folder, self.layout, records[i], data, run.start, run.stop))
-                out[i, run.where] = np.frombuffer(data, DTYPE).reshape(-1, len(self.views))[run.take]
-        return out
-
-    def signals(self, models: Numbers | None = None) -> Signals:
-        """Signals to score, verified once; memory-mapped where the models stand side by side in a local store.
-
-        Parameters
-        ----------
-        models : sequence of int, optional
-            Which models, in this order; default: the finished ones. Then it is an error if the record of another is
-            damaged or foreign, so that no model goes missing unnoticed.
-
-        Returns
-        -------
-        Signals
-            Each model keeps its number (`Signals.models`), whichever others are missing.
-        """
-        from plmia.signals.signals import Signals
-
-        records = self._records(models)
-        chosen = [record.model for record in records]
-        values = self._mapped(records) if isinstance(self.folder, LocalFolder) else self.read(chosen)
-        n_clipped = sum(record.provenance.get("n_clipped", 0) for record in records)
-        design, groups = MembershipDesign(self.design.matrix[chosen]), read_groups(self.folder, self.layout)
-        return Signals(values, design, self.labels, n_clipped, groups, tuple(chosen), self.fingerprint(chosen))
-
-    def fingerprint(self, models: Numbers | None = None) -> str:
-        """Digest that tells signals of some models from all others: which models, their signals, their membership.
-
-        Parameters
-        ----------
-        models : sequence of int, optional
-            Which models, in this order; default: the finished ones.
-
-        Returns
-        -------
-        str
-            SHA-256 of the models' numbers, the checksums of their signals, their membership, and the store's key, which
-            covers labels, groups and what the signals were made of.
-        """
-        records = self._records(models)
-        chosen = [record.model for record in records]
-        contents = {
-            "key": self.key,
-            "membership": digest(np.packbits(self.design.matrix[chosen], axis=1)),
-            "models": [[record.model, *record.chunks] for record in records],
-        }
-        return digest(canonical(contents))
-
-    def unverified(self) -> list[int]:
-        """Finished models whose provenance has no digest, since an earlier version of plmia wrote it."""
-        return [model for model, record in self._scan()[0].items() if not record.verified]
-
-    def problems(self) -> list[str]:
-        """Records that do not count, and why; their models are missing unless they were trained anew."""
-        return [bad.problem for bad in self._scan()[1]]
-
-    def verify(self) -> list[str]:
-        """Read everything and name all that is damaged or foreign; an empty list if nothing is."""
-        records, bad = scan(self.folder, self.layout)
-        found = [record.problem for record in bad]
-        n_points = self.layout.n_points
-        with reading(f"{self.folder}/signals.npy"):
-            found.extend(header_problems(self.folder, self.layout))
-            found.extend(cut_off(self.folder, self.layout, records.values(), n_points))
-            size = self.folder.size("signals.npy")
-            whole = [record for record in records.values() if self.layout.span(record.model, 0, n_points)[1] <= size]
-            spans = [self.layout.span(record.model, 0, n_points) for record in whole]
-            for record, data in zip(whole, self.folder.ranges("signals.npy", spans), strict=True):
-                found.extend(damage(self.folder, self.layout, record, data, 0, n_points))
-        return found
-
-    def extend(self, design: MembershipDesign) -> SignalStore:
-        """Make room for more models; what is finished stays. For the one process that hands out the work.
-
-        Parameters
-        ----------
-        design : MembershipDesign
-            Design [models, points] whose first rows are those of the store. If it has fewer, nothing changes on disk.
-
-        Returns
-        -------
-        SignalStore
-            The store with this design.
-        """
-        path = self._local(self.folder)
-        with writing(str(path)), locked(path / "signals.npy") as file:
-            current = SignalStore.open(path)  # another may have extended it meanwhile
-            require_continuation(path, current.design.matrix, design.matrix)
-            longer = max(current.design.matrix, design.matrix, key=len)
-            layout = replace(current.layout, n_models=len(longer), membership=digest(np.packbits(longer, axis=1)))
-            # In this order each moment is a whole store: more rows than store.json says are passed over.
-            allocate(file, layout)
-            if layout != current.layout:
-                write_membership(path, longer)
-                write_atomically(path / "store.json", layout.to_json())
-            sweep(path)
-        return replace(current, layout=layout, design=design)
-
-    def import_npy(self, folder: str | Path) -> list[int]:
-        """Merge the stacks that another machine wrote with `write_stack`; each is verified before it is added.
-
-        Returns
-        -------
-        list of int
-            The models that are in the folder, in increasing order; all of them are finished now.
-        """
-        models: list[int] = []
-        for stack in read_stacks(folder, key=self.key):
-            self.append(stack.models, stack.signals, stack.provenance)
-            models.extend(stack.models)
-        return sorted(models)
-
-    @staticmethod
-    def _local(folder: LocalFolder | RemoteFolder) -> Path:
-        if isinstance(folder, LocalFolder):
-            return folder.path
+def _require_local(folder: Folder) -> Path:
+    if folder.path is None:
         raise StoreError(f"{folder} can only be read: give a local folder, or copy it to one, to write")
-
-    def _scan(self, among: Sequence[int] | None = None) -> tuple[dict[int, ModelRecord], list[BadRecord]]:
-        """Records of this design's models; the store may have more."""
-        there, bad = scan(self.folder, self.layout, among)
-        other = range(self.shape[0], self.layout.n_models)
-        return {m: record for m, record in there.items() if m not in other}, [b for b in bad if b.first not in other]
-
-    def _records(self, models: Numbers | None) -> list[ModelRecord]:
-        if models is None:
-            there, bad = self._scan()
-            hidden = [record.problem for record in bad if record.hides(there)]
-            if hidden:
-                raise StoreError(hidden[0] + (f" (and {len(hidden) - 1} more like it)" if hidden[1:] else ""))
-            if not there:
-                raise StoreError(f"{self.folder} has no finished model yet: run the audit first")
-            return list(there.values())
-        wanted = numbers_of(models, self.shape[0], "model").tolist()
-        there, bad = self._scan(wanted)
-        for model in wanted:
-            if model not in there:
-                why = [record.problem for record in bad if record.first <= model <= record.last]
-                raise StoreError(
-                    why[0] if why else f"model {model} of {self.folder} is not finished: run the audit again"
-                )
-        return [there[model] for model in wanted]
-
-    def _mapped(self, records: Sequence[ModelRecord]) -> FloatArray32:
-        path, models = self._local(self.folder) / "signals.npy", [record.model for record in records]
-        rows, n_points = max(models) + 1, self.layout.n_points
-        with reading(str(path)):
-            raise_first(cut_off(self.folder, self.layout, records, n_points))
-            mapped = np.asarray(np.memmap(path, DTYPE, "r", NPY_HEADER_BYTES, (rows, *self.shape[1:])))
-        for record in records:
-            data = as_bytes(mapped[record.model])
-            raise_first(damage(self.folder, self.layout, record, data, 0, n_points))
-        side_by_side = models == list(range(models[0], rows))
-        return mapped[models[0] :] if side_by_side else mapped[models]
+    return folder.path
 
 
-def store_key(
-    about: Mapping[str, Any], design: MembershipDesign, views: Sequence[str], labels: Labels | None = None
-) -> str:
-    """Key that a store of these would have, for a machine that trains without one; see `SignalStore.create`."""
-    return layout_of(about, design, views, labels).key
+@dataclass(frozen=True)
+class _LocalFolder:
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def read(self, names: Sequence[str]) -> list[bytes]:
+        return [(self.path / name).read_bytes() for name in names]
+
+    def names(self, below: str) -> list[str]:
+        try:
+            return sorted(entry.name for entry in (self.path / below).iterdir())
+        except FileNotFoundError:
+            return []
+
+    def size(self, name: str) -> int:
+        return (self.path / name).stat().st_size
+
+    def ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        with (self.path / name).open("rb") as file:
+            for start, stop in spans:
+                file.seek(start)
+                yield file.read(stop - start)
+
+
+@dataclass(frozen=True)
+class _RemoteFolder:
+    """A folder on a file system of fsspec, such as an object store."""
+
+    url: str
+    files: Any = field(repr=False)
+    root: str = field(repr=False)
+    path: None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return self.url
+
+    def read(self, names: Sequence[str]) -> list[bytes]:
+        return self._fetch(names, [None] * len(names), [None] * len(names))
+
+    def names(self, below: str) -> list[str]:
+        self.files.invalidate_cache()
+        try:
+            with _os_errors():
+                paths = self.files.ls(f"{self.root}/{below}", detail=False)
+        except FileNotFoundError:  # object stores keep no empty folders
+            return []
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
+    def size(self, name: str) -> int:
+        with _os_errors():
+            return int(self.files.size(f"{self.root}/{name}"))
+
+    def ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        for i in range(0, len(spans), _RANGES_AT_ONCE):
+            some = spans[i : i + _RANGES_AT_ONCE]
+            yield from self._fetch([name] * len(some), [start for start, _ in some], [stop for _, stop in some])
+
+    def _fetch(self, names: Sequence[str], starts: Sequence[Any], stops: Sequence[Any]) -> list[bytes]:
+        with _os_errors():
+            found = self.files.cat_ranges([f"{self.root}/{name}" for name in names], starts, stops)
+            for content in found:
+                if isinstance(content, Exception):
+                    raise content
+        return list(found)
+
+
+def _remote_folder(url: str) -> Folder:
+    try:
+        files, root = import_module("fsspec.core").url_to_fs(url)
+    except ImportError as error:
+        raise StoreError(
+            f"{url} cannot be read ({error}): install fsspec and its package for this kind of address"
+        ) from error
+    except ValueError as error:
+        raise StoreError(f"{url} cannot be read ({error}): give a folder, or an address that fsspec knows") from error
+    return _RemoteFolder(url.rstrip("/"), files, root.rstrip("/"))
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Turn the errors of fsspec, which differ between file systems, into OSErrors."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Turn an OSError into a StoreError about ``what``."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StoreError(f"{what} is missing: {_RESTORE}") from error
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise StoreError(f"{what} cannot be read ({reason}): check that it exists and that you may read it") from error
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Turn an OSError into a StoreError about ``what``; a full disk is named as such."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise StoreError(
+                f"the disk is full, {what} could not be written: free some space and run again; finished models are "
+                "kept"
+            ) from error
+        raise StoreError(
+            f"{what} could not be written ({error.strerror or error}): check that you may write to the folder, then "
+            "run again; finished models are kept"
+        ) from error
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[FileIO]:
+    """Open a file for positioned writes under its lock; without locks, checksums find two writers of one model."""
+    try:
+        opened = path.open("r+b", buffering=0)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} is missing: {_RESTORE}") from error
+    with opened as file, file_lock(file.fileno()):
+        yield file

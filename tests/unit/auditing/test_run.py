@@ -213,7 +213,7 @@ def test_another_audit_is_refused_and_nothing_is_lost(change: dict[str, Any], na
         audit(change.pop("model", recipe), tmp_path / "run", **change)
     assert f"{tmp_path}/run/signals belongs to another audit" in str(error.value)
     assert named in str(error.value)
-    assert "nothing in it was changed" in str(error.value)
+    assert "was not changed" in str(error.value)
     assert contents(tmp_path) == before
 
 
@@ -309,7 +309,7 @@ def test_a_targets_signals_can_be_given(tmp_path: Path) -> None:
     store = SignalStore.open(tmp_path / "run/signals")
     np.testing.assert_array_equal(store.read([0])[0, :, 0], conf.astype(np.float32))
     np.testing.assert_array_equal(store.design.matrix[0], GIVEN)
-    assert store.record(0)["given"] is True
+    assert store.finished()[0]["given"] is True
     # The references are those of an audit that trains its target.
     audit(Leaky(), tmp_path / "other")
     np.testing.assert_array_equal(
@@ -444,7 +444,7 @@ def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
         (lambda: GivenTarget(np.zeros(N, bool), NOISE), "trained on none of the 120 points"),
         (lambda: GivenTarget(np.ones(N, bool), NOISE), "trained on all of the 120 points"),
         (lambda: GivenTarget(np.arange(N) > 2, NOISE), "the target has 3 non-members, 4 are needed to compare with"),
-        (lambda: GivenTarget(GIVEN & (Y > 0), NOISE), "model 0 trains on no point of class 0"),
+        (lambda: GivenTarget(GIVEN & (Y > 0), NOISE), r"model 0 trains on none of the \d+ points of class 0"),
     ],
 )
 def test_impossible_targets_are_refused_before_training(target: Any, says: str, tmp_path: Path) -> None:
@@ -455,7 +455,7 @@ def test_impossible_targets_are_refused_before_training(target: Any, says: str, 
     assert not (tmp_path / "run").exists()
 
 
-def test_members_must_not_cut_groups(tmp_path: Path) -> None:
+def test_members_must_not_count_split_groups(tmp_path: Path) -> None:
     recipe, members = Leaky(), np.arange(N) < 61
     members[:4] = [True, False, False, True]
     with pytest.raises(DataError, match="3 of the 60 groups"):
@@ -552,7 +552,7 @@ def test_a_target_of_another_kind_is_unlike_its_references(tmp_path: Path) -> No
         (
             {"references": 7},
             ReferencesError,
-            "7 references cannot be made of whole complementary pairs: ask for 6 or 8",
+            "7 references .* complementary pairs: request 6 or 8",
         ),
         ({"references": 0}, ReferencesError, "0 references"),
         ({"X": X.reshape(N, 2, 2)}, RecipeError, "leaky is for tables"),
@@ -561,7 +561,7 @@ def test_a_target_of_another_kind_is_unlike_its_references(tmp_path: Path) -> No
         ({"setup": Setup(population=1)}, PopulationError, "a population of 1 was asked for"),
         ({"references": 2}, ReferencesError, "would have 1 IN or OUT references, the attacks need 2: ask for more"),
         ({"design": "halves", "references": 3}, ReferencesError, "would have 0 IN or OUT references"),
-        ({"groups": np.zeros(N, int)}, DataError, "all points are of group 0"),
+        ({"groups": np.zeros(N, int)}, DataError, "group 0, at least 2"),
     ],
 )
 def test_bad_input_is_refused_before_training(change: Any, kind: Any, says: str, tmp_path: Path) -> None:
@@ -582,7 +582,7 @@ def test_attacks_that_were_not_asked_for_and_lack_references_are_left_out(tmp_pa
 
 def test_a_class_that_some_model_would_not_see_is_named(tmp_path: Path) -> None:
     y = np.where(np.arange(N) < 2, 2, Y % 2)
-    with pytest.raises(DataError, match=r"model \d+ trains on no point of class 2, which has 2 in all: add points"):
+    with pytest.raises(DataError, match=r"model \d+ trains on none of the 2 points of class 2"):
         audit(Leaky(), tmp_path / "run", y=y)
 
 

@@ -71,7 +71,7 @@ def test_rows_that_differ_in_the_last_point_only_are_different_splits():
     "matrix", [np.zeros((2, 3)), np.zeros(3, bool), np.zeros((2, 3, 1), bool), np.zeros((2, 3), int)]
 )
 def test_only_a_bool_matrix_is_a_design(matrix):
-    with pytest.raises(SignalsError, match=r"membership has shape \(.*\) and type .*one row a model"):
+    with pytest.raises(SignalsError, match=r"membership has shape \(.*\) and type .*one row per model"):
         MembershipDesign(matrix)
 
 
@@ -145,26 +145,26 @@ def test_the_order_is_random_but_repeatable():
 @pytest.mark.parametrize(
     ("sizes", "wanted", "message"),
     [
-        ([2] * 6, 5, "5 references cannot be made of whole complementary pairs: ask for 4 or 6$"),
-        ([2] * 6, 1, "1 reference cannot be made of whole complementary pairs: ask for 2$"),
-        ([4] * 4, 6, "6 references cannot be made of whole complementary pairs: ask for 4 or 8$"),
-        ([3] * 4, 7, "7 references cannot be made of whole complementary pairs: ask for 6 or 9$"),
+        ([2] * 6, 5, "5 references cannot .* pairs: request 4 or 6$"),
+        ([2] * 6, 1, "1 reference cannot .* pairs: request 2$"),
+        ([4] * 4, 6, "6 references cannot .* pairs: request 4 or 8$"),
+        ([3] * 4, 7, "7 references cannot .* pairs: request 6 or 9$"),
         (
             [2] * 6,
             11,
-            "11 references were asked .* has 10 eligible ones .models 0, 9 share their split .*: ask for at most 10$",
+            "target 0 has 10 eligible references, 11 .*model 0, 9, .*: request at most 10$",
         ),
         (
             [1] * 6,
             6,
-            "6 references were asked for, .* has 5 eligible ones .model 0 shares its split .*: ask for at most 5$",
+            "target 0 has 5 eligible references, 6 .*model 0, .*: request at most 5$",
         ),
-        ([2] * 6, 0, "0 references were asked for, 1 is the least: ask for more"),
-        ([2] * 6, -2, "-2 references were asked for, 1 is the least: ask for more"),
-        ([2], None, "target 0 has no eligible reference: all others trained on the same split .*; add models trained"),
-        ([1], None, "target 0 has no eligible reference: there is no other model; add models trained on other splits"),
-        ([1], 1, "^1 reference was asked for, target 0 has 0 eligible ones"),
-        ([1] * 2, 2, "^2 references were asked for, target 0 has 1 eligible one .model 0"),
+        ([2] * 6, 0, "0 references .* at least 1"),
+        ([2] * 6, -2, "-2 references .* at least 1"),
+        ([2], None, "target 0 has no eligible reference .*same split.*: add models trained"),
+        ([1], None, "target 0 has no eligible reference .*no other model.*: add models trained"),
+        ([1], 1, "target 0 has no eligible reference"),
+        ([1] * 2, 2, "^target 0 has 1 eligible reference, 2 .*model 0"),
     ],
 )
 def test_a_budget_that_cannot_be_met_is_refused_with_a_remedy(sizes, wanted, message):

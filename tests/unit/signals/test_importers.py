@@ -15,7 +15,7 @@ import pytest
 
 from plmia import PlmiaError, import_signals, read_signals
 from plmia.errors import OutputError, SignalsError
-from plmia.signals.importers import FORMATS, Imported, look_into, write_signals
+from plmia.signals.importers import IMPORTERS, Imported, find_models, write_signals
 
 Array = npt.NDArray[Any]
 MODELS, POINTS, VIEWS, CLASSES = 12, 23, 3, 4
@@ -131,7 +131,7 @@ def test_lira_may_have_queried_only_the_first_points(tmp_path: Path) -> None:
     folder = lira(tmp_path / "exp", logits[:, :5], membership, labels)
     imported = import_signals("lira", folder, tmp_path / "s.npz")
     check(imported, tmp_path / "s.npz", naive(logits[:, :5], labels), membership[:, :5], labels[:5])
-    assert "the first 5 are taken" in imported.notes[0]
+    assert "the first 5 are used" in imported.notes[0]
 
 
 def privacy_meter(folder: Path, probabilities: Array, membership: Array) -> Path:
@@ -223,7 +223,7 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (tmp_path / "blocks.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
     logits[5, 6, 2, 1] = np.nan
     lira(folder, logits, membership, labels)
-    with pytest.raises(SignalsError, match=r"0000000100.npy of experiment-5_12 holds nan at point 6, view 2, class 1:"):
+    with pytest.raises(SignalsError, match=r"0000000100.npy of experiment-5_12 holds nan at point 6, view 2, class 1"):
         import_signals("lira", folder, tmp_path / "blocks.npz")
 
 
@@ -245,7 +245,7 @@ def test_one_model_is_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="counts resident pages as Linux shows them")
 def test_what_was_read_of_mapped_files_is_given_back(tmp_path: Path) -> None:
     folder = lira(tmp_path / "exp", *draw())
-    found = look_into("lira", folder)
+    found = find_models("lira", folder)
 
     def resident() -> int:
         text = Path("/proc/self/smaps").read_text()
@@ -318,5 +318,5 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_unknown_format_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SignalsError, match=rf"no format 'csv': take {', '.join(FORMATS)}"):
+    with pytest.raises(SignalsError, match=rf"importer .csv.: choose from {', '.join(IMPORTERS)}"):
         import_signals("csv", tmp_path, tmp_path / "s.npz")

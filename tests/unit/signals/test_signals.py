@@ -160,11 +160,11 @@ def with_value(value, where=(2, 7, 1)):
 SPOILED = {
     "nan": ({"signals": with_value(np.nan)}, "hold nan at model 2, point 7, view 1.*query that model again"),
     "inf": ({"signals": with_value(np.inf)}, "hold inf at model 2, point 7, view 1.*query that model again"),
-    "-inf": ({"signals": with_value(-np.inf)}, "hold -inf at model 2, point 7, view 1.*must be a finite number"),
-    "probabilities": ({"signals": np.full((6, 11), 0.5)}, r"lie in \[0, 1\], like probabilities: say --scale prob"),
+    "-inf": ({"signals": with_value(-np.inf)}, "hold -inf at model 2, point 7, view 1.*must be finite"),
+    "probabilities": ({"signals": np.full((6, 11), 0.5)}, r"lie in \[0, 1\], like probabilities: give --scale prob"),
     "one axis": ({"signals": np.ones(6) * 9}, r"shape \(6,\).*\[models, points, views\] are needed"),
     "four axes": ({"signals": np.ones((6, 11, 3, 2)) * 9}, r"shape \(6, 11, 3, 2\).*are needed"),
-    "no views": ({"signals": np.ones((6, 11, 0))}, r"shape \(6, 11, 0\).*none of them empty"),
+    "no views": ({"signals": np.ones((6, 11, 0))}, r"shape \(6, 11, 0\).*no empty axis"),
     "no points": ({"signals": np.ones((6, 0)), "membership": np.ones((6, 0), bool)}, r"shape \(6, 0, 1\).*empty"),
     "integers": ({"signals": np.ones((6, 11), int)}, "signals of type int64: floats are needed"),
     "text": ({"signals": np.full((6, 11), "a")}, "signals of type <U1: floats are needed"),
@@ -172,7 +172,7 @@ SPOILED = {
     "records": ({"signals": np.zeros((6, 11), [("a", "f4")])}, "floats are needed"),
     "other models": ({"membership": np.ones((5, 11), bool)}, r"shape \(5, 11\), signals \(6, 11, 3\)"),
     "other points": ({"membership": np.ones((6, 12), bool)}, r"shape \(6, 12\), signals \(6, 11, 3\).*need the same"),
-    "flat membership": ({"membership": np.ones(11, bool)}, r"membership has shape \(11,\).*one row a model"),
+    "flat membership": ({"membership": np.ones(11, bool)}, r"membership has shape \(11,\).*one row per model"),
     "twos": ({"membership": np.full((6, 11), 2)}, "other values than 0 and 1: booleans are needed"),
     "real membership": ({"membership": np.full((6, 11), 0.5)}, "type float64 and other values than 0 and 1: booleans"),
     "text membership": ({"membership": np.full((6, 11), "1")}, "membership has type <U1: booleans are needed"),
@@ -183,18 +183,18 @@ SPOILED = {
     ),
     "n_points of text": (
         {"membership": np.ones((6, 2), "uint8"), "n_points": "11"},
-        "n_points must be one whole number",
+        "n_points is .*: give the number of points",
     ),
-    "two n_points": ({"membership": np.ones((6, 2), "uint8"), "n_points": [11, 11]}, "must be one whole number"),
+    "two n_points": ({"membership": np.ones((6, 2), "uint8"), "n_points": [11, 11]}, r"n_points is \[11, 11\]"),
     "n_points below 1": ({"membership": np.ones((6, 0), "uint8"), "n_points": -5}, "n_points is -5.*1 or more"),
     "other labels": ({"labels": np.arange(10)}, r"labels have shape \(10,\).*integers \[11\] are needed"),
-    "real labels": ({"labels": np.ones(11)}, "labels have shape .* type float64, integers"),
+    "real labels": ({"labels": np.ones(11)}, "labels have shape .* type float64: integers"),
     "pickled signals": (
         {"signals": np.full((6, 11), None)},
         "pickled objects, which could run code and are never loaded",
     ),
     "pickled labels": ({"labels": np.array([{}] * 11, object)}, "pickled objects, which could run code"),
-    "no signals": ({"signals": None}, "holds no array 'signals': add it"),
+    "no signals": ({"signals": None}, "holds no array 'signals'.*: add it"),
     "no membership": ({"membership": None}, "holds no array 'membership'.*: add it"),
 }
 
@@ -226,7 +226,7 @@ def test_probabilities_with_some_stray_values_are_not_taken_for_logits(write, re
     file = write(signals=p, membership=np.ones(p.shape, bool), labels=None)
     message = refused(file)
     assert f"{2400 - stray - 1:,} of the 2,400 signals of" in message
-    assert "the least is -0.1 and the largest 1.2: correct those and say --scale probability, or" in message
+    assert "the range is -0.1 to 1.2: correct them and give --scale probability, or" in message
     assert np.array_equal(read_signals(file, scale="logit").values[:, :, 0], p)
 
 
@@ -273,7 +273,7 @@ NO_NPZ = {
     "pickle": (pickle.dumps(Trap()), "is not an npz file"),
     "a single array": (npy(np.ones((3, 4))), "is a single array: save `signals` and `membership` with numpy.savez"),
     "a zip of text": (zipped(signals="1,2", membership="0,1"), "'signals', but not as a NumPy array"),
-    "a zip of others": (zipped(readme="hello"), "holds no array 'signals': add it"),
+    "a zip of others": (zipped(readme="hello"), "holds no array 'signals'.*: add it"),
     "an empty zip": (zipped(), "holds no array 'signals'"),
     "a zip of text called npy": (zipped(signals__npy="1,2", membership__npy="0"), "not as a NumPy array"),
     "the start of a zip": (b"PK\x03\x04", "is damaged"),

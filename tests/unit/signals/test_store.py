@@ -108,7 +108,7 @@ def test_models_come_back_as_they_were_put_in(store: SignalStore) -> None:
     append(store, [3])
     append(store, [5, 0, 2])  # a stack in any order
     assert list(store.finished()) == [0, 2, 3, 5]
-    assert store.finished()[5] == {"seed": 5, "n_clipped": 5} == store.record(5)
+    assert store.finished()[5] == {"seed": 5, "n_clipped": 5}
     assert store.missing() == [1, 4]
     np.testing.assert_array_equal(store.read(), values_of([0, 2, 3, 5]))
     np.testing.assert_array_equal(store.read(models=[5, 2]), values_of([5, 2]))
@@ -134,28 +134,6 @@ def test_signals_npy_is_an_ordinary_npy_file_whose_unwritten_models_take_no_spac
     np.testing.assert_array_equal(array[4], values_of([4])[0])
     if sys.platform == "linux":
         assert path.stat().st_blocks * 512 < path.stat().st_size / 2
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        slice(0, 1),
-        slice(CHUNK_POINTS - 1, CHUNK_POINTS + 1),
-        slice(None, None, 1000),
-        slice(None, None, -700),
-        [N_POINTS - 1],
-        [CHUNK_POINTS],
-        [5, 3, 5, N_POINTS - 1, 0],
-        np.arange(N_POINTS)[::-1],
-        np.arange(2 * CHUNK_POINTS, N_POINTS),
-        range(10, 20),
-        slice(5, 5),
-    ],
-    ids=str,
-)
-def test_any_points_can_be_read(filled: SignalStore, points: Any) -> None:
-    expected = values_of([4, 1])[:, points if isinstance(points, slice) else list(points)]
-    np.testing.assert_array_equal(filled.read([4, 1], points), expected)
 
 
 def test_signals_are_mapped_not_copied(filled: SignalStore) -> None:
@@ -210,7 +188,7 @@ def test_a_fingerprint_tells_which_models_their_signals_and_their_membership(
 def test_provenance_becomes_plain_json(store: SignalStore) -> None:
     given = {"accuracy": np.float32(0.5), "losses": (1.0, float("nan")), "n": np.int64(3), "per_class": np.arange(2)}
     store.append([0], values_of([0]), [given])
-    assert store.record(0) == {"accuracy": 0.5, "losses": [1.0, None], "n": 3, "per_class": [0, 1]}
+    assert store.finished()[0] == {"accuracy": 0.5, "losses": [1.0, None], "n": 3, "per_class": [0, 1]}
 
 
 def test_a_model_may_be_appended_twice_but_not_changed(filled: SignalStore) -> None:
@@ -271,12 +249,10 @@ def test_provenance_that_is_not_json_is_refused(store: SignalStore, provenance: 
     assert store.finished() == {}
 
 
-@pytest.mark.parametrize(
-    ("models", "points"), [([N_MODELS], None), ([-1], None), ([], None), ([0], [N_POINTS]), ([0], [-1]), ([0], [0.5])]
-)
-def test_reading_what_cannot_be_there_is_refused(filled: SignalStore, models: Any, points: Any) -> None:
-    with pytest.raises(StoreError, match=r"there is no|whole numbers"):
-        filled.read(models, points)
+@pytest.mark.parametrize("models", [[N_MODELS], [-1], [], [0.5]])
+def test_reading_what_cannot_be_there_is_refused(filled: SignalStore, models: Any) -> None:
+    with pytest.raises(StoreError, match=r"there is no model|whole number"):
+        filled.read(models)
 
 
 def test_reading_a_model_that_is_not_finished_is_refused(store: SignalStore) -> None:
@@ -293,8 +269,8 @@ def test_reading_a_model_that_is_not_finished_is_refused(store: SignalStore) -> 
         (design_of(2).matrix[:0], VIEWS, None, "0 models"),
         (design_of(2).matrix, (), None, "at least one"),
         (design_of(2).matrix, ("a", "a"), None, "own name"),
-        (design_of(2).matrix, VIEWS, LABELS[:-1], "one a point"),
-        (design_of(2).matrix, VIEWS, LABELS * 0.5, "one a point"),
+        (design_of(2).matrix, VIEWS, LABELS[:-1], "one per point"),
+        (design_of(2).matrix, VIEWS, LABELS * 0.5, "one per point"),
     ],
 )
 def test_a_store_of_nonsense_is_not_made(tmp_path: Path, design: Any, views: Any, labels: Any, message: str) -> None:
@@ -337,7 +313,7 @@ def test_a_store_in_which_no_model_finished_is_started_anew(store: SignalStore, 
     other = MembershipDesign(~design.matrix) if change == "design" else design
     labels = LABELS[::-1].copy() if change == "labels" else LABELS
     with pytest.raises(StoreError):
-        SignalStore.create(path, about, other, VIEWS, labels, anew=False)
+        SignalStore.create(path, about, other, VIEWS, labels, restart=False)
     anew = SignalStore.create(path, about, other, VIEWS, labels)
     assert (anew.key == store.key) == (change == "design")
     np.testing.assert_array_equal(anew.design.matrix, other.matrix)
@@ -346,7 +322,7 @@ def test_a_store_in_which_no_model_finished_is_started_anew(store: SignalStore, 
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     if change != "design":
         before = contents(path)
-        with pytest.raises(StoreError, match="started anew for another audit meanwhile"):
+        with pytest.raises(StoreError, match="for another audit meanwhile"):
             append(store, [0])
         assert contents(path) == before
 
@@ -365,7 +341,7 @@ def test_another_design_is_refused_and_named(filled: SignalStore) -> None:
     before = contents(path_of(filled))
     matrix = design_of(N_MODELS + 2).matrix.copy()
     matrix[3, 7] ^= True
-    with pytest.raises(StoreError, match="another design: model 3 trains"):
+    with pytest.raises(StoreError, match=r"another design .*model 3"):
         SignalStore.create(path_of(filled), ABOUT, MembershipDesign(matrix), VIEWS, LABELS)
     with pytest.raises(StoreError, match=r"made for .* points"):
         filled.extend(design_of(N_MODELS, 9))
@@ -375,7 +351,7 @@ def test_another_design_is_refused_and_named(filled: SignalStore) -> None:
 def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("my only copy")
     for path in (tmp_path, tmp_path / "thesis.tex"):
-        with pytest.raises(StoreError, match="is there and is not a store"):
+        with pytest.raises(StoreError, match="is not a store"):
             create(path)
     assert (tmp_path / "thesis.tex").read_text() == "my only copy"
     with pytest.raises(StoreError, match=r"is not a store \(it has no store\.json\)"):
@@ -405,10 +381,10 @@ def test_more_models_find_room_and_the_finished_ones_stay(filled: SignalStore) -
 def test_a_reader_from_before_an_extension_is_told_to_open_the_store_again(filled: SignalStore) -> None:
     append(filled.extend(design_of(N_MODELS + 3)), [7])
     (problem,) = filled.problems()
-    assert "claims model 7, the store has 6 models: open it again" in problem
+    assert "claims model 7, the store has 6 models: open the store again" in problem
     assert filled.missing() == []
     np.testing.assert_array_equal(filled.read(range(N_MODELS)), values_of(range(N_MODELS)))
-    with pytest.raises(StoreError, match="open it again"):
+    with pytest.raises(StoreError, match="open the store again"):
         filled.signals()
 
 
@@ -436,17 +412,13 @@ def test_one_flipped_bit_is_found_and_named(filled: SignalStore, point: int) -> 
     flip(path_of(filled) / "signals.npy", offset_of(2, point) + 2)
     first = point // CHUNK_POINTS * CHUNK_POINTS
     last = min(first + CHUNK_POINTS, N_POINTS) - 1
-    named = (
-        rf"model 2, points {first} to {last} .*remove {path_of(filled)}/records/000001-000003\.json .*model 1, 2, 3 is"
-    )
-    for read in (filled.read, filled.signals, lambda: filled.read([2], [point])):
+    named = rf"model 2, points {first} to {last} .*remove {path_of(filled)}/records/000001-000003\.json .*model 1, 2, 3"
+    for read in (filled.read, filled.signals, lambda: filled.read([2])):
         with pytest.raises(StoreError, match=named):
             read()
     (problem,) = filled.verify()
     assert "model 2" in problem
     np.testing.assert_array_equal(filled.read([1, 3]), values_of([1, 3]))
-    elsewhere = (point + CHUNK_POINTS) % N_POINTS // CHUNK_POINTS * CHUNK_POINTS
-    np.testing.assert_array_equal(filled.read([2], [elsewhere]), values_of([2])[:, [elsewhere]])
 
 
 def test_the_remedy_for_damage_works(filled: SignalStore) -> None:
@@ -494,7 +466,7 @@ def test_a_foreign_record_is_named_and_never_counts(filled: SignalStore, tmp_pat
     assert filled.missing() == [0]
     for found in (filled.problems(), filled.verify()):
         assert ["000000.json belongs to another audit" in problem for problem in found] == [True]
-    for read in (filled.read, filled.signals, lambda: filled.read([0]), lambda: filled.record(0)):
+    for read in (filled.read, filled.signals, lambda: filled.read([0])):
         with pytest.raises(StoreError, match=r"000000\.json belongs to another audit"):
             read()
     append(filled, [0])  # trained anew, it takes the place of the foreign one
@@ -648,7 +620,7 @@ def test_no_flipped_bit_of_a_record_goes_unnoticed(store: SignalStore) -> None:
     store.append(
         [2], values_of([2]), [{"seed": 2, "seconds": 12.5, "losses": [0.5, 0.25], "versions": {"numpy": "2.4"}}]
     )
-    made, path = store.record(2), path_of(store) / "records" / "000002.json"
+    made, path = store.finished()[2], path_of(store) / "records" / "000002.json"
     data = path.read_bytes()
     for bit in range(8 * len(data)):
         damaged = bytearray(data)
@@ -706,11 +678,11 @@ def test_a_damaged_store_is_not_opened(
 
 def test_a_missing_file_is_named(filled: SignalStore) -> None:
     (path_of(filled) / "labels.npy").unlink()
-    with pytest.raises(StoreError, match=r"/labels\.npy is missing: restore it from a copy, or start anew"):
+    with pytest.raises(StoreError, match=r"/labels\.npy is missing: restore it from a copy"):
         SignalStore.open(path_of(filled))
     (path_of(filled) / "signals.npy").unlink()
     for use in (filled.read, filled.verify, filled.signals, lambda: append(filled, [0])):
-        with pytest.raises(StoreError, match=r"/signals\.npy is missing: restore it from a copy, or start anew"):
+        with pytest.raises(StoreError, match=r"/signals\.npy is missing: restore it from a copy"):
             use()
 
 
@@ -806,8 +778,8 @@ def test_a_store_can_be_read_from_an_object_store(remote: Any, monkeypatch: pyte
         return real(self, paths, starts, ends, **more)
 
     monkeypatch.setattr(type(remote), "cat_ranges", cat_ranges)
-    np.testing.assert_array_equal(store.read([3], [CHUNK_POINTS + 5]), values_of([3])[:, [CHUNK_POINTS + 5]])
-    assert asked == [CHUNK_POINTS * len(VIEWS) * 4]
+    np.testing.assert_array_equal(store.read([3]), values_of([3]))
+    assert asked == [N_POINTS * len(VIEWS) * 4]
 
 
 def test_a_remote_store_is_checked_like_a_local_one(remote: Any) -> None:
@@ -853,7 +825,7 @@ def test_stacks_of_another_machine_are_merged(store: SignalStore, tmp_path: Path
     assert store.missing() == [2, 4, 5]
     assert store.verify() == []
     np.testing.assert_array_equal(store.read(), values_of([0, 1, 3]))
-    assert store.record(3) == {"seed": 3, "n_clipped": 3}
+    assert store.finished()[3] == {"seed": 3, "n_clipped": 3}
 
 
 @pytest.mark.parametrize(

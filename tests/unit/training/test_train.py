@@ -104,7 +104,7 @@ def test_every_model_is_trained_on_its_own_points_and_recorded(data: LabelledDat
         row = DESIGN.matrix[model][:, None]
         expected = np.random.default_rng(seed).normal(row, 1, (N_POINTS, 2)).astype(np.float32)
         np.testing.assert_array_equal(signals[model], expected)
-        record = store.record(model)
+        record = store.finished()[model]
         assert record["seed"] == seed
         assert record["attempt"] == 0
         assert record["recipe"] == {"recipe": "noted"}
@@ -215,11 +215,11 @@ def test_a_model_that_diverges_gets_its_next_seed(stack: int, data: LabelledData
     stored = train(store, data, recipe)
     assert sorted(stored) == list(range(N_MODELS))
     assert stored[-2:] == [2, 5]
-    assert {model: store.record(model)["attempt"] for model in range(N_MODELS)} == dict.fromkeys(range(7), 0) | {
+    assert {model: store.finished()[model]["attempt"] for model in range(N_MODELS)} == dict.fromkeys(range(7), 0) | {
         2: 1,
         5: 2,
     }
-    assert [store.record(2)["seed"], store.record(5)["seed"]] == [seed_of(0, 2, 1), seed_of(0, 5, 2)]
+    assert [store.finished()[model]["seed"] for model in (2, 5)] == [seed_of(0, 2, 1), seed_of(0, 5, 2)]
     assert np.isfinite(store.read()).all()
     plain = store_at(tmp_path / "plain")
     train(plain, data, Noted())

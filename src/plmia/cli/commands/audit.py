@@ -24,9 +24,9 @@ from plmia.cli.commands.options import (
 )
 from plmia.cli.progress import Meter
 from plmia.cli.terminal import show_metrics, stderr
-from plmia.data.array_names import DATA_ARRAYS, unused_arrays
-from plmia.data.dataset import LabelledData, load_npy, read_data
+from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import DesignKind, MembershipDesign
+from plmia.data.npz import DATA_ARRAYS, load_npy, unused_arrays
 from plmia.errors import DataError, Note, TrainingError, some
 from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, read_extras

@@ -9,11 +9,11 @@ import click
 
 from plmia.cli.progress import Meter
 from plmia.cli.terminal import stderr, stdout
-from plmia.signals.importers import FORMATS, Imported, look_into, write_signals
+from plmia.signals.importers import IMPORTERS, Imported, find_models, write_signals
 
 
 @click.command("import")
-@click.argument("kind", metavar="FORMAT", type=click.Choice(list(FORMATS)))
+@click.argument("kind", metavar="FORMAT", type=click.Choice(list(IMPORTERS)))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -45,7 +45,7 @@ def import_(kind: str, folder: Path, path: Path, quiet: bool) -> None:
       plmia import privacy-meter demo_cifar10 -o signals.npz
       plmia import arrays my-arrays -o signals.npz
     """  # noqa: D301 - click wants the control character itself
-    found = look_into(kind, folder)
+    found = find_models(kind, folder)
     with Meter("importing", len(found.outputs), None if quiet else stderr()) as meter:
         imported = write_signals(found, path, meter.tick)
     if not quiet:

@@ -27,8 +27,8 @@ from plmia.cli.commands.options import (
 )
 from plmia.cli.progress import Meter
 from plmia.cli.terminal import show_metrics, stderr, stdout
-from plmia.data.array_names import SIGNALS_ARRAYS, unused_arrays
-from plmia.data.designs import cut_groups
+from plmia.data.designs import count_split_groups
+from plmia.data.npz import SIGNALS_ARRAYS, unused_arrays
 from plmia.errors import Note, PlmiaError, SignalsError
 from plmia.evaluation.diagnostics import accuracy_of
 from plmia.evaluation.targets import Setup
@@ -169,7 +169,7 @@ def _split_groups(signals: Signals, targets: list[int]) -> Iterator[Note]:
     if signals.groups is None:
         return
     for target, row in zip(targets, signals.rows(targets), strict=True):
-        cut, n_groups = cut_groups(signals.design.matrix[row], signals.groups)
+        cut, n_groups = count_split_groups(signals.design.matrix[row], signals.groups)
         if cut:
             yield Note(
                 "split-groups",

@@ -1,0 +1,205 @@
+"""NumPy files of any origin: npz and npy, read with checks, and npy written complete or not at all.
+
+A file may be damaged, truncated or hostile. Nothing is unpickled, every array must have the length that its header
+states (and, in an npz, the checksum of its entry), and each failure is one sentence that names the file. Arrays of an
+npz that plmia does not use are reported, since a misspelt name would change an audit silently.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+
+from plmia.data.arrays import Array, BoolArray
+from plmia.data.files import replacing
+from plmia.errors import DataError, Note, OutputError, PlmiaError, did_you_mean, shown
+
+# Texts and names that a report may show beside the records.
+TEXT_ARRAYS = ("texts", "class_names", "feature_names")
+DATA_ARRAYS = ("X", "y", "groups", "n_features", "features", "labels", *TEXT_ARRAYS)
+SIGNALS_ARRAYS = ("signals", "membership", "labels", "n_points", "groups")
+
+NPY_MAGIC = b"\x93NUMPY"
+# `grp` is this similar to `groups`; `rows` is not.
+_SIMILAR = 0.65
+
+
+def load_npz(path: Path, names: Collection[str], needs: str, kind: type[PlmiaError]) -> dict[str, Array]:
+    """Read those arrays called ``names`` that an npz file holds.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    names : collection of str
+        Which arrays to read; the others are not touched.
+    needs : str
+        What the file must hold, for error messages.
+    kind : type of PlmiaError
+        Class of the errors.
+    """
+    with _named_damage(path, kind, "an npz file", f"give the path of an npz with {needs}"):
+        if path.is_dir():
+            raise kind(f"{path} is a folder: give an npz file with {needs}")
+        with path.open("rb") as stream:
+            start = stream.read(len(NPY_MAGIC))
+            if start == NPY_MAGIC:
+                raise kind(f"{path} is a single array: save {needs} with numpy.savez")
+            if not start.startswith(b"PK"):
+                begins = f"it starts with {start!r}" if start else "it is empty"
+                raise kind(f"{path} is not an npz file ({begins}): save {needs} with numpy.savez")
+            with zipfile.ZipFile(stream) as archive:
+                return dict(_arrays(path, archive, names, kind))
+
+
+def _arrays(
+    path: Path, archive: zipfile.ZipFile, names: Collection[str], kind: type[PlmiaError]
+) -> Iterator[tuple[str, Array]]:
+    for entry in archive.infolist():
+        name = entry.filename.removesuffix(".npy")
+        if entry.comment:  # NumPy writes none; a damaged length would make one of the next entry
+            raise kind(f"{path} is damaged ({name!r} carries a comment): write or copy it again")
+        # Opening compares the two names of an entry: a damaged name cannot hide an array.
+        with cast("zipfile.ZipExtFile", archive.open(entry)) as member:
+            if name in names:
+                yield name, read_member(path, name, member, kind)
+
+
+def read_member(path: Path, name: str, member: zipfile.ZipExtFile, kind: type[PlmiaError]) -> Array:
+    """Read one array of an npz to the end of its entry, where the checksum is compared; `numpy.load` stops before.
+
+    Parameters
+    ----------
+    path, name : Path, str
+        The file and the array, for error messages.
+    member : ZipExtFile
+        The opened entry.
+    kind : type of PlmiaError
+        Class of the errors; damage that NumPy or zipfile finds raises theirs.
+    """
+    if not member.peek(len(NPY_MAGIC)).startswith(NPY_MAGIC):
+        raise kind(f"{path} holds {name!r}, but not as a NumPy array: save it with numpy.savez")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+        array: Array = np.lib.format.read_array(member, allow_pickle=False)
+    if member.read(1):
+        raise kind(f"{path} is damaged ({name!r} is longer than its header says): write or copy it again")
+    return true_as_one(array)
+
+
+def load_npy(path: Path, kind: type[PlmiaError] = DataError, of: str = "", mode: Literal["r", "c"] = "c") -> Array:
+    """Map the array of an npy file into memory, to be read on demand.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    kind : type of PlmiaError
+        Class of the errors.
+    of : str
+        What the array belongs to, for error messages.
+    mode : {"r", "c"}
+        "c" allows changes, which stay in this process; "r" allows none and takes no memory for them.
+    """
+    named = f"{path} of {of}" if of else str(path)
+    with _named_damage(named, kind, "an npy file", "write it again, or check that the folder is the right one"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+            array = np.lib.format.open_memmap(path, mode=mode)
+        if path.stat().st_size != array.offset + array.nbytes:
+            raise kind(f"{named} is damaged (it is longer than its header says): write or copy it again")
+        return np.asarray(array)
+
+
+def save_npy(path: Path, array: Array) -> None:
+    """Write one array as npy, in row order; ``path`` is complete or unchanged."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+    except OSError as error:
+        raise OutputError(
+            f"{path} cannot be written ({error.strerror or error}): free space, or choose another folder"
+        ) from error
+
+
+def true_as_one(array: Array) -> Array:
+    """Return booleans whose True is 1: in a file it may be any byte but 0, and sums rely on 1."""
+    return array.view(np.uint8) != 0 if array.dtype == np.bool_ else array
+
+
+def unpack_bits(packed: Array, n: int) -> BoolArray:
+    """Bool array [rows, n] of bits packed along the second axis, uint8 [rows, ceil(n / 8)]."""
+    return np.unpackbits(packed, axis=1, count=n).view(np.bool_)
+
+
+def whole_number(array: Array) -> int | None:
+    """Return the one integer that an array holds, or None if it holds anything else."""
+    return int(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "ui" else None
+
+
+@contextmanager
+def _named_damage(path: Path | str, kind: type[PlmiaError], form: str, missing: str) -> Iterator[None]:
+    """Turn any error of reading into one of ``kind`` that names the file."""
+    try:
+        yield
+    except kind:
+        raise
+    except FileNotFoundError as error:
+        raise kind(f"there is no file {path}: {missing}") from error
+    except OSError as error:
+        raise kind(
+            f"{path} cannot be read ({error.strerror or error}): check its name and permissions, or write it again"
+        ) from error
+    except MemoryError as error:
+        raise kind(f"{path} does not fit into memory ({error}): use fewer models or records") from error
+    # For a damaged file, zipfile, its decompressors and NumPy's header reader raise errors of many classes.
+    except Exception as error:
+        if "allow_pickle" in str(error) or "Python objects" in str(error):
+            raise kind(
+                f"{path} holds pickled objects, which could run code and are never loaded: save plain numeric arrays"
+            ) from error
+        raise kind(f"{path} is damaged, truncated or not {form} ({error}): write or copy it again") from error
+
+
+def unused_arrays(path: Path, known: Collection[str], kind: type[PlmiaError]) -> list[Note]:
+    """Report the arrays of an npz that plmia does not use, one note per array.
+
+    Parameters
+    ----------
+    path : Path
+        A file that was read already; other files than npz give no notes.
+    known : collection of str
+        Names of the arrays that are used.
+    kind : type of PlmiaError
+        Raised if a name resembles `groups` and there is no `groups`: without its groups, the rows of one patient land
+        on both sides of a split, and nothing in the results would reveal it.
+    """
+    if not (path.is_file() and zipfile.is_zipfile(path)):
+        return []
+    with zipfile.ZipFile(path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+    unused = [name for name in names if name not in known]
+    for name in unused:
+        if "groups" not in names and _resembles_groups(name):
+            raise kind(
+                f"{path} holds {name!r}, which is not known, but no 'groups': rename it to 'groups' if it says which "
+                "records belong together, otherwise remove it or give it another name"
+            )
+    return [Note("unused-arrays", "info", _unused(path, name, known)) for name in unused]
+
+
+def _resembles_groups(name: str) -> bool:
+    return "group" in name.lower() or bool(did_you_mean(name.lower(), ["groups"], "", cutoff=_SIMILAR))
+
+
+def _unused(path: Path, name: str, known: Collection[str]) -> str:
+    otherwise = "if it says which records belong together, call it 'groups'"
+    hint = did_you_mean(name, known, otherwise, cutoff=_SIMILAR)
+    return f"Array {name!r} of {shown(path.name)} is not used; known are {', '.join(known)}; {hint}"

@@ -1,4 +1,4 @@
-"""Write docs/reproduction.md from the committed results: nothing in it is typed by hand but the first lines.
+"""Write docs/reproduction.md from the committed results; only the first lines of the page are written by hand.
 
 python -m experiments.write_docs
 """
@@ -22,32 +22,39 @@ FIGURES = DOCS / "reproduction"
 MOST_ROWS = 60
 HEAD = """# The paper, run again
 
-Every table and figure of *Membership Inference via Pairwise Likelihood Ratios* is an experiment with a name:
-`plmia reproduce --list` names all {n}, `plmia reproduce table-2` runs one, `make reproduce-quick` runs all of them on
-small signals that are kept in the repository. Each prints ours beside the paper's numbers and writes JSON, Markdown and
-SVG. This page is written from the JSON files in `experiments/results`; what was not run here is marked "{not_run}".
-"{not_resolved}" stands for a rate that is not resolved: a target has too few non-members among its queries for it (a
-TPR at 0.01 % FPR needs 10,000, one at 0.1 % needs 1,000; 0 % is always there). An empty cell has no such number.
+Every table and figure of *Membership Inference via Pairwise Likelihood Ratios* is an experiment with a name.
+`plmia reproduce --list` lists all {n}, `plmia reproduce table-2` runs one, and `make reproduce-quick` runs all of them
+on small signals that are kept in the repository. Each experiment prints our numbers next to the paper's and writes JSON,
+Markdown and SVG. This page is generated from the JSON files in `experiments/results`. Experiments that were not run here
+are marked "{not_run}". "{not_resolved}" marks a rate that is not resolved, because a target has too few non-members
+among its queries: a TPR at 0.01 % FPR needs 10,000, one at 0.1 % needs 1,000; 0 % is always given. An empty cell means
+that the number does not exist.
 
-What was run: CIFAR-10 (its images as JPEG, at full size) with Wide-ResNets, 18 views, trained with augmentation, and
-once more as the paper says, without; perceptrons on Location-30 (a table of 446 bits, 30 classes), Adult, Covertype
-(20,000 rows) and Fashion-MNIST (30,000 images) with the paper's 254 references, and boosted trees on the first three
-with 126 (half of the paper's, for the time they take), in place of Purchase-100. CIFAR-100, CINIC-10 and Purchase-100
-run from the published archives with `--data` where a user has them. Perceptrons train for 50 epochs, or for 100, 200 or
-400 with a falling learning rate: for the first of these that gets 99.5 % of a pilot's members right
-(`experiments/pilot.py`); bits are not standardised.
+These models were trained:
+
+- Wide-ResNets on CIFAR-10 (its images as JPEG, at full size) with 18 views, with augmentation, and also without
+  augmentation as in the paper.
+- Perceptrons on Location-30 (a table of 446 bits, 30 classes), Adult, Covertype (20,000 rows) and Fashion-MNIST
+  (30,000 images), with the paper's 254 references. They train for 50 epochs, or for 100, 200 or 400 with a decreasing
+  learning rate: the first of these that classifies 99.5 % of a pilot's members correctly (`experiments/pilot.py`). Bits
+  are not standardised.
+- Boosted trees on the first three of these data sets, with 126 references (half of the paper's, because of the training
+  time), in place of Purchase-100.
+
+CIFAR-100, CINIC-10 and Purchase-100 run from the published archives with `--data`, if you have them.
+
 Numbers are percent, mean and standard deviation over targets. A difference between two attacks is paired over targets,
-with a 95 % interval of Student's t. A claim that says several things "holds in part" where some are shown and some
-shown not to be so, and "holds where decided" where some are shown and intervals leave the others open; less than three
-targets decide nothing. Limits that a verdict takes stand beside it in brackets. The JSON files keep the
-value of each target, so that every interval can be computed again.
+with a 95 % interval of Student's t. A claim with several parts "holds in part" if some parts are shown to be true and
+some to be false. It "holds where decided" if some parts are shown to be true and the intervals leave the others open.
+Fewer than three targets decide nothing. Limits used by a verdict are given in brackets. The JSON files contain the
+value of each target, so every interval can be recomputed.
 
-Nothing was tuned on the targets that are reported. The paper's attacks run with their defaults. `pl-mia-eb` and the
-conformal false-positive rate are ours, beyond the paper; `pl-mia-eb` chooses with reference models in the target's
-place. Its design was settled with an eye on some of these models. They are references here, never targets: targets are
-taken from the model on that the table below names. None of them had been attacked before the design was done, but for
-the Wide-ResNets: their results had been printed once when the fit was changed for few references (more points, a ratio
-that is held unless that is clearly worse), which was decided on perceptrons and trees before the targets named here.
+Nothing was tuned on the reported targets. The paper's attacks run with their defaults. `pl-mia-eb` and the conformal
+false-positive rate are our own additions to the paper; `pl-mia-eb` makes its choices on reference models that act as the
+target. Some of these models influenced its design. They are references here, never targets: targets start at the model
+given in the table below. No target was attacked before the design was final, except the Wide-ResNets. Their results had
+been printed once when the fit was changed for few references (more points, and a ratio that is held unless that is
+clearly worse). This change was decided on perceptrons and trees, before the targets named here.
 
 | signals | data | models | trained by | targets from model |
 | --- | --- | --- | --- | --- |
@@ -57,40 +64,41 @@ The CIFAR-100 networks are not reported yet: {kept} of {planned} models of `cifa
 signals are kept in `experiments/signals/cifar100_wrn`, and no command of this page reads them.
 
 Commands below with `--signals full` read a folder of these signals, which are too large for the repository.
-`make reproduce-whole DATA=FOLDER` trains what the folder `full` lacks on the data sets in FOLDER (the Wide-ResNets want
-a GPU; what is interrupted goes on), runs every command of this page and compares what comes out with what is committed:
-means within four standard errors of their difference, no verdict turned round. `python -m experiments.whole FOLDER full
-NAME` trains one of them alone. A file `full/NAME.json` beside each says what it is. An audit trains a target and its
-references; of the Wide-ResNets without augmentation only the references are used, each in the target's place in turn.
-Without that option the same commands run on the signals in `experiments/signals`: 2,000 points of {cut} of the
-Wide-ResNets, 800 points of the perceptrons and of the boosted trees on Location-30.
+`make reproduce-whole DATA=FOLDER` trains the models that are missing in the folder `full`, on the data sets in FOLDER.
+The Wide-ResNets need a GPU; an interrupted command continues when it is run again. The command then runs every
+experiment of this page and compares the results with the committed ones. Means must agree within four standard errors of
+their difference, and no verdict may be reversed. `python -m experiments.whole FOLDER full NAME` trains one set of
+signals. The file `full/NAME.json` next to each describes it. An audit trains a target and its references. For the
+Wide-ResNets without augmentation, only the references are used; each acts as the target in turn. Without `--signals`,
+the same commands run on the signals in `experiments/signals`: 2,000 points of {cut} of the Wide-ResNets, 800 points of
+the perceptrons and of the boosted trees on Location-30.
 """
-WHY = """## Where we disagree, and the experiment that says why
+WHY = """## Where our results differ, and the experiment that shows why
 
-- **PL-MIA and LiRA.** With one population for all queries the score increases with the query's statistic, so PL-MIA,
-  PL-MIA+ (up to ties) and LiRA with the same variance have one ROC curve. [table-3](#table-3) takes the paper's gain
-  apart into the step from one variance for all points to one a point, and the step to calibration.
-- **Offline.** With rho below 1 the offline ratio has a maximum, and whoever is more confident scores lower.
-  [table-4](#table-4) sets rho to 1, which lifts it to one-sided LiRA, and shows what learning the IN law from the
-  population (`pl-mia-eb`) gives instead.
-- **Size of the population.** [figure-2](#figure-2) draws Z once for all queries, and afresh for each query.
-- **p-values and the analytic threshold.** The statistic of some non-members lies far below the rest, so that pairwise
-  p-values are not uniform ([figure-3](#figure-3)) and the threshold flags far more than it says.
-  [figure-4](#figure-4) leaves the lowest ones out, and simulates the paper's own model: with the same law for all
-  points, and with the laws that each point's references have, which alone give what real signals give.
-- **Theorem thm:main.** [table-3](#table-3) measures and computes what its parts say. (I): votes tie at the top, which
-  costs power at rates of some times 1/|Z|. (II): contraction alone gains nothing where the shift is large. (III)
-  compares two formulas, of which one takes comparisons that share a query for independent; the powers of both attacks
-  differ by what ties of votes cost.
-- **Training.** [table-s1](#table-s1) trains as the paper says, without augmentation, and once more with it, on the same
-  halves: which of the two has the paper's accuracy and its level of leakage is decided there, and
-  [table-2](#table-2) has all attacks on both. What further views and pooling do where training had no augmentation is
-  at the [end](#no-augmentation).
+- **PL-MIA and LiRA.** With one population for all queries, the score increases with the query's statistic. Therefore
+  PL-MIA, PL-MIA+ (up to ties) and LiRA with the same variance have one ROC curve. [table-3](#table-3) splits the paper's
+  gain into two steps: from one variance for all points to one per point, and from there to calibration.
+- **Offline.** With rho below 1, the offline ratio has a maximum, and more confident answers above it score lower.
+  [table-4](#table-4) sets rho to 1, which raises it to one-sided LiRA. It also shows the effect of learning the IN
+  distribution from the population (`pl-mia-eb`).
+- **Size of the population.** [figure-2](#figure-2) draws Z once for all queries, and separately for each query.
+- **p-values and the analytic threshold.** The statistic of some non-members lies far below the rest. Pairwise p-values
+  are therefore not uniform ([figure-3](#figure-3)), and the threshold flags far more records than it states.
+  [figure-4](#figure-4) leaves the lowest values out and simulates the paper's own model in two ways: with the same
+  distribution for all points, and with the distributions of each point's references. Only the latter agrees with
+  real signals.
+- **Theorem thm:main.** [table-3](#table-3) measures and computes its parts. (I): votes tie at the top, which costs power
+  at rates of a few times 1/|Z|. (II): contraction alone gains nothing if the shift is large. (III) compares two
+  formulas, one of which treats comparisons that share a query as independent. The powers of both attacks differ by
+  the cost of tied votes.
+- **Training.** [table-s1](#table-s1) trains without augmentation, as in the paper, and also with it, on the same halves.
+  It shows which of the two has the paper's accuracy and level of leakage. [table-2](#table-2) has all attacks on both.
+  The [end](#no-augmentation) shows the effect of additional views and pooling if training had no augmentation.
 """
 
 
 def main() -> None:
-    """Write the page; move new figures beside it, so that each is stored once."""
+    """Write the page and move new figures next to it; each figure is stored once."""
     FIGURES.mkdir(exist_ok=True)
     for path in (*RESULTS.glob("*.svg"), *_further("svg")):
         path.replace(FIGURES / _figure(path))
@@ -116,14 +124,14 @@ def page() -> str:
     parts = [head, "## Verdicts", _verdicts(found, items), WHY]
     parts += [_section(found[item], RESULTS) for item in items]
     for folder, paths in groupby(_further("json"), lambda path: path.parent):
-        parts.append(f'<a id="{folder.name}"></a>\n\n## Once more: {folder.name}')
+        parts.append(f'<a id="{folder.name}"></a>\n\n## Repeated: {folder.name}')
         parts += [_section(json.loads(path.read_text(encoding="utf-8")), folder) for path in paths]
     parts.append(f"The paper's numbers, as data: `experiments/{PAPER.name}`.")
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def _whole() -> str:
-    """What the whole signals are, one row each."""
+    """Rows of the table of whole signals."""
     return "\n".join(
         f"| `{name}` | {one.data} | {one.references + 1 - len(one.leave_out)} | `{one.recipe}` | {one.first_target} |"
         for name, one in WHOLE.items()
@@ -148,12 +156,12 @@ def _verdict(claim: dict[str, str], words: str, anchor: str) -> str:
 
 
 def _further(suffix: str) -> list[Path]:
-    """Results on other models, one folder each."""
+    """Results on other models, one folder per kind of model."""
     return sorted(path for path in RESULTS.glob(f"*/*.{suffix}") if path.parent.name != "quick")
 
 
 def _figure(path: Path) -> str:
-    """Name of a figure beside the page."""
+    """File name of a figure next to the page."""
     return path.name if path.parent == RESULTS else f"{path.parent.name}-{path.name}"
 
 

@@ -1,8 +1,8 @@
-"""AUC without any leak in designs that reveal membership, and false positives of an unlike population.
+"""AUC without any leak in designs that reveal membership, and false positives of an unsuitable population.
 
 ``python benchmarks/designs.py``. Signals do not depend on membership; records differ in difficulty and spread. Attacks
-get the references as they are, then as an audit balances them. What differs from 50 shows the design, not a leak. The
-second table is about an offline population with other numbers of OUT references than the queries.
+get the references as they are, and as an audit balances them. A difference from 50 comes from the design, not from a
+leak. In the second table, an offline population has other numbers of OUT references than the queries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Aucs = dict[str, list[float]]
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """Signals [models, points, 1] of records that differ in difficulty and spread, whoever trained on them."""
+    """Signals [models, points, 1] of records that differ in difficulty and spread, but not by membership."""
     level, spread = 2.5 * rng.normal(size=shape[1]), np.exp(0.7 * rng.normal(size=shape[1]))
     return (level + spread * rng.normal(size=shape)).astype(np.float32)[:, :, None]
 

@@ -1,9 +1,9 @@
-"""Compares the empirical Bayes ratio with the other attacks: ``python benchmarks/empirical_bayes.py SIGNALS.npz ...``.
+"""Compare the empirical Bayes ratio with the other attacks: ``python benchmarks/empirical_bayes.py SIGNALS.npz ...``.
 
-For each file and number of references: AUC and TPR at 1 %, 0.1 % and 0 % FPR, mean over targets; the paired difference
-to each other attack over targets with its standard error; what was fitted for one target; and what the statistic
-costs, in times of the Gaussian likelihood ratio on the same signals (the least of some repetitions of both in turn).
-Offline, RMIA is run with several a and without votes, of which the best is to be beaten. Writes
+For each file and number of references, the output contains: AUC and TPR at 1 %, 0.1 % and 0 % FPR, mean over targets;
+the paired difference to each other attack over targets with its standard error; the fit for one target; and the cost
+relative to the Gaussian likelihood ratio on the same signals (the minimum over alternating repetitions). Offline, RMIA
+runs with several values of a and without votes; the best of these is the one to beat. Writes
 ``bench-out/empirical_bayes.json``.
 """
 
@@ -28,7 +28,7 @@ from plmia.attacks.statistics import evaluate as evaluate_statistic
 from plmia.evaluation.metrics import evaluate
 
 EB = Attack("pl-mia-eb", EmpiricalBayesLR(), CauchyCombination())
-# Votes saturate: without them RMIA's statistic ranks better, so both are to be beaten.
+# Votes saturate: RMIA's statistic ranks better without them, so both are compared.
 ONLINE = [
     EB,
     *(ATTACKS[name] for name in ("pl-mia", "pl-mia-pooled", "lira-fixed", "rmia")),
@@ -68,7 +68,7 @@ def report(table: Table) -> dict[str, Any]:
 
 
 def cost(signals: Signals, setup: Setup, repetitions: int = 5) -> dict[str, float]:
-    """Print what was fitted for one target, and return the seconds of both statistics."""
+    """Print the fit for one target, and return the seconds of both statistics."""
     (result,) = attack_targets(signals, [EB], [0], setup)
 
     def seconds(statistic: Statistic) -> float:
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("signals", nargs="+", type=Path)
     parser.add_argument("--targets", type=int, default=12)
     parser.add_argument(
-        "--first", type=int, default=42, help="first target (of the CNNs, none of 42 to 53 was looked at before)"
+        "--first", type=int, default=42, help="first target (the CNNs 42 to 53 were not used in the design)"
     )
     parser.add_argument("--references", type=int, nargs="+", default=[4, 8, 16, 32, 64])
     parser.add_argument("--modes", nargs="+", default=["online", "offline"])

@@ -1,10 +1,10 @@
-"""Measures the speed and the memory of scoring: ``make bench`` (``make bench ARGS=--quick`` for a short run).
+"""Measure the speed and the memory of scoring: ``make bench`` (``make bench ARGS=--quick`` for a short run).
 
-What counts are ratios of two things timed in turn within one run, in CPU seconds, each the least of some repetitions:
-these hold on a busy machine too (nothing here uses more than one thread). The yardsticks are plain vectorised versions
-of the published algorithms, written here from their formulas. Prints one table a section, which of the stated targets
-were met, and a short table in Markdown; writes everything to ``bench-out/scoring.json`` and
-the short table to ``bench-out/scoring.md``, from which scripts/update_readme.py takes it.
+Results are ratios of two CPU times measured alternately within one run, each the minimum over some repetitions. Such
+ratios are also valid on a busy machine (nothing here uses more than one thread). The baselines are plain vectorised
+versions of the published algorithms, written here from their formulas. The script prints one table per section, the
+stated targets and whether they were met, and a short table in Markdown. It writes everything to
+``bench-out/scoring.json`` and the short table to ``bench-out/scoring.md``, which scripts/update_readme.py reads.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from plmia.signals.signals import Signals
 
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
-# The paper's; what empirical Bayes costs is measured in empirical_bayes.py.
+# The paper's attacks; empirical_bayes.py measures the cost of empirical Bayes.
 EIGHT = [attack for attack in ATTACKS.values() if attack.name != "pl-mia-eb"]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the measured problems are."""
+    """Sizes of the measured problems."""
 
     points: int = 50_000
     references: tuple[int, ...] = (64, 254)
     queries: int = 1_000_000
     population: int = 100_000
     exact_queries: int = 200
-    # The published code compares all queries with all of Z at once, in 6 GB; this is as close as 1.3 GB allow.
+    # The published code compares all queries with all of Z at once in 6 GB; these sizes fit into 1.3 GB.
     queries_a_block: int = 10_000
     per_point_sample: int = 5_000
     scaling_points: tuple[int, ...] = (12_500, 25_000, 50_000, 100_000)
@@ -83,20 +83,20 @@ QUICK = Sizes(
 
 @dataclass
 class Report:
-    """What the sections found."""
+    """Results of the sections."""
 
     results: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     targets: list[tuple[str, str, bool]] = field(default_factory=list)
     summary: list[tuple[str, str, str]] = field(default_factory=list)
 
     def table(self, section: str, title: str, rows: list[dict[str, Any]]) -> None:
-        """Keep the rows of a section, and print them."""
+        """Store and print the rows of a section."""
         self.results[section] = rows
         print(f"\n{title}")
         print_table(rows)
 
     def target(self, what: str, found: str, met: bool) -> None:
-        """Say whether a target was met."""
+        """Record whether a target was met."""
         self.targets.append((what, found, met))
 
 
@@ -105,7 +105,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Laws:
-    """The Gaussian model: laws of OUT and IN signals that differ from point to point, [points]."""
+    """The Gaussian model: distributions of OUT and IN signals per point, [points]."""
 
     mean: FloatArray
     std: FloatArray
@@ -127,11 +127,11 @@ class Laws:
         return self.at(inside, rng.standard_normal(len(inside)))
 
     def at(self, inside: npt.NDArray[np.bool_], noise: FloatArray) -> FloatArray:
-        """Signals [points] so many standard deviations from their mean."""
+        """Signals [points] at a given number of standard deviations from their mean."""
         return self.mean + self.std * (inside * self.eta + np.where(inside, self.rho, 1.0) * noise)
 
     def likelihood_ratio(self, x: FloatArray) -> FloatArray:
-        """Gaussian log likelihood ratio [points] under the true laws."""
+        """Gaussian log likelihood ratio [points] under the true distributions."""
         inside = norm.logpdf(x, self.mean + self.eta * self.std, self.rho * self.std)
         return np.asarray(inside - norm.logpdf(x, self.mean, self.std))
 
@@ -139,7 +139,7 @@ class Laws:
 def draw_signals(
     models: int, points: int, views: int = 1, dtype: npt.DTypeLike = np.float32, paired: bool = True
 ) -> Signals:
-    """Signals of models that each trained on a random half; by default 2k + 1 on what 2k left."""
+    """Signals of models trained on random halves; by default model 2k + 1 trains on the complement of model 2k."""
     rng = np.random.default_rng([models, points, views])
     laws = Laws.draw(points, rng)
     membership = np.empty((models, points), dtype=bool)
@@ -157,12 +157,12 @@ def draw_signals(
 
 
 def references_of_first(signals: Signals) -> References:
-    """All models but the first pair: the first model is the target."""
+    """All models except the first pair: the first model is the target."""
     return References(signals.values[2:], np.arange(signals.n_models - 2), signals.design.matrix[2:])
 
 
 def view_of_first(signals: Signals, population: IntArray) -> AttackView:
-    """What attacks on the first model see."""
+    """View of attacks on the first model."""
     return AttackView(signals.values[0].astype(np.float64), references_of_first(signals), population)
 
 
@@ -172,7 +172,7 @@ def outsiders_of_first(signals: Signals) -> IntArray:
 
 
 def all_eight(signals: Signals, population: IntArray) -> None:
-    """All attacks on the first model, each result dropped before the next one."""
+    """Run all attacks on the first model; each result is dropped before the next attack."""
     for _ in score_all(EIGHT, view_of_first(signals, population)):
         pass
 
@@ -181,7 +181,7 @@ def all_eight(signals: Signals, population: IntArray) -> None:
 
 
 def naive_rmia(signals: Signals, population: IntArray, queries_a_block: int) -> FloatArray:
-    """Share of the population that a query's ratio p_target / mean p_reference beats twofold: all pairs."""
+    """Share of the population whose ratio p_target / mean p_reference a query exceeds twofold, over all pairs."""
     p = 1.0 / (1.0 + np.exp(-signals.values[:, :, 0]))
     ratio = p[0] / p[2:].mean(axis=0)
     score = np.empty(signals.n_points)
@@ -205,7 +205,7 @@ def naive_lira(signals: Signals) -> FloatArray:
 
 
 def naive_lira_loop(signals: Signals, n: int) -> FloatArray:
-    """The same with everything in the loop over points, for the first n."""
+    """The same with all computations in the loop over points, for the first n."""
     conf, inside = signals.values[2:, :, 0], signals.design.matrix[2:]
     score = np.empty(n)
     for point in range(n):
@@ -218,7 +218,7 @@ def naive_lira_loop(signals: Signals, n: int) -> FloatArray:
 
 
 def fastest(contenders: Mapping[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
-    """Least CPU seconds of each contender, run in turn."""
+    """Smallest CPU seconds of each candidate, run alternately."""
     least = dict.fromkeys(contenders, float("inf"))
     for _ in range(repetitions):
         for name, run in contenders.items():
@@ -229,8 +229,8 @@ def fastest(contenders: Mapping[str, Callable[[], object]], repetitions: int) ->
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """Most memory that ``run`` held at once, beyond what there was before."""
-    run()  # imports and caches of libraries are not its own
+    """Peak memory of ``run``, minus the memory used before."""
+    run()  # exclude imports and caches of libraries
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     run()
@@ -313,7 +313,7 @@ def against_published(sizes: Sizes, report: Report) -> None:
 
 
 def check_yardsticks(signals: Signals, population: IntArray) -> None:
-    """The yardsticks compute what plmia computes: else there would be nothing to compare."""
+    """Check that the baselines compute the same values as plmia."""
     view = view_of_first(signals, population)
     rmia, lira = score_all([ATTACKS["rmia"], ATTACKS["lira"]], view)
     size = len(population) - np.isin(np.arange(signals.n_points), population)
@@ -323,7 +323,7 @@ def check_yardsticks(signals: Signals, population: IntArray) -> None:
 
 
 def memory(sizes: Sizes, report: Report) -> None:
-    """Peak memory of all eight attacks, for a caller that takes results one at a time."""
+    """Peak memory of all eight attacks, if the caller processes one result at a time."""
     rows: list[dict[str, Any]] = []
     for n in sizes.references:
         progress(f"memory, {n} references")
@@ -447,7 +447,7 @@ def fast_cauchy_sum(sizes: Sizes, report: Report) -> None:
 
 
 def scaling(sizes: Sizes, report: Report) -> None:
-    """How the time of all eight attacks grows."""
+    """Growth of the time of all eight attacks."""
     usual_points, usual_models = sizes.points // 2, 64
     series: dict[str, list[tuple[int, Signals, int]]] = {
         "points": [(n, draw_signals(usual_models + 2, n), 6_250) for n in sizes.scaling_points],

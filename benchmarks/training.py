@@ -1,10 +1,10 @@
-"""Measures stacked training on a CPU: ``python benchmarks/training.py``.
+"""Measure stacked training on a CPU: ``python benchmarks/training.py``.
 
 The same perceptrons, from the same initial weights on the same batches, are trained as a stack, one after another by
 the same recipe, and one after another by a plain PyTorch loop (`torch.nn.Sequential` and the stock Adam). All three run
-in turn in one process; a figure is the least of some repetitions and the ratios are within one run, so they hold on a
-busy machine too. The weights at the end are compared: with the recipe's own bit for bit; against the plain loop the
-median tells, as training amplifies the rounding of a few. Writes ``bench-out/training.json``.
+alternately in one process. Times are minima over some repetitions, and ratios are taken within one run, so they are
+also valid on a busy machine. The final weights are compared: with the recipe's own bit for bit, and with the plain loop
+by the median, since training amplifies the rounding of a few weights. Writes ``bench-out/training.json``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Weights = list[dict[str, npt.NDArray[Any]]]
 
 @dataclass(frozen=True)
 class Case:
-    """Models to train, and how much faster the stack is to be than the models one after another."""
+    """Models to train, and the required speed-up of the stack over single models."""
 
     title: str
     recipe: MLP
@@ -59,7 +59,7 @@ def problem(case: Case) -> tuple[LabelledData, npt.NDArray[np.bool_]]:
 
 
 def by_recipe(recipe: MLP, data: LabelledData, members: npt.NDArray[np.bool_], at_once: int) -> Weights:
-    """Train with the recipe, so many models a call."""
+    """Train with the recipe, a given number of models per call."""
     found = []
     for start in range(0, len(members), at_once):
         part = members[start : start + at_once]
@@ -109,7 +109,7 @@ def differences(ours: Weights, theirs: Weights) -> dict[str, float]:
 
 
 def measure(case: Case, repetitions: int) -> dict[str, Any]:
-    """Time the three ways in turn, and compare what they end with."""
+    """Time the three ways alternately, and compare their final weights."""
     data, members = problem(case)
     ways: dict[str, Callable[[], Weights]] = {
         "stack": lambda: by_recipe(case.recipe, data, members, case.models),

@@ -1,6 +1,6 @@
-"""Measures training on a GPU: ``PYTHONPATH=src python3 benchmarks/training_gpu.py --out training_gpu.json``.
+"""Measure training on a GPU: ``PYTHONPATH=src python3 benchmarks/training_gpu.py --out training_gpu.json``.
 
-check       small models: GPU against CPU, a stack against its models alone, a network that learns its images by heart
+check       small models: GPU against CPU, a stack against its models alone, a network that memorises its images
 mlp         256 perceptrons 600-512-256-128-64-100, 25,000 of 50,000 rows each, 50 epochs, as one stack; smaller stacks
 mlp-single  the same, one model after another in a plain PyTorch loop: some steps, scaled up
 wrn         WRN-28-2, batch 256, images of CIFAR's shape: a plain loop (bf16, channels last), CUDA graphs, and those
@@ -8,8 +8,8 @@ wrn         WRN-28-2, batch 256, images of CIFAR's shape: a plain loop (bf16, ch
 wrn-trees   only if named: the plain loop with torch.compile(mode="reduce-overhead"), for comparison
 real        only with --data FILE.npz (X, y): some models by the paper's protocol, with their accuracies
 
-Needs numpy and torch only. Random data are made on the device; real ones are read from the file. A part that fails is
-reported and the others go on. The results so far are written after each part.
+Needs only numpy and torch. Random data are generated on the device; real data are read from the file. If a part fails,
+it is reported and the other parts continue. The results so far are written after each part.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ N_POINTS, N_MEMBERS, N_MODELS = 50_000, 25_000, 256
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Time of some work, until the GPU has done it."""
+    """Time of some work, until the GPU has finished it."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     work()
@@ -58,10 +58,10 @@ def halves(models: int, points: int, rng: np.random.Generator) -> npt.NDArray[np
 
 
 def purchases(rng: np.random.Generator) -> LabelledData:
-    """As large as Purchase-100: 50,000 rows of 600 bits; what decides the 100 labels can be learned."""
+    """Data of the size of Purchase-100: 50,000 rows of 600 bits, with 100 learnable labels."""
     x = rng.random((N_POINTS, 600), np.float32) < 0.3
     y = (x @ rng.standard_normal((600, 100)).astype(np.float32)).argmax(axis=1)
-    y[:200] = np.arange(200) % 100  # every class is there
+    y[:200] = np.arange(200) % 100  # every class occurs
     return LabelledData(x.astype(np.uint8), y)
 
 
@@ -69,7 +69,7 @@ def purchases(rng: np.random.Generator) -> LabelledData:
 
 
 def part_check(options: argparse.Namespace) -> Rows:
-    """What the tests hold on a CPU, here on the GPU."""
+    """The checks of the CPU tests, on the GPU."""
     del options
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 20)).astype(np.float32)
@@ -77,7 +77,7 @@ def part_check(options: argparse.Namespace) -> Rows:
     members = rng.random((12, 600)) < np.linspace(0.2, 0.8, 12)[:, None]
     rows = []
     for name in ("sgd", "adam"):
-        # No momentum: rounding then grows little, and what differs more is a mistake.
+        # Without momentum rounding errors stay small, so a larger difference is a bug.
         recipe = MLP((32, 16), 6, 32, lr=0.01, optimizer=name, momentum=0.0, schedule="cosine", device="cuda")
         stack = recipe.train(data, members, range(12), [View(), View(scale=0.1)])
         alone = [recipe.train(data, row[None], [i], [View(), View(scale=0.1)])[0] for i, row in enumerate(members)]
@@ -97,7 +97,7 @@ def part_check(options: argparse.Namespace) -> Rows:
 
 
 def compared(what: str, ours: list[Trained], theirs: list[Trained]) -> dict[str, Any]:
-    """How far confidences are apart."""
+    """Difference of confidences."""
     apart = np.abs(np.stack([a.conf for a in ours]) - np.stack([b.conf for b in theirs]))
     return {
         "what": what,
@@ -161,14 +161,14 @@ def part_mlp_single(options: argparse.Namespace) -> Rows:
 
 
 def random_images() -> Images:
-    """Images of CIFAR-10's shape and number, made on the device."""
+    """Images of CIFAR-10's shape and number, generated on the device."""
     pixels = torch.randint(0, 256, (N_POINTS, 32, 32, 3), dtype=torch.uint8, device="cuda")
     labels = torch.randint(10, (N_POINTS,), device="cuda")
     return Images(pixels, labels, torch.full((3, 1, 1), 127.5), torch.full((3, 1, 1), 74.0), 10)
 
 
 def plain_loop(recipe: WideResNet, images: Images, steps: int, mode: str | None = None) -> float:
-    """Images a second of a loop as in PyTorch's tutorials; the first steps are not counted."""
+    """Images per second of a loop as in PyTorch's tutorials; the first steps are not counted."""
     net = _Net(recipe.depth, recipe.width, 3, images.n_classes)
     net.to(device="cuda", memory_format=torch.channels_last)
     forward: Any = torch.compile(net, mode=mode) if mode else net
@@ -257,7 +257,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Rows]] = {
 
 
 def profiled(work: Callable[[], Any]) -> None:
-    """Print where the GPU's time goes."""
+    """Print the time per GPU kernel."""
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         work()
@@ -283,9 +283,9 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, action="append", help="a part; repeatable")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--data", type=Path, help="npz with X and y, for the part real")
-    parser.add_argument("--models", type=int, default=2, help="how many models of real data")
-    parser.add_argument("--epochs", type=int, default=100, help="epochs of these")
-    parser.add_argument("--profile", action="store_true", help="print which kernels take the time")
+    parser.add_argument("--models", type=int, default=2, help="number of models for real data")
+    parser.add_argument("--epochs", type=int, default=100, help="epochs of these models")
+    parser.add_argument("--profile", action="store_true", help="print the time per kernel")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("no GPU here: torch.cuda.is_available() is False", file=sys.stderr)

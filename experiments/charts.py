@@ -1,4 +1,4 @@
-"""Figures of the experiments, drawn by the package's own writer of SVG."""
+"""Figures of the experiments, drawn by the package's own SVG writer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plmia.reporting.plots.svg import SMALL, WIDTH, text_width
 
 from .outcome import Keys, Rows, Value, beside, paper_item, paper_rows
 
-# Values that are None are left out; the package's writer takes them so, though it does not say.
+# Values that are None are left out; the package's SVG writer accepts them, although its types do not say so.
 Series = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
 # The margins that `plmia.reporting.plots.svg` leaves around a panel, in pixels.
 MARGIN, LEAST_MARGIN, RIGHT_MARGIN = 16, 40, 18
@@ -32,7 +32,7 @@ class Chart:
 
 
 def steps_axis(title: str, values: Sequence[float]) -> Axis:
-    """Logarithmic axis with a tick at each of some positive values, and a label where it does not touch the next."""
+    """Logarithmic axis with a tick at each positive value, and a label where it does not overlap the next one."""
     low, high = min(values), max(values)
     room = (high / low) ** 0.06 if high > low else 1.5
     shown: list[float] = []
@@ -44,7 +44,7 @@ def steps_axis(title: str, values: Sequence[float]) -> Axis:
 
 
 def value_axis(title: str, lines: Series) -> Axis:
-    """Linear axis in percent around the values of some lines, from 0 where they are near it."""
+    """Linear axis in percent around the values of some lines, starting at 0 if they are near it."""
     values = [y for _, ys in lines.values() for y in ys if y is not None] or [0.0, 1.0]
     low, high = min(values), max(values)
     low = 0.0 if low < 0.5 * high else low
@@ -88,7 +88,7 @@ def roc_chart(title: str, rates: Sequence[float], lines: Mapping[str, Sequence[f
 
 
 def dots(item: str, ours: Rows, metrics: Sequence[str]) -> Figure:
-    """Ours (filled) and the paper's (hollow), a row of the table each, one panel a metric."""
+    """Our numbers (filled) and the paper's (hollow), one line per row of the table, one panel per metric."""
     theirs, titles = paper_rows(item), paper_item(item)["keys"]
     shown = [keys for keys in ours if any(isinstance(ours[keys].get(m), Value) for m in metrics)]
     places = list(range(len(shown), 0, -1))
@@ -115,12 +115,12 @@ def dots(item: str, ours: Rows, metrics: Sequence[str]) -> Figure:
 
 
 def _label(keys: Keys, titles: Sequence[str]) -> str:
-    """A row in words: numbers with what they are."""
+    """Label of a row: numbers with their names."""
     return " ".join(f"{title} {key}" if key.isdigit() else key for title, key in zip(titles, keys, strict=True))
 
 
 def _place(share: float, labels: float) -> float:
-    """The place of a panel without labels, whose margin is narrower than that of the panel with labels so wide."""
+    """Position of a panel without labels, whose margin is narrower than that of the panel with labels."""
     margin, right = max(MARGIN + labels, LEAST_MARGIN), WIDTH - RIGHT_MARGIN
     return (margin + share * (right - margin) - LEAST_MARGIN) / (right - LEAST_MARGIN)
 

@@ -1,15 +1,15 @@
-"""Compare results with committed ones: numbers must be the same within the stated noise, all else exactly.
+"""Compare results with committed ones: numbers must agree within the stated noise, everything else exactly.
 
     python -m experiments.compare FOLDER COMMITTED [--retrained]
 
-The same signals and seed give the same scores on every machine up to rounding, which may turn the order of two queries
-that all but tie. On the small signals one query is 0.1 to 0.35 points of a target's rate, half of that in the mean of
-two targets and 0.7 of it in their deviation. Rows, cells, words, numbers of targets, claims and verdicts must be the
-same; the sentence behind a verdict may differ, as it states numbers.
+The same signals and seed give the same scores on every machine up to rounding, which may swap two queries that are
+nearly tied. On the small signals, one query changes a target's rate by 0.1 to 0.35 points, the mean of two targets by
+half of that and their deviation by 0.7 of it. Rows, cells, words, numbers of targets, claims and verdicts must be the
+same. The explanation of a verdict may differ, since it contains numbers.
 
-Models that are trained anew, on another kind of machine, are other models. With --retrained what both have is compared:
-means within four standard errors of their difference over targets, and no verdict the opposite of the committed one.
-What only the committed results have is named, and is no difference.
+Models that are trained again on another kind of machine are different models. With --retrained, only entries that both
+results have are compared: means must agree within four standard errors of their difference over targets, and no verdict
+may be reversed. Entries that only the committed results have are listed and do not count as a difference.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STANDARD_ERRORS = 4.0
 
 
 def differences(found: Mapping[str, Any], committed: Mapping[str, Any]) -> Iterator[str]:
-    """Say each difference in columns, rows, cells or verdicts beyond the noise."""
+    """Describe each difference in columns, rows, cells or verdicts that exceeds the noise."""
     if found.get("metrics") != committed.get("metrics"):
         yield f"columns are {found.get('metrics')}, committed are {committed.get('metrics')}"
     now, then = ({tuple(row["keys"]): row for row in part["rows"]} for part in (found, committed))
@@ -45,7 +45,7 @@ def differences(found: Mapping[str, Any], committed: Mapping[str, Any]) -> Itera
 
 
 def differences_retrained(found: Mapping[str, Any], committed: Mapping[str, Any]) -> Iterator[str]:
-    """Say each number that both have and that differs by more than chance, and each verdict that turned round."""
+    """Describe each common number that differs by more than chance, and each reversed verdict."""
     now, then = ({tuple(row["keys"]): row["ours"] for row in part["rows"]} for part in (found, committed))
     for keys in now.keys() & then.keys():
         for name, new in (now[keys] or {}).items():
@@ -98,14 +98,14 @@ def _claims(found: Mapping[str, Any], committed: Mapping[str, Any]) -> Iterator[
 
 
 def not_compared(found: Mapping[str, Any], committed: Mapping[str, Any]) -> str:
-    """Say how many rows of numbers only the committed results have, and which is the first; nothing if none."""
+    """Describe rows that only the committed results have: their number and the first one; empty if there are none."""
     now = {tuple(row["keys"]) for row in found["rows"] if row["ours"] is not None}
     missing = [row["keys"] for row in committed["rows"] if row["ours"] is not None and tuple(row["keys"]) not in now]
     return f"{len(missing)} row{'s' * (len(missing) > 1)} from {' '.join(missing[0])} on" if missing else ""
 
 
 def main(folder: Path, committed: Path, retrained: bool = False) -> int:
-    """Compare all files of the committed folder, retrained ones where they are there; return how many differ."""
+    """Compare all files of the committed folder, with retrained ones if they exist; return the number that differ."""
     wrong, left_out = 0, []
     paths = sorted(committed.glob("*.json"))
     there = [path for path in paths if (folder / path.name).exists()]

@@ -1,9 +1,9 @@
-"""Cut small signals for the repository from large ones; needs those, so it runs only where they are.
+"""Cut small signals for the repository from the whole signals.
 
     python -m experiments.cut_signals FOLDER
 
-FOLDER holds the signals named below, stores or npz files, each with NAME.json beside it that says what it is. Points
-are drawn at random with a fixed seed; of many networks with many views the last ones are kept; signals have 16 bits.
+FOLDER contains the signals named below, stores or npz files, each with a description in NAME.json. Points are drawn at
+random with a fixed seed. If there are many networks with many views, the last ones are kept. Signals have 16 bits.
 """
 
 from __future__ import annotations

@@ -73,6 +73,6 @@ def _flat(gammas: tuple[float, ...], by_gamma: dict[str, list[Measured]]) -> Cla
 
 
 def _ranges(by_gamma: list[Measured]) -> list[float]:
-    """By how much the rate of each target varies with gamma."""
+    """Range of each target's rate over gamma."""
     rates = [measured.known(ZERO) for measured in by_gamma]
     return [max(of_target) - min(of_target) for of_target in zip(*rates, strict=True)]

@@ -1,4 +1,4 @@
-"""Cost: strength against the number of references, views and population points (`fig:ablation-3x3`)."""
+"""Power as a function of the number of references, views and population points (`fig:ablation-3x3`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Found = dict[int, dict[str, Measured]]
 
 
 def run(setting: Setting) -> Outcome:
-    """Vary one thing at a time."""
+    """Vary one of the three numbers at a time."""
     source = setting.source("cifar10_wrn")
     views = [k for k in setting.grid(VIEWS, (1, 4, 18)) if k <= source.signals.n_views]
     swept = {
@@ -76,7 +76,7 @@ def _with_views(source: Source, k: int) -> dict[str, Measured]:
 
 
 def _population(source: Source, sizes: tuple[int, ...]) -> Found:
-    """Smaller parts of one population, the queries the same for all."""
+    """Attack with subsets of one population; the queries stay the same."""
     attacks = attacks_called("lira", "rmia", "pl-mia-plus", "pl-mia")
     found: Found = {}
     for result in results(source, attacks[:1]):
@@ -97,7 +97,7 @@ def _fresh(source: Source, sizes: tuple[int, ...]) -> Found:
     found = {n: measure(few, [_freshly(attack, n) for attack in attacks_called("rmia", "pl-mia")]) for n in sizes}
     for by_name in found.values():
         for measured in by_name.values():
-            del measured.values[CONFORMAL]  # counted in the whole population, whatever is drawn from it
+            del measured.values[CONFORMAL]  # counted in the whole population, not in the drawn subset
     return found
 
 
@@ -127,7 +127,7 @@ def _on_references(found: Found) -> Claim:
     above = {(b, metric): difference(found[many]["pl-mia"], found[many][b], metric) for b in RIVALS for metric in MAIN}
     gains = {name: difference(found[many][name], found[few][name], AUC) for name in (*RIVALS, "pl-mia")}
     same = found[many]["pl-mia"].known(AUC) == found[many]["lira"].known(AUC)
-    # Above LiRA it cannot be where LiRA has its variance, and so its ROC curve.
+    # It cannot exceed LiRA with the same variance, which has the same ROC curve.
     signs = [-sign(d) for d in least.values()] + [sign(d) for d in gains.values()]
     signs += [sign(d) for d in above.values() if d is not None]
     fewest = "; ".join(in_words(f"against {b}, AUC at {few}", d) for b, d in least.items())
@@ -180,7 +180,7 @@ def _on_population(swept: dict[str, Found]) -> tuple[Claim, ...]:
 
 
 def _not_below(found: Difference | None) -> int:
-    """1 where two are the same on every target or A is shown above B, -1 where A is shown below, else 0."""
+    """Return 1 if A equals B on every target or is shown to be above B, -1 if it is shown to be below, else 0."""
     if found is None:
         return 0
     return 1 if found.low >= 0 else -1 if found.high < 0 else 0

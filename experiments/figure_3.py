@@ -15,7 +15,7 @@ BINS = 20
 
 
 def run(setting: Setting) -> Outcome:
-    """Count p-values in twentieths of [0, 1], and measure how far the non-members' are from uniform."""
+    """Count p-values in twentieths of [0, 1], and measure how far those of non-members are from uniform."""
     source = setting.source("cifar10_wrn")
     shares: dict[str, dict[str, list[list[float]]]] = {}
     distances: dict[str, list[tuple[float, float]]] = {}

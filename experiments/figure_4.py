@@ -35,7 +35,7 @@ Rates = dict[str, dict[float, list[float | None]]]
 
 
 def run(setting: Setting) -> Outcome:
-    """Count flagged non-members, in variants that tell which reading of the paper would be conservative."""
+    """Count flagged non-members, in variants that show which reading of the paper is conservative."""
     source = setting.source("cifar10_wrn")
     rates: Rates = {}
     for result in results(source, attacks_called("pl-mia", "pl-mia-eb")):
@@ -59,7 +59,7 @@ def run(setting: Setting) -> Outcome:
 
 
 def _count(rates: Rates, name: str, log10_p: FloatArray, population: int | None = None) -> None:
-    """Share in percent of non-members at or below each level that they (and a conformal p-value's Z) resolve."""
+    """Share in percent of non-members at or below each level that they, and Z of a conformal p-value, resolve."""
     for level in LEVELS:
         known = len(log10_p) * level >= 1 and (population is None or (population + 1) * level >= 1)
         share = 100 * float(np.mean(log10_p <= np.log10(level) + 1e-12)) if known else None
@@ -80,7 +80,7 @@ def _variants(rates: Rates, result: AttackResult, outside: IntArray, source: Sou
 
 
 def _single(rates: Rates, query: FloatArray, population: FloatArray) -> None:
-    """The score as it is written, in 32 bits: 0.5 - p rounds to one half, and tan(pi / 2) comes out negative."""
+    """Score computed literally in 32 bits: 0.5 - p rounds to one half, and tan(pi / 2) becomes negative."""
     score = _single_score(query, population)
     for level in LEVELS:
         known = len(query) * level >= 1
@@ -104,13 +104,13 @@ def _upper_tail(x: np.ndarray) -> np.ndarray:
 
 
 def _simulated(rates: Rates, rng: np.random.Generator, rho: float, name: str) -> None:
-    """Null statistics drawn from the paper's own model (`lem:logbf`), eta = 1 and rho the same for all points."""
+    """Null statistics drawn from the paper's own model (`lem:logbf`), with eta = 1 and one rho for all points."""
     phi = glr(rng.normal(size=2 * POINTS), 1.0, rho, Hypothesis.H0)
     _combined(rates, name, phi[:POINTS], phi[POINTS : POINTS + 2500])
 
 
 def _fitted(rates: Rates, result: AttackResult, outside: IntArray, rng: np.random.Generator) -> None:
-    """Null statistics drawn from the paper's own model, each point with the eta and rho of its own references."""
+    """Null statistics drawn from the paper's own model, with the eta and rho of each point's own references."""
     inside, out = (side_moments(result.view.whole(), inside=flag) for flag in (True, False))
     deviation = np.sqrt(np.maximum(out.variance[:, 0], 1e-9))
     eta = (inside.mean - out.mean)[:, 0] / deviation
@@ -120,7 +120,7 @@ def _fitted(rates: Rates, result: AttackResult, outside: IntArray, rng: np.rando
 
 
 def _without_lowest(rates: Rates, result: AttackResult, outside: IntArray) -> None:
-    """The same scores, counted in a population without its lowest statistics."""
+    """The same scores against a population without its lowest statistics."""
     phi = result.scores.statistic
     population = np.sort(phi[result.population])
     for share in TRIMMED:

@@ -10,7 +10,7 @@ from .trees import best_claim, by_depth, in_front
 
 
 def run(setting: Setting) -> Outcome:
-    """Trace the curves, averaged over targets, one panel a depth."""
+    """Trace the curves, averaged over targets, one panel per depth."""
     ((data, found),) = by_depth(setting, TREES[:1]).items()
     ours: Rows = {
         (depth, name, rate): cells

@@ -22,7 +22,7 @@ ALIGNED = (0.25, 0.5)
 
 
 def run(setting: Setting) -> Outcome:
-    """Show the points at three quantiles of Gaussianity: chosen by rank, not by eye."""
+    """Show the points at three quantiles of Gaussianity, which are chosen by rank."""
     source = setting.source("cifar10_wrn")
     references = _references(source)
     tested = gaussianity(references)

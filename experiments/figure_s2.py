@@ -10,7 +10,7 @@ from .trees import best_claim, curves
 
 
 def run(setting: Setting) -> Outcome:
-    """Trace the curves, averaged over targets, two data sets a figure."""
+    """Trace the curves, averaged over targets, two data sets per figure."""
     sources = setting.sources(*MLPS)
     found = {source.data: curves(source) for source in sources}
     ours: Rows = {

@@ -1,14 +1,14 @@
-"""Whole signals of networks in few bytes: about 0.6 MB per model, where 16-bit floats take 1.8 MB.
+"""Compressed whole signals of networks: about 0.6 MB per model, instead of 1.8 MB as 16-bit floats.
 
     python -m experiments.kept add NAME STACKS DATA     keep the models of a folder of stacks
     python -m experiments.kept write NAME FOLDER        write FOLDER/NAME.npz for plmia reproduce --signals FOLDER
     python -m experiments.kept check NAME NPY           compare attacks on model 0 with those on 16-bit signals
 
-NAME is one of the whole signals, kept in the folder `signals/NAME`. ``add`` recomputes the store key from the data, so
-that stacks of other data, another recipe or another seed are refused; models that are kept already stay as they are.
+NAME is one of the whole signals, kept in the folder `signals/NAME`. ``add`` recomputes the store key from the data and
+refuses stacks of other data, another recipe or another seed. Models that are already kept do not change.
 
-Signals are rounded to whole multiples of 1/8. Each view is predicted from the views before it, in whole numbers, and
-what is left is compressed by LZMA. The spread between models is about 20 times as large as the rounding step.
+Signals are rounded to multiples of 1/8. Each view is predicted from the preceding views in integer arithmetic, and
+the residuals are compressed by LZMA. The spread between models is about 20 times as large as the rounding step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .whole import WHOLE, read_whole
 
 STEP = 0.125
 SEED = 0
-# Weights of a prediction are whole multiples of 2^-8.
+# Prediction weights are multiples of 2^-8.
 BITS = 8
 VIEWS = VIEW_SETS["rmia18"]
 # Literals of residuals do not depend on their neighbours.
@@ -67,7 +67,7 @@ def write_model(path: Path, values: FloatArray, members: BoolArray, step: float 
         left[:, view] = whole[:, view] - _predicted(whole, weights, view)
     if np.abs(left).max() >= 2**15:
         raise SignalsError(f"{path} cannot hold signals of up to {np.abs(values).max():.3g}: take a larger step")
-    # 0, -1, 1, -2, ... become 0, 1, 2, 3, ...; low bytes of all views come first, as high bytes nearly all are 0.
+    # 0, -1, 1, -2, ... become 0, 1, 2, 3, ...; low bytes of all views come first, since nearly all high bytes are 0.
     small = ((left << 1) ^ (left >> 63)).astype("<u2").T
     planes = np.stack([small & 0xFF, small >> 8]).astype(np.uint8)
     codes = lzma.compress(planes.tobytes(), lzma.FORMAT_XZ, filters=_FILTERS)
@@ -84,7 +84,7 @@ def write_model(path: Path, values: FloatArray, members: BoolArray, step: float 
 
 
 def read_model(path: Path, n_points: int, n_views: int, sha256: str) -> tuple[npt.NDArray[np.float32], BoolArray]:
-    """Read the signals [points, views] and the membership [points] of one model; damage is an error."""
+    """Read the signals [points, views] and the membership [points] of one model; a damaged file is an error."""
     if path.exists() and _digest(path) != sha256:
         raise SignalsError(f"{path} is damaged (its SHA-256 is not the one in about.json): copy it again")
     arrays = load_npz(path, _NAMES, "a kept model", SignalsError)
@@ -103,7 +103,7 @@ def read_model(path: Path, n_points: int, n_views: int, sha256: str) -> tuple[np
 
 
 def _predicted(whole: IntArray, weights: IntArray, view: int) -> IntArray:
-    """Whole numbers [points] that the views before ``view`` predict; exact, so that it is the same on any machine."""
+    """Integers [points] predicted from the views before ``view``; exact, hence equal on all machines."""
     total = whole[:, :view] @ weights[view, :view] + weights[view, -1] + 2 ** (BITS - 1)
     shifted: IntArray = total >> BITS
     return shifted
@@ -128,7 +128,7 @@ def _digest(path: Path) -> str:
 
 
 def add(name: str, stacks: Path, data_folder: Path, folder: Path = SIGNALS) -> list[int]:
-    """Keep the models of some stacks in ``folder/name``; return those that are new."""
+    """Add the models of some stacks to ``folder/name``; return the new ones."""
     whole, place = WHOLE[name], folder / name
     files = whole.files_in(data_folder)
     if not files:
@@ -166,7 +166,7 @@ def add(name: str, stacks: Path, data_folder: Path, folder: Path = SIGNALS) -> l
 
 
 def read_kept(folder: Path) -> tuple[Signals, dict[str, Any]]:
-    """Read all models of a folder, in the order of their numbers, and what is known of them."""
+    """Read all models of a folder in the order of their numbers, and their description."""
     about = _read_about(folder)
     n_points, n_views = about["n_points"], len(about["views"])
     parts = [

@@ -1,4 +1,4 @@
-"""Numbers that all experiments take: metrics of each attack on each target, and comparisons over targets."""
+"""Measurements of all experiments: metrics of each attack on each target, and comparisons over targets."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .setting import Source
 AUC = "AUC"
 RATES = {"TPR@1%": 0.01, "TPR@0.1%": 0.001, "TPR@0.01%": 0.0001, "TPR@0%": 0.0}
 CONFORMAL = "FPR, conformal 1%"
-# The paper's columns, and ours beyond the paper.
+# The paper's columns, and our additional ones.
 MAIN = (AUC, "TPR@0.01%", "TPR@0%")
 BEYOND = ("TPR@0.1%", CONFORMAL)
 
 
-# Two targets that happen to agree would show anything: fewer than this decide nothing.
+# Two targets may agree by chance: fewer than this decide nothing.
 FEWEST_TARGETS = 3
 
 
 def attacks_called(*names: str) -> list[Attack]:
-    """Attacks by name; a name that this version does not have is passed over."""
+    """Attacks by name; names that this version does not have are ignored."""
     return [ATTACKS[name] for name in names if name in ATTACKS]
 
 
@@ -44,7 +44,7 @@ class Measured:
     values: dict[str, list[float | None]] = field(default_factory=dict)
 
     def add(self, metrics: dict[str, float | None]) -> None:
-        """Take in one more target."""
+        """Add one target."""
         for name, value in metrics.items():
             self.values.setdefault(name, []).append(value)
 
@@ -53,12 +53,12 @@ class Measured:
         return {name: Value.over(values) for name, values in self.values.items()}
 
     def mean(self, metric: str) -> float | None:
-        """Mean of one metric; None where some target does not have it."""
+        """Mean of one metric; None if some target does not have it."""
         values = self.known(metric)
         return sum(values) / len(values) if values else None
 
     def known(self, metric: str) -> list[float]:
-        """Values of one metric, where every target has it."""
+        """Values of one metric, if every target has it."""
         values = [value for value in self.values.get(metric, []) if value is not None]
         return values if len(values) == len(self.values.get(metric, [])) else []
 
@@ -71,11 +71,11 @@ def metrics_of(
     Parameters
     ----------
     scores, log10_p : float arrays [queries]
-        Scores, and log10 conformal p-values, whose realised FPR at 1 % is measured, too.
+        Scores, and log10 conformal p-values, whose realised FPR at 1 % is also measured.
     members : bool array [queries]
-        Who is a member.
+        True for members.
     population : int, optional
-        How many known non-members the p-values were counted in: fewer than 99 have none of 1 %.
+        Number of known non-members behind the p-values: with fewer than 99, no p-value is as small as 1 %.
     """
     measured = evaluate(scores, members, RATES.values(), target=0)
     found: dict[str, float | None] = {AUC: 100 * measured.auc}
@@ -124,13 +124,13 @@ def with_views(source: Source, views: IntArray) -> Source:
 
 
 def difference(a: Measured, b: Measured, metric: str) -> Difference | None:
-    """Paired difference over targets, in percentage points; None where a rate is not resolved."""
+    """Paired difference over targets, in percentage points; None if a rate is not resolved."""
     first, second = a.known(metric), b.known(metric)
     return over_targets(first, second) if first and len(second) == len(first) else None
 
 
 def over_targets(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Paired difference; with fewer than `FEWEST_TARGETS` its interval is the whole line, which leaves all open."""
+    """Paired difference; with fewer than `FEWEST_TARGETS` its interval is the whole line, which decides nothing."""
     if len(first) >= FEWEST_TARGETS:
         return compare_over_targets(first, second)
     a, b = float(np.mean(first)), float(np.mean(second))
@@ -138,7 +138,7 @@ def over_targets(first: Sequence[float], second: Sequence[float]) -> Difference:
 
 
 def in_words(name: str, found: Difference | None) -> str:
-    """Say a paired difference in words."""
+    """Describe a paired difference in words."""
     if found is None:
         return f"{name}: not resolved"
     interval = "too few targets" if math.isinf(found.high) else f"{found.low:+.2f} to {found.high:+.2f}"
@@ -146,16 +146,16 @@ def in_words(name: str, found: Difference | None) -> str:
 
 
 def sign(found: Difference | None, margin: float = 0.0) -> int:
-    """1 where the interval shows that A is above B less the margin, -1 where it shows that A is not, else 0."""
+    """Return 1 if the interval shows that A is above B minus the margin, -1 if it shows the opposite, else 0."""
     if found is None:
         return 0
     return 1 if found.low > -margin else -1 if found.high <= -margin else 0
 
 
 def judged(signs: Sequence[int], equal: bool = False) -> str:
-    """Verdict on a claim that says several things: each is shown (1), shown not to be so (-1), or open (0).
+    """Verdict on a claim with several parts: each is shown to be true (1), shown to be false (-1), or open (0).
 
-    ``equal`` adds one that is not so because two attacks are the same; where all else is open, all stays open.
+    ``equal`` adds a part that is false because two attacks are the same; if all other parts are open, so is the claim.
     """
     signs = [*signs, *[-1] * (equal and any(signs))]
     if signs and min(signs) > 0:

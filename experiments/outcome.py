@@ -1,4 +1,4 @@
-"""What an experiment found: rows of ours beside the paper's, verdicts on its claims; JSON, Markdown and figures."""
+"""Result of an experiment: our rows next to the paper's, verdicts on its claims; JSON, Markdown and figures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from plmia.reporting.plots.svg import svg
 from .setting import NOT_RUN, Source
 
 PAPER = Path(__file__).parent / "paper.json"
-# A rate that a target has too few non-members for.
+# A rate for which a target has too few non-members.
 NOT_RESOLVED = "–"
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "not decided here"
-# Part is shown and part shown not to be so; part is shown and the rest is open.
+# Some parts are shown to be true and some to be false; some are shown to be true and the rest is open.
 PARTLY, SO_FAR = "holds in part", "holds where decided"
-# Rows of ours that stand beside rows of the paper with another name.
+# Our rows that correspond to rows of the paper with another name.
 BESIDE = {"CIFAR-10, no augmentation": "CIFAR-10"}
 
 Keys = tuple[str, ...]
@@ -32,7 +32,7 @@ Keys = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """A number, its standard deviation over targets, how many targets there were, and what each of them gave."""
+    """A number, its standard deviation over targets, the number of targets, and the value of each."""
 
     mean: float
     std: float | None = None
@@ -41,7 +41,7 @@ class Value:
 
     @classmethod
     def over(cls, values: Sequence[float | None]) -> Value | None:
-        """Return mean and deviation over targets; None where one of them is not resolved."""
+        """Return mean and deviation over targets; None if one of them is not resolved."""
         known = [value for value in values if value is not None]
         if not known or len(known) < len(values):
             return None
@@ -50,7 +50,7 @@ class Value:
         return cls(round(float(np.mean(known)), 4), None if std is None else round(std, 4), len(known), each)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; those of the targets where there are several, in their order."""
+        """Return plain values; with several targets also the value of each, in order."""
         return {name: value for name, value in vars(self).items() if name != "values"} | (
             {"values": list(self.values)} if self.values else {}
         )
@@ -65,7 +65,7 @@ Rows = dict[Keys, dict[str, Cell]]
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper and what came of it.
+    """A claim of the paper and its verdict.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class Claim:
     verdict : str
         Whether it holds here.
     because : str
-        The numbers that say so.
+        The numbers behind the verdict.
     on : str
-        Data, where a table has several and the claim is judged on each.
+        Data set, if a table has several and the claim is judged on each.
     """
 
     name: str
@@ -97,19 +97,19 @@ class Outcome:
     Parameters
     ----------
     item : str
-        Such as ``table-2``.
+        Name of the experiment, such as ``table-2``.
     sources : tuple of Source
-        What it ran on.
+        Signals it ran on.
     ours : mapping of keys to cells by metric
-        Our rows; those of the paper are put beside them by their keys.
+        Our rows; the paper's rows are matched by their keys.
     metrics : tuple of str
-        Columns of ours that the paper does not have.
+        Our columns that the paper does not have.
     figures : tuple of Figure
-        What to draw.
+        Figures to draw.
     claims : tuple of Claim
         Verdicts.
     notes : tuple of str
-        What else a reader must know.
+        Further information for the reader.
     """
 
     item: str
@@ -155,7 +155,7 @@ class Outcome:
 
 
 def _text(contents: Mapping[str, Any]) -> str:
-    """JSON with a line for each entry, but lists of numbers on one line."""
+    """JSON with one line per entry, and lists of numbers on one line."""
     text = json.dumps(contents, indent=1, allow_nan=False, ensure_ascii=False)
     return re.sub(r"\[\n[-+.\de,\s]+\]", lambda found: "[" + " ".join(found[0][1:-1].split()) + "]", text) + "\n"
 
@@ -179,12 +179,12 @@ def paper_rows(item: str) -> dict[Keys, dict[str, Any]]:
 
 
 def beside(keys: Keys) -> Keys:
-    """Keys of the paper's row that stands beside a row of ours."""
+    """Keys of the paper's row that corresponds to one of our rows."""
     return (BESIDE.get(keys[0], keys[0]), *keys[1:])
 
 
 def _merged(theirs: list[Keys], ours: list[Keys]) -> list[Keys]:
-    """Put rows that only we have behind the last of their group (all keys but the last the same), or at the end."""
+    """Put rows that only we have after the last row of their group (same keys except the last), or at the end."""
     rows = list(theirs)
     for keys in ours:
         if keys not in rows:
@@ -211,7 +211,7 @@ def _pair(cell: float | list[float]) -> tuple[float, float | None]:
 
 
 def markdown(contents: Mapping[str, Any], figures: Sequence[str] = (), level: int = 1) -> str:
-    """Contents of a JSON file as Markdown: the table with ours beside the paper's, figures, verdicts and notes."""
+    """Contents of a JSON file as Markdown: our numbers next to the paper's, figures, verdicts and notes."""
     head = "#" * level
     parts = [f"{head} {contents['item']}: {contents['title']} (`{contents['label']}`)"]
     parts += [run_line(run) for run in contents["run"]]
@@ -224,7 +224,7 @@ def markdown(contents: Mapping[str, Any], figures: Sequence[str] = (), level: in
 
 
 def run_line(run: Mapping[str, Any]) -> str:
-    """Say in one line what was run."""
+    """Describe in one line what was run."""
     words = [str(run[key]) for key in ("data", "model") if run.get(key)]
     if run.get("epochs"):
         words.append(f"{run['epochs']} epochs")

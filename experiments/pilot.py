@@ -1,10 +1,10 @@
-"""How long perceptrons train: the first recipe that gets 99.5 % of the members of a few models right.
+"""Choose how long perceptrons train: the first recipe that classifies 99.5 % of a few models' members correctly.
 
     python -m experiments.pilot DATA NAME
 
 DATA is a folder with the files of the data sets, NAME one of the perceptrons of the whole signals. Models are kept in
-the folder `runs`, so that an interrupted pilot goes on. They are trained on half of the data each, as those of the
-whole signals are.
+the folder `runs`, so an interrupted pilot continues. Each is trained on half of the data, like the models of the
+whole signals.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .whole import LONG, WHOLE, read_whole
 TRIED = ("mlp", *(LONG.format(epochs) for epochs in (100, 200, 400)))
 AS_IT_IS = "standardise=false"
 ENOUGH = 0.995
-# Beside one target.
+# In addition to one target.
 REFERENCES = 16
 
 
 def recipes(name: str) -> list[str]:
-    """What is tried, in turn; features stay as they are where the whole signals leave them so."""
+    """Recipes to try, in order; features are not standardised if those of the whole signals are not."""
     more = AS_IT_IS if AS_IT_IS in WHOLE[name].recipe else ""
     return [f"{text}{'&' if '?' in text else '?'}{more}" if more else text for text in TRIED]
 
 
 def main(folder: Path, name: str, runs: Path = RUNS) -> int:
-    """Print each recipe's accuracies and the recipe that is taken; return 1 if none is."""
+    """Print each recipe's accuracies and the chosen recipe; return 1 if none is chosen."""
     names = [known for known, whole in WHOLE.items() if whole.recipe.startswith("mlp")]
     if name not in names:
         raise RecipeError(f"there are no perceptrons called {name}: there are {', '.join(names)}")

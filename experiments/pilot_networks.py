@@ -1,9 +1,9 @@
-"""How long the Wide-ResNets of CIFAR-100 train: held-out accuracy of model 0 after 50, 100 and 200 epochs.
+"""Choose the training length of the CIFAR-100 Wide-ResNets by held-out accuracy of model 0 at 50, 100 and 200 epochs.
 
     python -m experiments.pilot_networks DATA FOLDER
 
-DATA is a folder with the files of the data sets. FOLDER holds one folder of stacks per recipe; what it lacks is
-trained, which wants a GPU. The accuracies are printed and kept in `signals/cifar100_wrn/pilot.json`.
+DATA is a folder with the files of the data sets. FOLDER contains one folder of stacks per recipe. Missing models are
+trained, which needs a GPU. The accuracies are printed and kept in `signals/cifar100_wrn/pilot.json`.
 
 Rule: 100 epochs if they gain more than one point over 50, else 50. The other two recipes are for comparison.
 """
@@ -35,7 +35,7 @@ NAME = "cifar100_wrn"
 SHORT, LONG = (f"wide-resnet?epochs={epochs}&augment=true" for epochs in (50, 100))
 COMPARED = ("wide-resnet?epochs=200&augment=true", "wide-resnet")
 VIEWS = VIEW_SETS["rmia18"]
-# What the longer training must gain, in percent.
+# Gain that the longer training must reach, in percent.
 GAIN = 1.0
 
 
@@ -59,7 +59,7 @@ def folder_name(text: str) -> str:
 
 
 def main(data_folder: Path, stacks: Path, kept: Path = SIGNALS) -> None:
-    """Print the accuracies and the recipe that is taken."""
+    """Print the accuracies and the chosen recipe."""
     whole = WHOLE[NAME]
     files = whole.files_in(data_folder)
     if not files:

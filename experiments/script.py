@@ -1,4 +1,4 @@
-"""How scripts that are run by hand end: with a status, and on bad input with one sentence."""
+"""Exit status and error messages of scripts that are run by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def say(sentence: str) -> None:
 
 
 def end(main: Callable[..., int | None], *arguments: Any) -> NoReturn:
-    """Run a script and exit with what it returns; with 2 and a sentence where it cannot work with what it was given."""
+    """Run a script and exit with its return value; on bad input, print one sentence and exit with 2."""
     try:
         sys.exit(main(*arguments))
     except PlmiaError as error:

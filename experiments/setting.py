@@ -1,4 +1,4 @@
-"""What an experiment runs on: signals that are at hand, or models trained for it and kept for the others."""
+"""Input of an experiment: existing signals, or models trained for it and shared with other experiments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from plmia.training.views import parse_views
 HERE = Path(__file__).parent
 SIGNALS, RUNS = HERE / "signals", HERE / "runs"
 NOT_RUN = "not run here"
-# How models are trained where the command names data but no recipe, by the name of the signals.
+# Recipe by name of the signals, if the command names data but no recipe.
 RECIPES = {
     "cifar10_wrn": "wide-resnet",
     "cifar10_wrn_plain": "wide-resnet",
@@ -38,7 +38,7 @@ RECIPES = {
     "location_gbdt_5": "gbdt?depth=5",
     "location_gbdt_7": "gbdt?depth=7",
 }
-# Data sets as the paper and the committed results spell them, by letters and digits of what files are called.
+# Data sets as spelled by the paper and the committed results, by the letters and digits of file names.
 SPELLED = {
     "purchase100": "Purchase-100",
     "cifar10": "CIFAR-10",
@@ -50,7 +50,7 @@ SPELLED = {
     "covertype20k": "Covertype",
     "fashionmnist": "Fashion-MNIST",
 }
-# Perceptrons of all data sets at hand; an experiment takes those that the folder has.
+# Perceptrons of all available data sets; an experiment uses those that the folder has.
 MLPS = ("location_mlp", "adult_mlp", "covertype_mlp", "fashion_mlp")
 TREES = ("location", "adult", "covertype")
 TARGETS, QUICK_TARGETS = 10, 2
@@ -59,20 +59,20 @@ TRAINED_REFERENCES = 32
 
 @dataclass(frozen=True)
 class Source:
-    """Signals, and in words what they are.
+    """Signals and their description.
 
     Parameters
     ----------
     signals : Signals
-        Of targets and references.
+        Signals of targets and references.
     about : dict
-        Data, model, epochs, accuracies: what stands beside every number.
+        Data, model, epochs, accuracies: the description printed with every number.
     targets : tuple of int
         Models that are attacked in turn.
     references : int
-        How many references each target has, in whole complementary pairs.
+        Number of references per target, in whole complementary pairs.
     seed : int
-        Of everything random.
+        Seed of all random draws.
     """
 
     signals: Signals
@@ -82,11 +82,11 @@ class Source:
     seed: int
 
     def setup(self, mode: Mode = "online", references: int | None = None, population: int | None = None) -> Setup:
-        """How targets are attacked, with all references by default."""
+        """Settings of the attacks, with all references by default."""
         return Setup(mode, references or self.references, population, self.seed)
 
     def budgets(self, wanted: tuple[int, ...]) -> list[int]:
-        """Return those of the wanted numbers of references that there are, and the largest one that there is."""
+        """Return the wanted numbers of references that are available, and the largest available number."""
         return [n for n in wanted if n < self.references] + [self.references]
 
     @property
@@ -108,20 +108,20 @@ class Setting:
     Parameters
     ----------
     references, targets : int, optional
-        How many; by default all references that whole pairs allow (32 where models are trained), and 10 targets.
-        References come in complementary pairs, so their number is even.
+        Numbers of references and targets; by default all references that whole pairs allow (32 if models are trained),
+        and 10 targets. References come in complementary pairs, so their number is even.
     data, recipe : Path, str, optional
-        Train on this data, this way, in place of reading signals.
+        Train by this recipe on this data instead of reading signals.
     signals : Path, optional
         A signals file, a store, or a folder of them by name; by default the folder of the experiments.
     quick : bool
         Two targets and coarse grids.
     seed : int
-        Of everything random.
+        Seed of all random draws.
     runs : Path
-        Where trained models' signals are kept and found again.
+        Folder in which the signals of trained models are kept and reused.
     console : Console, optional
-        Where the progress of training is shown.
+        Console for the progress of training.
     """
 
     references: int | None = None
@@ -137,12 +137,12 @@ class Setting:
     def __post_init__(self) -> None:
         if self.references is not None and self.references % 2:
             raise ReferencesError(
-                f"{self.references} references are no whole complementary pairs: ask for {self.references + 1}"
+                f"{self.references} references are not whole complementary pairs: use {self.references + 1}"
             )
 
     @property
     def is_alone(self) -> bool:
-        """Whether the options name data or one file of signals, which then stands for all."""
+        """Whether the options name data or one file of signals, which then replaces all named signals."""
         return self.data is not None or signals_at(self.signals or SIGNALS) is not None
 
     def source(self, name: str) -> Source:
@@ -157,17 +157,17 @@ class Setting:
         return Source(signals, about, targets, min(self.references or most, most), self.seed)
 
     def sources(self, *names: str) -> tuple[Source, ...]:
-        """Return those of the named signals that the folder has; one source where the options name data or a file."""
+        """Return the named signals that the folder has; one source if the options name data or a file."""
         found = names[:1] if self.is_alone else [name for name in names if _located(self.signals or SIGNALS, name)]
         return tuple(self.source(name) for name in found or names[:1])
 
     def grid(self, full: tuple[Any, ...], quick: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the values that are tried."""
+        """Return the values to try."""
         return quick if self.quick else full
 
 
 def _targets(signals: Signals, wanted: int, first: int) -> tuple[int, ...]:
-    """Return one model of each split, from some model on: no two targets have the same members or complements."""
+    """Return one model per split, starting at model ``first``: no two targets have equal or complementary members."""
     splits = signals.design.splits()
     found = sorted(int(split[0]) for split in splits if min(split) >= first)
     if not found:
@@ -176,7 +176,7 @@ def _targets(signals: Signals, wanted: int, first: int) -> tuple[int, ...]:
 
 
 def _references(signals: Signals, targets: tuple[int, ...]) -> int:
-    """How many references every target has, its own split left out, in whole pairs."""
+    """Number of references per target in whole pairs, without the target's own split."""
     pairs = [split for split in signals.design.splits() if len(split) == 2]
     own = [any(target in pair for pair in pairs) for target in targets]
     most = 2 * (len(pairs) - any(own))
@@ -186,19 +186,19 @@ def _references(signals: Signals, targets: tuple[int, ...]) -> int:
 
 
 def read_named(path: Path, name: str) -> tuple[Signals, dict[str, Any]]:
-    """Read the signals ``name`` at a path that may be signals itself; NAME.json beside them says what they are.
+    """Read the signals ``name`` at a path, which may itself be signals; NAME.json next to them is their description.
 
-    Signals are an npz file, a store, or the folder of an audit, which holds one; each may be named with or without
-    ``.npz``. ``leave_out`` in NAME.json lists models that do not count; of the others those before ``first_target`` are
-    references only, because an attack's design was settled with an eye on them.
+    Signals are an npz file, a store, or the folder of an audit, which contains a store. The suffix ``.npz`` may be
+    omitted. ``leave_out`` in NAME.json lists models that are ignored. Models before ``first_target`` are references
+    only, because they influenced the design of an attack.
     """
     found = signals_at(path)
     if found is not None:
         return _read(found, _beside(found))
     if not path.exists():
         raise SignalsError(
-            f"{path} does not exist: docs/reproduction.md says how whole signals are made; "
-            "without --signals the small ones of the repository are read, with --data models are trained"
+            f"{path} does not exist: see docs/reproduction.md for whole signals, omit --signals to use the small ones "
+            "of the repository, or use --data to train models"
         )
     found = _located(path, name)
     if found is None:
@@ -207,7 +207,7 @@ def read_named(path: Path, name: str) -> tuple[Signals, dict[str, Any]]:
 
 
 def signals_at(path: Path) -> Path | None:
-    """Return the file or store that a path stands for, if it is no folder of several."""
+    """Return the file or store at a path, unless it is a folder of several."""
     places = [path, path / "signals"]
     if not path.exists():
         bare = path.with_suffix("") if path.suffix == ".npz" else path
@@ -216,7 +216,7 @@ def signals_at(path: Path) -> Path | None:
 
 
 def _located(folder: Path, name: str) -> Path | None:
-    """Where a folder has the signals called ``name``, if it has."""
+    """Path of the signals called ``name`` in a folder, if it has them."""
     return signals_at(folder / f"{name}.npz")
 
 
@@ -240,7 +240,7 @@ def _read(path: Path, beside: Path) -> tuple[Signals, dict[str, Any]]:
     if path.is_file():
         return _without(read_signals(path), left_out), about
     store = SignalStore.open(path)
-    # Every model that counts must be finished; the others are numbered anew, as in a file.
+    # Every model that is not left out must be finished; these are renumbered, as in a file.
     kept = [model for model in range(store.shape[0]) if model not in left_out]
     return replace(store.signals(kept), models=()), about_store(store) | about
 
@@ -254,7 +254,7 @@ def _without(signals: Signals, models: list[int]) -> Signals:
 
 
 def about_store(store: SignalStore) -> dict[str, Any]:
-    """Return what a store's own records tell of its models."""
+    """Return the description of the models in a store's own records."""
     records = list(store.finished().values())
     recipe: dict[str, Any] = dict(store.about.get("recipe") or {})
     words = {key: value for key, value in recipe.items() if key not in ("recipe", "epochs")}
@@ -271,10 +271,10 @@ def about_store(store: SignalStore) -> dict[str, Any]:
 
 
 def _trained(setting: Setting, name: str) -> tuple[Signals, dict[str, Any]]:
-    """Train what the shared store of these settings lacks; experiments that ask for the same find it there."""
+    """Train the missing models of the shared store of these settings; other experiments reuse them."""
     text, path = setting.recipe or RECIPES[name], Path(setting.data or "")
     references = setting.references or (8 if setting.quick else TRAINED_REFERENCES)
-    # One pair more: every target but the first leaves its own pair out.
+    # One more pair: every target except the first excludes its own pair.
     references += 2 * ((setting.targets or TARGETS) > 1)
     data = read_data(path)
     folder = setting.runs / re.sub(r"[^a-z0-9.]+", "-", f"{data.name}-{text}-{setting.seed}".lower())
@@ -283,7 +283,7 @@ def _trained(setting: Setting, name: str) -> tuple[Signals, dict[str, Any]]:
 
 
 def spelled(name: str) -> str:
-    """Return the name of a data set as the paper spells it; a name that it does not have stays as it is."""
+    """Return the name of a data set as the paper spells it; other names are unchanged."""
     bare = re.sub(r" (train|valid|test)$|\.npz$", "", name)
     return SPELLED.get(re.sub(r"[^a-z0-9]", "", bare.lower()), name)
 
@@ -291,9 +291,9 @@ def spelled(name: str) -> str:
 def train_store(
     name: str, data: LabelledData, text: str, references: int, folder: Path, seed: int, console: Console | None
 ) -> SignalStore:
-    """Train a target and its references, those of them that the folder lacks."""
+    """Train the target and the references that are missing in the folder."""
     recipe = parse_recipe(text)
-    # Networks for images see the paper's 18 views.
+    # Image networks use the paper's 18 views.
     is_network = data.is_images and name.startswith(("cifar10_wrn", "cifar100_wrn"))
     views = parse_views("rmia18") if is_network else views_for(recipe, data)
     plan = AuditPlan(data, recipe, references, views, Setup(seed=seed), (), may_skip=True)
@@ -302,7 +302,7 @@ def train_store(
 
 
 def view_order(n_views: int) -> IntArray:
-    """Views in the order in which they are added: both halves in turn, so that the mirror image comes second."""
+    """Views in the order in which they are added: from both halves in turn, so the mirror image comes second."""
     half = (n_views + 1) // 2
     order = [i for pair in zip(range(half), range(half, 2 * half), strict=True) for i in pair if i < n_views]
     return np.array(order)

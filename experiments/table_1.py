@@ -1,4 +1,4 @@
-"""The framework as code: each attack is a statistic and a calibration, and behaves so (`tab:improvement_sources`)."""
+"""The framework as code: each attack is a statistic and a calibration (`tab:improvement_sources`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POINTS, MODELS = 1200, 65
 
 
 def run(setting: Setting) -> Outcome:
-    """Describe each attack by its parts, and find the rest out by what it does on simulated signals."""
+    """Describe each attack by its parts and by its behaviour on simulated signals."""
     source = setting.source("cifar10_wrn")
     rng = np.random.default_rng([setting.seed, 4])
     attacks = attacks_called(*ATTACKS)
@@ -85,7 +85,7 @@ def _simulated(rng: np.random.Generator, shift: float, spread: float) -> tuple[A
     signals = (
         rng.normal(size=(MODELS, POINTS)) * np.where(design, spread, 1.0) + shift * design + rng.normal(size=POINTS)
     )
-    # Without model 1, the target's complement: it would give the answer away.
+    # Without model 1, the target's complement, which would reveal membership.
     references = References(signals[2:, :, None], np.arange(MODELS - 2), design[2:])
     known = np.flatnonzero(~design[0])[:200]
     return AttackView(signals[0][:, None], references, known, np.zeros(POINTS, int)), design[0]

@@ -13,7 +13,7 @@ from .measure import AUC, BEYOND, MAIN, Measured, attacks_called, difference, in
 from .outcome import UNDECIDED, Claim, Outcome, Rows
 from .setting import Setting, Source
 
-# LiRA stands twice: with a variance per point, as the paper's formula has it, and with one for all points.
+# LiRA appears twice: with a variance per point, as in the paper's formula, and with one for all points.
 ATTACKS = ("attack-p", "attack-r", "lira", "lira-fixed", "rmia", "pl-mia", "pl-mia-pooled", "pl-mia-eb")
 ONLINE_TOO = ATTACKS[2:]
 # Points of AUC within which an attack counts as competitive.
@@ -23,7 +23,7 @@ Found = dict[str, Measured]
 
 
 def run(setting: Setting) -> Outcome:
-    """Measure all attacks in both modes; on models trained without augmentation, too, where they are at hand."""
+    """Measure all attacks in both modes; also on models trained without augmentation, if available."""
     sources = setting.sources("cifar10_wrn", "cifar10_wrn_plain")
     by_data = {source.data: _both_modes(source) for source in sources}
     ours: Rows = {
@@ -55,7 +55,7 @@ def _claims(found: dict[str, Found]) -> tuple[Claim, ...]:
 
 
 def _compared(found: Found, a: str, b: str) -> tuple[str, list[int]]:
-    """Attack A against attack B on the paper's metrics: in words, and what is shown of those that are resolved."""
+    """Compare attacks A and B on the paper's metrics: in words, and the outcome for each resolved metric."""
     differences = {metric: difference(found[a], found[b], metric) for metric in MAIN}
     words = "; ".join(in_words(metric, d) for metric, d in differences.items())
     return f"{a} against {b}: {words}.", [sign(d) for d in differences.values() if d is not None]
@@ -67,7 +67,7 @@ def _above_rmia(found: Found) -> Claim:
 
 
 def _above_lira(found: Found) -> Claim:
-    """LiRA with the same variance per point has the same ROC curve; with one variance for all it has another."""
+    """LiRA with the same variance per point has the same ROC curve; with one variance for all points it does not."""
     words, signs = _compared(found, "pl-mia", "lira-fixed")
     same = all(found["pl-mia"].known(metric) == found["lira"].known(metric) for metric in MAIN)
     equal = "the same numbers as pl-mia to the last digit" if same else "other numbers than pl-mia"
@@ -99,7 +99,7 @@ def _best(found: Found, names: Sequence[str], metric: str) -> str:
 
 
 def beyond(found: dict[str, Found]) -> Claim:
-    """Ours beyond the paper: empirical Bayes against PL-MIA and RMIA."""
+    """Our addition to the paper: empirical Bayes against PL-MIA and RMIA."""
     name = "Beyond the paper: pl-mia-eb is above pl-mia and rmia, online and offline."
     if "pl-mia-eb" not in found["online"]:
         return Claim(name, UNDECIDED, "pl-mia-eb is not in this version.")

@@ -27,14 +27,14 @@ from .theorem import claims as theorem_claims
 
 ATTACKS = ("lira-fixed", "lira", "pl-mia-plus", "pl-mia", "pl-mia-eb")
 ZERO = "TPR@0%"
-# Rates at which the theorem's first part is looked at, and the points within which power counts as equal.
+# Rates at which the theorem's first part is tested, and the difference in points up to which power counts as equal.
 EQUAL_AT, EQUAL = ("TPR@1%", "TPR@0.1%", "TPR@0.01%"), 0.25
 
 Found = dict[Mode, dict[str, Measured]]
 
 
 def run(setting: Setting) -> Outcome:
-    """Measure the chain of attacks that leads to PL-MIA, LiRA with both of its variances."""
+    """Measure the chain of attacks that leads to PL-MIA, and LiRA with both variances."""
     source = setting.source("cifar10_wrn")
     modes = cast("tuple[Mode, ...]", get_args(Mode))
     found: Found = {mode: measure(source, attacks_called(*ATTACKS), mode) for mode in modes}
@@ -49,7 +49,7 @@ def run(setting: Setting) -> Outcome:
 
 
 def _calibration(found: Found) -> Claim:
-    """What the paper calls the gain of calibration, in every mode, taken apart into variance and calibration."""
+    """Split the paper's gain of calibration into variance and calibration, in every mode."""
     words, gains = [], []
     for mode, by in found.items():
         variance, votes = (
@@ -77,7 +77,7 @@ def _cauchy(found: Found) -> Claim:
 
 
 def _theorem(found: dict[str, Measured]) -> Claim:
-    """Equal power: not below by more than the margin, in AUC and at each rate that is resolved."""
+    """Equal power: lower by at most the margin, in AUC and at each resolved rate."""
     parts, signs = [], []
     for metric in (AUC, *EQUAL_AT):
         d = difference(found["pl-mia-plus"], found["lira"], metric)

@@ -1,4 +1,4 @@
-"""Offline PL-MIA for each eta and rho (`tab:offline_all`), and what the choice costs."""
+"""Offline PL-MIA for each eta and rho (`tab:offline_all`), and the cost of the choice."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _stable(found: dict[str, Measured], online: Measured) -> Claim:
 
 
 def _ranges(grid: dict[str, Measured]) -> list[tuple[str, float, float]]:
-    """Least and largest mean over the grid of each metric that is resolved."""
+    """Smallest and largest mean over the grid, for each resolved metric."""
     found = []
     for metric in MAIN:
         means = [float(np.mean(m.known(metric))) for m in grid.values() if m.known(metric)]
@@ -69,7 +69,7 @@ def _ranges(grid: dict[str, Measured]) -> list[tuple[str, float, float]]:
 
 
 def _cap(found: dict[str, Measured]) -> Claim:
-    """Below rho = 1 the ratio has a maximum: whoever is more confident than that scores lower."""
+    """Below rho = 1 the ratio has a maximum: more confident answers score lower."""
     capped, straight = (found[f"pl-mia, eta 0.3, rho {rho}"] for rho in ("0.9", "1"))
     metrics = [metric for metric in (*MAIN, "TPR@0.1%") if difference(straight, capped, metric) is not None]
     words = "; ".join(in_words(metric, difference(straight, capped, metric)) for metric in metrics)

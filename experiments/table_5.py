@@ -17,7 +17,7 @@ BUDGETS = (2, 4, 8, 16, 32, 64, 128)
 NO_VARIANCE = "one reference a side has no variance"
 
 Found = dict[int, dict[str, Measured]]
-# Of the gain with the fewest references: less than this share of it is left.
+# The gain counts as lost below this share of the gain with the fewest references.
 LITTLE = 0.2
 
 
@@ -51,7 +51,7 @@ def _drawn(found: Found) -> Figure:
 
 
 def possible(source: Source, references: int, attacks: list[Attack]) -> list[Attack]:
-    """Leave out attacks whose variance needs more references a side than there are."""
+    """Leave out attacks whose variance needs more references per side than there are."""
     variances = [getattr(attack.statistic, "variance", None) for attack in attacks]
     views = source.signals.n_views
     return [a for a, v in zip(attacks, variances, strict=True) if v is None or v.least(views) <= references // 2]

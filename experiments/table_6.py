@@ -1,4 +1,4 @@
-"""Boosted trees of three depths (`tab:purchase_gbdt`); on other data where Purchase-100 is not at hand."""
+"""Boosted trees of three depths (`tab:purchase_gbdt`); on other data if Purchase-100 is not available."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .trees import ByDepth, best_claim, by_depth, in_front
 
 
 def run(setting: Setting) -> Outcome:
-    """Measure all attacks at each depth, on each data set; at one depth where a recipe or one file is given."""
+    """Measure all attacks at each depth, on each data set; at one depth if a recipe or one file is given."""
     by_data = by_depth(setting, TREES)
     ours: Rows = {
         (data, depth, name): measured.cells()

@@ -1,4 +1,4 @@
-"""How models were trained, and how accurate they are (`tab:training_protocol`)."""
+"""Training protocol and accuracy of the models (`tab:training_protocol`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .setting import NOT_RUN, Setting, Source
 
 WORDS = {"batch": "batch", "learning rate": "lr", "momentum": "momentum", "weight decay": "weight_decay"}
 COMPARED = ("rmia", "pl-mia")
-# Points of accuracy within which it counts as reached.
+# Difference in points up to which an accuracy counts as reached.
 NEAR = 1.0
 LEVELS = "Training as stated, without augmentation, comes nearer to the paper's AUC than training with augmentation."
 
 
 def run(setting: Setting) -> Outcome:
-    """Read recipes and accuracies from the signals' own record; measure what the models leak."""
+    """Read recipes and accuracies from the description of the signals; measure the leakage of the models."""
     sources = setting.sources("cifar10_wrn_plain", "cifar10_wrn")
     ours: Rows = {(_row(source),): _cells(source) for source in sources}
     metrics = tuple(name for name in next(iter(ours.values())) if name not in paper_item("table-s1")["metrics"])
@@ -35,7 +35,7 @@ def run(setting: Setting) -> Outcome:
 
 
 def _row(source: Source) -> str:
-    """The paper's row where its protocol was run, else one that says what is different."""
+    """The paper's row if its protocol was run, else a row that states the difference."""
     recipe: dict[str, Any] = source.about.get("recipe") or {}
     data = source.data.partition(",")[0]
     if not recipe or _as_stated(source):
@@ -92,7 +92,7 @@ def _protocol(source: Source) -> Claim:
 
 
 def _same_targets(plain: Source, augmented: Source) -> tuple[Source, Source]:
-    """Targets that have the same members in both, with equally many references."""
+    """Targets that have the same members in both, with equal numbers of references."""
     rows = {row.tobytes(): model for model, row in enumerate(augmented.signals.design.matrix)}
     found = {t: rows.get(plain.signals.design.matrix[t].tobytes()) for t in plain.targets}
     pairs = [(a, b) for a, b in found.items() if b is not None]
@@ -104,7 +104,7 @@ def _same_targets(plain: Source, augmented: Source) -> tuple[Source, Source]:
 
 
 def _levels(plain: Source, *both: dict[str, Measured]) -> Claim:
-    """Which of the two trainings comes nearer to the paper's AUC, target by target."""
+    """Compare, target by target, which of the two trainings is closer to the paper's AUC."""
     if not plain.targets:
         return Claim(LEVELS, UNDECIDED, "The two have no targets with the same members.")
     stated = {tuple(row["keys"]): row["cells"][AUC][0] for row in paper_item("table-2")["rows"]}

@@ -1,4 +1,4 @@
-"""Attacks with few references (`tab:cifar100_num_ref_results`); on other data where CIFAR-100 is not at hand."""
+"""Attacks with few references (`tab:cifar100_num_ref_results`); on other data if CIFAR-100 is not available."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .setting import MLPS, Setting
 ATTACKS = ("lira", "lira-fixed", "rmia", "pl-mia", "pl-mia-pooled", "pl-mia-eb")
 BUDGETS = (4, 8, 16, 32, 64, 128)
 LOW, ZERO = "TPR@0.1%", "TPR@0%"
-# What the paper reports as low FPR.
+# Rates that the paper reports as low FPR.
 LOWEST = MAIN[1:]
 
 Found = dict[int, dict[str, Measured]]
@@ -48,7 +48,7 @@ def _drawn(data: str, found: Found) -> Figure:
 
 
 def _claims(data: str, found: Found, several_views: bool) -> tuple[Claim, ...]:
-    """The paper's claims on the metrics that it names, and ours beyond the paper on those that the other tables take.
+    """Judge the paper's claims on its metrics, and our additional claims on the metrics of the other tables.
 
     With one view the pooled variance is that of the view, and `pl-mia-pooled` is `pl-mia`.
     """
@@ -75,9 +75,9 @@ def _claims(data: str, found: Found, several_views: bool) -> tuple[Claim, ...]:
 
 
 def _above(by: dict[str, Measured], a: str, b: str, metric: str, n: int) -> tuple[str, int | None]:
-    """Say whether attack A is above attack B with n references; None where the metric is not resolved.
+    """Decide whether attack A is above attack B with n references; None if the metric is not resolved.
 
-    Where the paper calls PL-MIA no more than competitive, it must not fall behind by a larger share than in the paper.
+    If the paper calls PL-MIA only competitive, PL-MIA must not be behind by a larger share than in the paper.
     """
     d = difference(by[a], by[b], metric)
     words = in_words(f"{a} against {b}, {metric} at {n}", d)
@@ -91,13 +91,13 @@ def _above(by: dict[str, Measured], a: str, b: str, metric: str, n: int) -> tupl
 
 
 def _behind() -> float:
-    """By which share PL-MIA is below RMIA at 0.01 % FPR with 32 references in the paper."""
+    """Share by which PL-MIA is below RMIA at 0.01 % FPR with 32 references in the paper."""
     rows = {tuple(row["keys"]): row["cells"][LOWEST[0]][0] for row in paper_item("table-s2")["rows"]}
     return float(1 - rows["CIFAR-100", "32", "pl-mia"] / rows["CIFAR-100", "32", "rmia"])
 
 
 def _claim(name: str, parts: list[tuple[str, int | None]], data: str) -> Claim:
-    """Judge what is resolved; say which metrics are not."""
+    """Judge the resolved metrics; name those that are not."""
     signs = [found for _, found in parts if found is not None]
     because = "; ".join(words for words, _ in parts) or "No such number of references was run"
     return Claim(name, judged(signs), f"{because}.", data)

@@ -13,12 +13,12 @@ from .outcome import Claim, Outcome, Rows
 from .setting import Setting
 
 VIEWS: dict[str, Views] = {"votes": VotesOfViews(), "median": MedianOfViews(), "mean": MeanOfViews()}
-# Median and votes go through every pair of a query and a population point, so that is kept small.
+# Median and votes visit every pair of a query and a population point, so the population is kept small.
 POPULATION = 1000
 
 
 def run(setting: Setting) -> Outcome:
-    """Measure PL-MIA with each way of putting views together."""
+    """Measure PL-MIA with each view aggregation."""
     source = setting.source("cifar10_wrn")
     population = min(POPULATION, source.signals.n_points // 8)
     attacks = [replace(PL_MIA, name=f"pl-mia, {name} of views", views=views) for name, views in VIEWS.items()]

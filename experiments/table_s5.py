@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons (`tab:purchase_mlp`); on four other data sets where Purchase-100 is not at hand."""
+"""Multi-layer perceptrons (`tab:purchase_mlp`); on four other data sets if Purchase-100 is not available."""
 
 from __future__ import annotations
 

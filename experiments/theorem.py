@@ -27,20 +27,20 @@ from .outcome import Claim
 
 POPULATION, LEVEL = 1000, 0.01
 NODES, DRAWS = 20_000, 2000
-# Contraction alone, xi alone, and both; and from which gain on there is more power than nothing, in points.
+# Contraction alone, xi alone, and both; and the gain in points above which power counts as larger.
 ETAS, RHOS, SPREADS = (0.5, 1.0, 2.0), (0.6, 0.8, 0.9, 1.0), (0.0, 0.5)
 LEAST_GAIN = 0.01
 
 
 def claims(rng: np.random.Generator) -> tuple[Claim, Claim]:
-    """Parts (II) and (III); only the second draws anything, the populations."""
+    """Parts (II) and (III); only the second uses random draws, of populations."""
     return _second(), _third(rng)
 
 
 def bayes_tpr(eta: float, rho: float, spread: float) -> float:
     """Power of one threshold on the first-order Bayes LR; xi is 1, or gamma distributed around it with a deviation.
 
-    The mean over xi is one over evenly spaced quantiles: from 2,000 of them on it moves by less than 0.001 points.
+    The mean over xi is taken over evenly spaced quantiles: beyond 2,000 of them it changes by less than 0.001 points.
     """
     shape = 1 / spread**2 if spread else math.inf
     xi = gammaincinv(shape, (np.arange(NODES) + 0.5) / NODES) / shape if spread else np.ones(1)
@@ -50,7 +50,7 @@ def bayes_tpr(eta: float, rho: float, spread: float) -> float:
 
 
 def _second() -> Claim:
-    """Power of the Gaussian LR against that of the Bayes LR: both exact, nothing is drawn."""
+    """Power of the Gaussian LR and of the Bayes LR: both exact, without random draws."""
     words, signs = [], []
     for rho, spread in [(rho, spread) for spread in SPREADS for rho in RHOS if spread or rho < 1]:
         gains = []
@@ -68,9 +68,10 @@ def _second() -> Claim:
 
 
 def voting_tpr(population: np.ndarray, eta: float) -> tuple[float, float]:
-    """Power of votes against one population at rho = 1: ties broken at random, and not broken.
+    """Power of votes against one population at rho = 1, with ties broken at random and with ties not broken.
 
-    The ROC curve has one vertex a population point, whose rates the normal law gives; random ties join them by lines.
+    The ROC curve has one vertex per population point, whose rates follow from the normal distribution. Random ties
+    connect the vertices by lines.
     """
     cuts = np.sort(population)[::-1]
     fpr, tpr = (np.concatenate([[0.0], glr_law(eta, given).tail(cuts), [1.0]]) for given in Hypothesis)
@@ -78,9 +79,9 @@ def voting_tpr(population: np.ndarray, eta: float) -> tuple[float, float]:
 
 
 def _third(rng: np.random.Generator) -> Claim:
-    """Both scores increase with phi(q): Cauchy keeps its order, votes make ties of it; only these can differ.
+    """Compare Cauchy and votes. Both increase with phi(q): Cauchy keeps its order, votes tie, so only ties can differ.
 
-    Two things are judged: whether Cauchy has more power, and whether it has as much more as the formulas say.
+    Two claims are judged: whether Cauchy has more power, and whether the gain is as large as the formulas state.
     """
     eta = 1.0
     law = glr_difference_law(eta, eta, Hypothesis.H1)

@@ -1,4 +1,4 @@
-"""What the tables and figures of tabular models share: attacks compared, ROC curves and their claims."""
+"""Shared code of the tables and figures of tabular models: comparisons of attacks, ROC curves and claims."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .setting import Setting, Source
 
 ATTACKS = ("pl-mia", "lira", "lira-fixed", "rmia", "pl-mia-eb")
 METRICS = ("AUC", "TPR@1%", "TPR@0.1%", *MAIN[1:])
-# What claims on curves are judged on.
+# Metrics on which claims about curves are judged.
 JUDGED = (AUC, "TPR@0.1%", *MAIN[1:])
 DEPTHS = ("3", "5", "7")
 NOT_STATED = "–"
@@ -35,7 +35,7 @@ class Curves:
         return Value.over([100 * row[i] for row in self.tpr[attack]])
 
     def points(self, attack: str) -> dict[str, dict[str, Cell]]:
-        """Cells by FPR: every fourth point of the curve, and what claims are judged on; AUC is of all rates."""
+        """Cells by FPR: every fourth point of the curve, and the metrics of claims; AUC covers all rates."""
         cells = self.measured[attack].cells()
         judged_on = {f"{metric.partition('@')[2].rstrip('%')} %": {"TPR": cells[metric]} for metric in JUDGED[1:]}
         curve: dict[str, dict[str, Cell]] = {
@@ -45,7 +45,7 @@ class Curves:
 
 
 def curves(source: Source) -> Curves:
-    """Attack every target; rates run down to one non-member."""
+    """Attack every target; rates go down to one non-member."""
     attacks = attacks_called(*ATTACKS)
     measured = {attack.name: Measured() for attack in attacks}
     tpr: dict[str, list[list[float]]] = {attack.name: [] for attack in attacks}
@@ -64,7 +64,7 @@ ByDepth = dict[str, tuple[Source, Curves]]
 def by_depth(setting: Setting, data: tuple[str, ...]) -> dict[str, ByDepth]:
     """Signals and curves of each depth, by data; models are trained once and shared.
 
-    A recipe, or one file of signals, is of one depth: the one that its record states.
+    A recipe, or one file of signals, has one depth, which its description states.
     """
     found: dict[str, ByDepth] = {}
     alone = setting.is_alone and (setting.data is None or setting.recipe is not None)
@@ -76,12 +76,12 @@ def by_depth(setting: Setting, data: tuple[str, ...]) -> dict[str, ByDepth]:
 
 
 def in_front(depth: str) -> str:
-    """The depth in words, to stand before others; nothing where it is not stated."""
+    """The depth as a prefix; empty if it is not stated."""
     return f"depth {depth} " if depth != NOT_STATED else ""
 
 
 def best_claim(name: str, by_group: dict[str, Curves], on: str = "") -> Claim:
-    """Whether PL-MIA is above LiRA (both variances) and RMIA on every metric that is resolved."""
+    """Whether PL-MIA is above LiRA (both variances) and RMIA on every resolved metric."""
     words, signs = [], []
     for group, found in by_group.items():
         for rival in ("lira-fixed", "rmia"):

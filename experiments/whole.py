@@ -1,10 +1,10 @@
-"""The whole signals behind the committed results: what they are, and the training of those that a folder lacks.
+"""The whole signals behind the committed results: definitions, and training of those that are missing in a folder.
 
     python -m experiments.whole DATA FOLDER [NAME...]
 
-DATA is a folder with the files of the data sets; signals of those that it lacks are skipped, and the exit status is
-then 1. Training goes on where it was interrupted; the Wide-ResNets come last and want a GPU. FOLDER is then read by
-``plmia reproduce --signals FOLDER``.
+DATA is a folder with the files of the data sets. Signals of missing data sets are skipped, and the exit status is
+then 1. Interrupted training continues. The Wide-ResNets come last and need a GPU. ``plmia reproduce --signals FOLDER``
+reads the result.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ TREES = "gbdt?depth={}"
 
 @dataclass(frozen=True)
 class Whole:
-    """Signals of a target and its references, each of which becomes the target in turn.
+    """Signals of a target and its references, each of which acts as the target in turn.
 
     Parameters
     ----------
     data : str
         Name of the data set.
     files : tuple of str, or of tuples of str
-        Alternatives; the first one of which the folder has all files is read. Files of a tuple are joined in order.
+        Alternatives; the first one whose files are all in the folder is read. Files of a tuple are joined in order.
     recipe : str
-        How models are trained.
+        Recipe of the models.
     references : int
-        How many there are beside the first model.
+        Number of references, without the first model.
     first_target : int
-        Models before it had been looked at while our own attack was designed, so that they are references only.
+        Earlier models influenced the design of our own attack, so they are references only.
     leave_out : tuple of int
-        Models that do not count.
+        Models that are ignored.
     """
 
     data: str
@@ -61,7 +61,7 @@ class Whole:
     leave_out: tuple[int, ...] = ()
 
     def about(self) -> dict[str, Any]:
-        """What stands in NAME.json."""
+        """Contents of NAME.json."""
         return {"data": self.data, "first_target": self.first_target, "leave_out": list(self.leave_out)}
 
     @property
@@ -75,14 +75,14 @@ class Whole:
         return " or ".join(" with ".join(names) for names in self.alternatives)
 
     def files_in(self, folder: Path) -> list[Path]:
-        """Return the files in which a folder has the data; none if it lacks them."""
+        """Return the files of the data in a folder; none if they are missing."""
         found = [[folder / name for name in names] for names in self.alternatives]
         return next((paths for paths in found if all(path.exists() for path in paths)), [])
 
 
-# The committed signals are of images kept as JPEG; the archive of the authors gives nearly the same images.
+# The committed signals come from images stored as JPEG; the authors' archive gives nearly the same images.
 CIFAR = ("cifar10_jpg_train.npz", "cifar-10-binary.tar.gz")
-# Without loss in either form: the same images.
+# Lossless in both formats: the same images.
 CIFAR100 = (("cifar100_webp_train_0.npz", "cifar100_webp_train_1.npz"), "cifar-100-binary.tar.gz")
 LONG = "mlp?epochs={}&schedule=cosine"
 WHOLE = (
@@ -104,7 +104,7 @@ WHOLE = (
     | {
         "cifar10_wrn": Whole("CIFAR-10", CIFAR, "wide-resnet?epochs=50&augment=true", 130, 71),
         "cifar10_wrn_plain": Whole("CIFAR-10, no augmentation", CIFAR, "wide-resnet", 46, 34, (0,)),
-        # Only model 0 was looked at.
+        # Only model 0 influenced the design.
         "cifar100_wrn": Whole("CIFAR-100", CIFAR100, "wide-resnet?epochs=100&augment=true", 130, 1),
         "cifar100_wrn_plain": Whole("CIFAR-100, no augmentation", CIFAR100, "wide-resnet", 46, 1),
     }
@@ -112,9 +112,9 @@ WHOLE = (
 
 
 def read_whole(*paths: Path) -> LabelledData:
-    """Read a data set of one or more files; an npz may keep images encoded.
+    """Read a data set of one or more files; an npz may contain encoded images.
 
-    Encoded images are JPEG or WebP files joined in `buf`, with their offsets `off`, and `y`.
+    Encoded images are JPEG or WebP files concatenated in `buf`, with their offsets `off`, and `y`.
     """
     parts = [_read_part(path) for path in paths]
     if len(parts) == 1:
@@ -151,7 +151,7 @@ def _decoded(path: Path, joined: Array, offsets: Array) -> Array:
 
 
 def main(data: Path, folder: Path, names: list[str]) -> int:
-    """Train what the folder lacks, and write down beside it what it is; return 1 if data were missing, else 0."""
+    """Train the models that the folder lacks and write their description; return 1 if data were missing, else 0."""
     unknown = [name for name in names if name not in WHOLE]
     if unknown:
         sys.exit(f"there are no signals called {', '.join(unknown)}: there are {', '.join(WHOLE)}")

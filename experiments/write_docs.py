@@ -24,11 +24,11 @@ HEAD = """# The paper, run again
 
 Every table and figure of *Membership Inference via Pairwise Likelihood Ratios* is an experiment with a name.
 `plmia reproduce --list` lists all {n}, `plmia reproduce table-2` runs one, and `make reproduce-quick` runs all of them
-on small signals that are kept in the repository. Each experiment prints our numbers next to the paper's and writes JSON,
-Markdown and SVG. This page is generated from the JSON files in `experiments/results`. Experiments that were not run here
-are marked "{not_run}". "{not_resolved}" marks a rate that is not resolved, because a target has too few non-members
-among its queries: a TPR at 0.01 % FPR needs 10,000, one at 0.1 % needs 1,000; 0 % is always given. An empty cell means
-that the number does not exist.
+on small signals that are kept in the repository. Each experiment prints our numbers next to the paper's and writes
+JSON, Markdown and SVG. This page is generated from the JSON files in `experiments/results`. Experiments that were not
+run here are marked "{not_run}". "{not_resolved}" marks a rate that is not resolved, because a target has too few
+non-members among its queries: a TPR at 0.01 % FPR needs 10,000, one at 0.1 % needs 1,000; 0 % is always given. An
+empty cell means that the number does not exist.
 
 These models were trained:
 
@@ -36,10 +36,10 @@ These models were trained:
   augmentation as in the paper.
 - Perceptrons on Location-30 (a table of 446 bits, 30 classes), Adult, Covertype (20,000 rows) and Fashion-MNIST
   (30,000 images), with the paper's 254 references. They train for 50 epochs, or for 100, 200 or 400 with a decreasing
-  learning rate: the first of these that classifies 99.5 % of a pilot's members correctly (`experiments/pilot.py`). Bits
-  are not standardised.
-- Boosted trees on the first three of these data sets, with 126 references (half of the paper's, because of the training
-  time), in place of Purchase-100.
+  learning rate: the first of these that classifies 99.5 % of a pilot's members correctly (`experiments/pilot.py`).
+  Bits are not standardised.
+- Boosted trees on the first three of these data sets, with 126 references (half of the paper's, because of the
+  training time), in place of Purchase-100.
 
 CIFAR-100, CINIC-10 and Purchase-100 run from the published archives with `--data`, if you have them.
 
@@ -50,11 +50,11 @@ Fewer than three targets decide nothing. Limits used by a verdict are given in b
 value of each target, so every interval can be recomputed.
 
 Nothing was tuned on the reported targets. The paper's attacks run with their defaults. `pl-mia-eb` and the conformal
-false-positive rate are our own additions to the paper; `pl-mia-eb` makes its choices on reference models that act as the
-target. Some of these models influenced its design. They are references here, never targets: targets start at the model
-given in the table below. No target was attacked before the design was final, except the Wide-ResNets. Their results had
-been printed once when the fit was changed for few references (more points, and a ratio that is held unless that is
-clearly worse). This change was decided on perceptrons and trees, before the targets named here.
+false-positive rate are our own additions to the paper; `pl-mia-eb` makes its choices on reference models that act as
+the target. Some of these models influenced its design. They are references here, never targets: targets start at the
+model given in the table below. No target was attacked before the design was final, except the Wide-ResNets. Their
+results had been printed once when the fit was changed for few references (more points, and a ratio that is held unless
+that is clearly worse). This change was decided on perceptrons and trees, before the targets named here.
 
 | signals | data | models | trained by | targets from model |
 | --- | --- | --- | --- | --- |
@@ -66,8 +66,8 @@ signals are kept in `experiments/signals/cifar100_wrn`, and no command of this p
 Commands below with `--signals full` read a folder of these signals, which are too large for the repository.
 `make reproduce-whole DATA=FOLDER` trains the models that are missing in the folder `full`, on the data sets in FOLDER.
 The Wide-ResNets need a GPU; an interrupted command continues when it is run again. The command then runs every
-experiment of this page and compares the results with the committed ones. Means must agree within four standard errors of
-their difference, and no verdict may be reversed. `python -m experiments.whole FOLDER full NAME` trains one set of
+experiment of this page and compares the results with the committed ones. Means must agree within four standard errors
+of their difference, and no verdict may be reversed. `python -m experiments.whole FOLDER full NAME` trains one set of
 signals. The file `full/NAME.json` next to each describes it. An audit trains a target and its references. For the
 Wide-ResNets without augmentation, only the references are used; each acts as the target in turn. Without `--signals`,
 the same commands run on the signals in `experiments/signals`: 2,000 points of {cut} of the Wide-ResNets, 800 points of
@@ -76,8 +76,8 @@ the perceptrons and of the boosted trees on Location-30.
 WHY = """## Where our results differ, and the experiment that shows why
 
 - **PL-MIA and LiRA.** With one population for all queries, the score increases with the query's statistic. Therefore
-  PL-MIA, PL-MIA+ (up to ties) and LiRA with the same variance have one ROC curve. [table-3](#table-3) splits the paper's
-  gain into two steps: from one variance for all points to one per point, and from there to calibration.
+  PL-MIA, PL-MIA+ (up to ties) and LiRA with the same variance have one ROC curve. [table-3](#table-3) splits the
+  paper's gain into two steps: from one variance for all points to one per point, and from there to calibration.
 - **Offline.** With rho below 1, the offline ratio has a maximum, and more confident answers above it score lower.
   [table-4](#table-4) sets rho to 1, which raises it to one-sided LiRA. It also shows the effect of learning the IN
   distribution from the population (`pl-mia-eb`).
@@ -85,15 +85,16 @@ WHY = """## Where our results differ, and the experiment that shows why
 - **p-values and the analytic threshold.** The statistic of some non-members lies far below the rest. Pairwise p-values
   are therefore not uniform ([figure-3](#figure-3)), and the threshold flags far more records than it states.
   [figure-4](#figure-4) leaves the lowest values out and simulates the paper's own model in two ways: with the same
-  distribution for all points, and with the distributions of each point's references. Only the latter agrees with
-  real signals.
-- **Theorem thm:main.** [table-3](#table-3) measures and computes its parts. (I): votes tie at the top, which costs power
-  at rates of a few times 1/|Z|. (II): contraction alone gains nothing if the shift is large. (III) compares two
-  formulas, one of which treats comparisons that share a query as independent. The powers of both attacks differ by
-  the cost of tied votes.
-- **Training.** [table-s1](#table-s1) trains without augmentation, as in the paper, and also with it, on the same halves.
-  It shows which of the two has the paper's accuracy and level of leakage. [table-2](#table-2) has all attacks on both.
-  The [end](#no-augmentation) shows the effect of additional views and pooling if training had no augmentation.
+  distribution for all points, and with the distributions of each point's references. Only the latter agrees with real
+  signals.
+- **Theorem thm:main.** [table-3](#table-3) measures and computes its parts. (I): votes tie at the top, which costs
+  power at rates of a few times 1/|Z|. (II): contraction alone gains nothing if the shift is large. (III) compares two
+  formulas, one of which treats comparisons that share a query as independent. The powers of both attacks differ by the
+  cost of tied votes.
+- **Training.** [table-s1](#table-s1) trains without augmentation, as in the paper, and also with it, on the same
+  halves. It shows which of the two has the paper's accuracy and level of leakage. [table-2](#table-2) has all attacks
+  on both. The [end](#no-augmentation) shows the effect of additional views and pooling if training had no
+  augmentation.
 """
 
 

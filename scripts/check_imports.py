@@ -1,8 +1,8 @@
-"""Check what the modules of src/plmia import and call; reads the code, runs none of it.
+"""Check the imports and calls of the modules of src/plmia, without running them.
 
     python scripts/check_imports.py [ROOT]
 
-Prints one line a violation and exits with 1 if there is any. The rules are the tables below.
+Prints one line per violation and exits with 1 if there is any. The rules are the tables below.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# The data flow, left to right: a package (or a module at the top) may import only what stands before it.
+# The data flow: a package (or a top-level module) may import only what comes before it in this list.
 DATA_FLOW = (
     *("errors", "data", "numerics", "signals", "training", "attacks", "evaluation", "results", "reporting", "auditing"),
     *("cli", "__init__", "__main__"),
 )
 
-# Narrower than the data flow: these may import nothing else of plmia.
+# Stricter than the data flow: these may import nothing else of plmia.
 ONLY = {
     "numerics": {"errors", "data"},
     "data": {"errors"},
@@ -28,26 +28,26 @@ ONLY = {
 TRAINING_PACKAGES = {"torch", "lightgbm", "ray", "xgboost"}
 MAY_TRAIN = {"training"}
 
-# Slow to import: inside the function that needs it, so that the command starts at once.
+# Slow to import: import it inside the function that needs it, to keep the command fast to start.
 SLOW_PACKAGES = {"scipy.stats", "sklearn", "torch", "lightgbm", "pandas"}
 
-# These are imported inside functions themselves, so they may import this one at the top.
+# These modules are themselves imported inside functions, so they may import it at the top.
 SLOW_AT_TOP: dict[tuple[str, ...], set[str]] = {
     ("training", "recipes", "mlp"): {"torch"},
     ("training", "recipes", "wide_resnet"): {"torch"},
 }
 
-# Each of these can run code that hides in a file.
+# Each of these can run code from a file.
 UNSAFE_PACKAGES = {"pickle", "cloudpickle", "dill"}
 UNSAFE_CALLS = {"eval", "exec"}
 UNSAFE_ARGUMENTS = {"allow_pickle", "shell"}
 
 Violation = tuple[int, str]
-"""The line and what is wrong there."""
+"""Line number and violation."""
 
 
 def check_tree(root: Path) -> Iterator[str]:
-    """Yield one line for each violation under ``root/src/plmia``."""
+    """Yield one line per violation under ``root/src/plmia``."""
     package = root / "src" / "plmia"
     paths = sorted(package.rglob("*.py"))
     if not paths:

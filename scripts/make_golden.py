@@ -1,11 +1,11 @@
-"""Compute tests/golden/expected.json from examples/cifar10_cnn_slice.npz, by formulas written out one by one.
+"""Compute tests/golden/expected.json from examples/cifar10_cnn_slice.npz by the paper's formulas.
 
     python scripts/make_golden.py
 
-Nothing of the package takes part in the formulas: they are the paper's (cited by label), in plain loops and float64,
-slow and easy to check. Only the population Z of target 0 is read from what `plmia score` published, for it is drawn
-at random. The two things beyond the paper that the package does and documents are done here as well: the variance of
-rounding to float16 is added to every variance, and the score of a Cauchy combination is arcsinh of its Score_PL.
+The formulas do not use the package: they are the paper's (cited by label), in plain loops and float64, slow and easy
+to check. Only the population Z of target 0 is read from the output of `plmia score`, because it is drawn at random. Two
+documented additions of the package to the paper are included: the variance of rounding to float16 is added to every
+variance, and the score of a Cauchy combination is arcsinh of its Score_PL.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Cell:
         return log_normal(self.x, mean(self.inside), var_in) - log_normal(self.x, mean(self.outside), var_out)
 
     def shifted(self, var_out: float) -> float:
-        """`sec:exp_offline`: the IN law is made from the OUT law."""
+        """`sec:exp_offline`: the IN distribution is derived from the OUT distribution."""
         mu, sigma = mean(self.outside), math.sqrt(var_out)
         return log_normal(self.x, mu + ETA * sigma, (RHO * sigma) ** 2) - log_normal(self.x, mu, var_out)
 
@@ -120,7 +120,7 @@ def pooled_variance(views: list[list[float]]) -> float:
 
 
 def fixed_variance(sides: list[list[list[float]]]) -> float:
-    """One variance of all points: squared distances from each point's own mean, over all references and views."""
+    """One variance for all points: squared distances from each point's own mean, over all references and views."""
     squares = [(v - mean(view)) ** 2 for point in sides for view in point for v in view]
     return mean(squares) + mean([rounding_variance(view) for point in sides for view in point])
 
@@ -149,7 +149,7 @@ def statistics(cells: list[list[Cell]], offline: bool) -> dict[str, list[float]]
 
 
 def votes(phi: list[float], population: list[int], gamma: float) -> list[float]:
-    """`eq:binary_calib`: the share of the population that is beaten by more than gamma; nobody meets himself."""
+    """`eq:binary_calib`: share of the population that is exceeded by more than gamma, without the point itself."""
     return [mean([float(own - phi[z] > gamma) for z in population if z != q]) for q, own in enumerate(phi)]
 
 
@@ -232,7 +232,7 @@ def main() -> None:
     population = published_population()
     assert not any(members[z] for z in population)
     queries = [q for q in range(len(cells)) if q not in set(population)]
-    # Points at equal steps, members and not, and a few of the population itself.
+    # Points at equal steps, members and non-members, and a few points of the population.
     points = sorted({*queries[:: len(queries) // (SHOWN - 4)][: SHOWN - 4], *population[:: len(population) // 4][:4]})
     expected: dict[str, Any] = {"source": SOURCE.name, "target": TARGET, "population": population, "points": points}
     for mode in ("online", "offline"):

@@ -1,16 +1,16 @@
-"""Write into docs/ what the software prints: the help of every command, and the output below every code block.
+"""Write program output into docs/: the help of every command, and the output below every code block.
 
     python scripts/make_reference.py [PAGE ...]            write; all pages by default
-    python scripts/make_reference.py --check [PAGE ...]    change nothing, exit with 1 where a page is out of date
+    python scripts/make_reference.py --check [PAGE ...]    change nothing, exit with 1 if a page is out of date
 
-The blocks of a page run in order, in a folder of their own that has examples/ in it:
+The blocks of a page run in order, in a temporary folder that contains examples/:
 
-- ``python``: in one namespace a page; a ``text`` block right below it is what it prints. With ``title="mine.py"`` it is
-  saved under that name instead.
-- ``console``: each line ``$ command`` is run, the other lines are what it prints.
+- ``python``: runs in one namespace per page; a ``text`` block right below it is its output. With ``title="mine.py"`` it
+  is saved under that name instead.
+- ``console``: each line ``$ command`` is run, the other lines are its output.
 
-A comment on the line before a block says what differs: ``<!-- not run: why -->``, ``<!-- output varies: why -->``, or
-``<!-- exit code 3 -->``. Every other ``python``, ``console`` or ``sh`` block has to run.
+A comment on the line before a block marks an exception: ``<!-- not run: why -->``, ``<!-- output varies: why -->``, or
+``<!-- exit code 3 -->``. Every other ``python``, ``console`` or ``sh`` block must run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 COMMANDS = "reference/command.md"
 
-# A comment, the fence with its language and title, the text; of a Python block also the output below it.
+# A comment, the fence with its language and title, the text; for a Python block also the output below it.
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?"
     r"^```(?P<language>python|console|sh)(?: title=\"(?P<title>[^\"\n]+)\")?[^\n]*\n(?P<text>.*?)^```$"
@@ -47,7 +47,7 @@ BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A code block of a page, as it was found."""
+    """A code block of a page."""
 
     whole: str
     mark: str
@@ -59,18 +59,18 @@ class Block:
 
     @classmethod
     def of(cls, match: re.Match[str]) -> Block:
-        """Take what `BLOCK` found."""
+        """Make a block from a match of `BLOCK`."""
         parts = {name: match[name] or "" for name in ("mark", "language", "title", "text", "below")}
         return cls(whole=match[0], line=match.string.count("\n", 0, match.start()) + 1, **parts)
 
     @property
     def varies(self) -> bool:
-        """Whether what it prints is another each time."""
+        """Whether the output differs between runs."""
         return self.mark.startswith("output varies: ")
 
     @property
     def exit_code(self) -> int:
-        """What its commands must exit with."""
+        """Expected exit code of its commands."""
         code = re.fullmatch(r"exit code (\d+)", self.mark)
         return int(code[1]) if code else 0
 
@@ -85,11 +85,11 @@ def pages() -> list[str]:
 
 
 def run_page(page: str) -> str:
-    """Run the blocks of a page; return its text with what they print now."""
+    """Run the blocks of a page; return its text with their current output."""
     text = (DOCS / page).read_text(encoding="utf-8")
     hidden = re.search(r"^[ \t]+```(python|console|sh)\b", text, flags=re.MULTILINE)
     if hidden:
-        raise PageError(f"{page}: a {hidden[1]} block is indented, so it would not be run: begin it at the margin")
+        raise PageError(f"{page}: a {hidden[1]} block is indented, so it would not be run: remove the indentation")
     namespace: dict[str, Any] = {"__name__": "__main__"}
     done, end = [], 0
     with tempfile.TemporaryDirectory(prefix="plmia-docs-") as folder:
@@ -102,12 +102,14 @@ def run_page(page: str) -> str:
 
 
 def _run(block: Block, page: str, namespace: dict[str, Any]) -> str:
-    """Run one block; return its text with what it prints now."""
+    """Run one block; return its text with its current output."""
     whole = block.whole
     if block.mark.startswith("not run: "):
         return whole
     if block.language == "sh":
-        raise PageError(f"{page}, line {block.line}: make it a console block, or say why it is not run")
+        raise PageError(
+            f"{page}, line {block.line}: make it a console block, or add a comment that says why it is not run"
+        )
     if block.language == "console":
         answer = "".join(_answers(block, page))
         return whole if block.varies else whole.replace(f"\n{block.text}```", f"\n{answer}```", 1)
@@ -116,7 +118,7 @@ def _run(block: Block, page: str, namespace: dict[str, Any]) -> str:
         return whole
     printed = _execute(block, page, namespace)
     if printed and not block.below:
-        raise PageError(f"{page}, line {block.line}: it prints {printed!r}, add a text block below it for that")
+        raise PageError(f"{page}, line {block.line}: it prints {printed!r}: add a text block below it")
     if block.varies or not block.below:
         return whole
     kept = whole[: len(whole) - len(block.below)]
@@ -124,9 +126,9 @@ def _run(block: Block, page: str, namespace: dict[str, Any]) -> str:
 
 
 def _execute(block: Block, page: str, namespace: dict[str, Any]) -> str:
-    """Run a Python block; return what it prints."""
+    """Run a Python block; return its output."""
     name = f"<{page}, line {block.line}>"
-    # So that tracebacks, and whoever looks up the source of a function, find it.
+    # Tracebacks and functions that look up source code need this entry.
     linecache.cache[name] = (len(block.text), None, block.text.splitlines(keepends=True), name)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():
@@ -139,7 +141,7 @@ def _execute(block: Block, page: str, namespace: dict[str, Any]) -> str:
 
 
 def _answers(block: Block, page: str) -> Iterator[str]:
-    """Commands of a console block, each followed by what it prints now."""
+    """Commands of a console block, each followed by its current output."""
     commands = [line for line in block.text.splitlines() if line.startswith("$ ")]
     if not commands:
         raise PageError(f"{page}, line {block.line}: no line begins with '$ '")
@@ -150,13 +152,13 @@ def _answers(block: Block, page: str) -> Iterator[str]:
             "python": [sys.executable],
         }
         if words[0] not in programs:
-            raise PageError(f"{page}, line {block.line}: {words[0]} is not run here, say why by a comment")
+            raise PageError(f"{page}, line {block.line}: {words[0]} cannot be run here: add a comment that says why")
         done = subprocess.run(
             [*programs[words[0]], *words[1:]], capture_output=True, text=True, encoding="utf-8", check=False
         )
         if done.returncode != block.exit_code:
             raise PageError(f"{page}, line {block.line}: {command} exits with {done.returncode}: {done.stderr}")
-        # A sentence for the user goes to standard error; progress there is not part of the answer.
+        # Error messages go to standard error; progress there is not part of the output.
         yield f"{command}\n{done.stdout or (done.stderr if block.exit_code == 2 else '')}"
 
 
@@ -195,7 +197,7 @@ def _help(words: list[str]) -> str:
 
 
 def _elsewhere_help() -> str:
-    # The width is argparse's business, and the folders in which Python looks are not.
+    # argparse reads the width from the environment; the rest of the environment is unchanged.
     environment = os.environ | {"COLUMNS": "100"}
     words = [sys.executable, "-m", "plmia.training.remote_worker", "--help"]
     return subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout
@@ -204,7 +206,7 @@ def _elsewhere_help() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="such as tutorial/auditor.md; all by default")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a page is out of date")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a page is out of date")
     given = parser.parse_args()
     stale = 0
     for page in given.pages or sorted({*pages(), COMMANDS}):

@@ -119,9 +119,9 @@ def test_models_trained_for_one_experiment_serve_the_next(
         ((), "name a table or figure"),
         (("table-9",), "the paper has no 'table-9'"),
         (("table-2", "--recipe", "mlp"), "--recipe trains on data"),
-        (("table-2", "--references", "3"), "3 references are no whole complementary pairs: ask for 4"),
+        (("table-2", "--references", "3"), "use 4"),
         (("table-2", "--data", "a.npz", "--signals", "b.npz"), "give one of the two"),
-        (("table-2", "--signals", "nowhere"), "nowhere does not exist: docs/reproduction.md says how"),
+        (("table-2", "--signals", "nowhere"), "nowhere does not exist"),
         (("table-2", "--signals", "."), "there are no signals 'cifar10_wrn'"),
     ],
 )

@@ -207,7 +207,7 @@ def test_whole_signals_without_data_are_skipped_and_the_others_trained(
 
 def test_references_are_limited_and_even(signals_file: Write) -> None:
     path = signals_file(models=16)
-    with pytest.raises(ReferencesError, match="7 references are no whole complementary pairs: ask for 8"):
+    with pytest.raises(ReferencesError, match=r"7 references .*: use 8"):
         setting.Setting(signals=path, references=7)
     assert setting.Setting(signals=path, references=6).source("any").references == 6
     assert setting.Setting(signals=path, references=98).source("any").references == 14
@@ -215,7 +215,7 @@ def test_references_are_limited_and_even(signals_file: Write) -> None:
 
 
 def test_a_path_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(SignalsError, match=r"nowhere does not exist: docs/reproduction.md says how"):
+    with pytest.raises(SignalsError, match=r"nowhere .*docs/reproduction.md.*--data"):
         setting.Setting(signals=tmp_path / "nowhere").source("any")
 
 

@@ -34,6 +34,7 @@ SLOW_PACKAGES = {"scipy.stats", "sklearn", "torch", "lightgbm", "pandas"}
 # These modules are themselves imported inside functions, so they may import it at the top.
 SLOW_AT_TOP: dict[tuple[str, ...], set[str]] = {
     ("training", "recipes", "mlp"): {"torch"},
+    ("training", "recipes", "torch_device"): {"torch"},
     ("training", "recipes", "wide_resnet"): {"torch"},
 }
 

@@ -669,7 +669,7 @@ def test_bad_data_is_refused(change: Arrays, says: str, audit: Run, tmp_path: Pa
         (["--references", 5], "complementary pairs: request 4 or 6"),
         (["--references", 2, "--attack", "lira"], "would have 1 IN or OUT references, the attacks need 2"),
         (["--views", "mirror"], "view mirror is for images"),
-        (["--views", "miror"], "there is no view 'miror': did you mean 'mirror'?"),
+        (["--views", "miror"], "'miror' (did you mean 'mirror'?)"),
         (["--attack", "rima"], "did you mean"),
         (["--population", 60], "a population of 60 was asked for, the target has 60 non-members"),
         (["--data", "none.npz"], "there is no none.npz"),

@@ -21,32 +21,14 @@ _MAX_SUM_ERROR = 0.5
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """How one model was made. None means that the store does not say, as with stores of other tools.
+    """How one model was made, as in `Trained`; None if the store does not say, as with stores of other tools."""
 
-    Parameters
-    ----------
-    given : bool
-        Whether the model existed before the audit.
-    recipe : dict
-        JSON of the recipe.
-    seed, attempt : int
-        Seed of the training, and how many seeds diverged before.
-    versions : dict
-        Versions of the packages that may change numbers.
-    seconds : float
-        Training time; models of one stack share theirs equally.
-    train_accuracy, test_accuracy, n_clipped, n_renormalised, sum_error, losses
-        As in `Trained`.
-    undeclared_files : tuple of str
-        Names of files that training read without declaring them.
-    """
-
-    given: bool | None = None
-    recipe: Mapping[str, Any] | None = None
+    given: bool | None = None  # the model existed before the audit
+    recipe: Mapping[str, Any] | None = None  # JSON of the recipe
     seed: int | None = None
-    attempt: int | None = None
+    attempt: int | None = None  # number of seeds that diverged before
     versions: Mapping[str, str] | None = None
-    seconds: float | None = None
+    seconds: float | None = None  # models of one stack share their time equally
     train_accuracy: float | None = None
     test_accuracy: float | None = None
     n_clipped: int | None = None

@@ -44,17 +44,7 @@ _LOCK = "lock"
 def audit_about(
     data: LabelledData, recipe: Recipe, views: Sequence[View], seed: int, target: str = "trained", design: str = "pairs"
 ) -> dict[str, Any]:
-    """Identity of an audit, as JSON: everything that decides what it trains.
-
-    Parameters
-    ----------
-    data, recipe, views, seed
-        Data, recipe, views and seed of the audit.
-    target : str
-        "trained", or the digest of a given target.
-    design : str
-        Kind of the design, or the digest of a given one.
-    """
+    """Identity of an audit, as JSON: everything that decides what it trains; given targets and designs by digest."""
     return {
         "data": data.digest,
         "recipe": recipe.to_json(),
@@ -67,15 +57,7 @@ def audit_about(
 
 
 def audit_differences(there: dict[str, Any], here: dict[str, Any], source: str) -> Iterator[str]:
-    """Describe how the identities of two stores differ.
-
-    Parameters
-    ----------
-    there, here : dict
-        Identity of the existing store, and of the requested audit.
-    source : str
-        Name of the user's code in the requested recipe; see `Recipe.source`.
-    """
+    """Describe how an existing store and the requested audit, whose recipe has this `Recipe.source`, differ."""
     before, after = there["about"], here["about"]
     if before.get("data") != after.get("data"):
         n_before, n_after = there["n_points"], here["n_points"]
@@ -133,43 +115,19 @@ def _setting_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """A stack of models to train together.
+    """A stack of models to train together."""
 
-    Parameters
-    ----------
-    models : tuple of int
-        Their numbers in the design.
-    seeds : tuple of int
-        One per model.
-    members : uint8 array [models, ceil(points / 8)]
-        Packed membership.
-    attempt : int
-        Number of seeds that were tried before.
-    """
-
-    models: tuple[int, ...]
+    models: tuple[int, ...]  # their numbers in the design
     seeds: tuple[int, ...]
-    members: npt.NDArray[np.uint8]
-    attempt: int = 0
+    members: npt.NDArray[np.uint8]  # packed membership [models, ceil(points / 8)]
+    attempt: int = 0  # number of seeds that were tried before
 
 
 @dataclass(frozen=True)
 class Work:
-    """The function that workers apply to jobs; sent to each process once.
+    """The function that workers apply to jobs; sent to each process once."""
 
-    Parameters
-    ----------
-    data : LabelledData or Path
-        The data, or the folder in which processes of one machine share them.
-    recipe : Recipe
-        How to train.
-    views : tuple of View
-        How to query.
-    keep_weights : bool
-        Whether to return weights.
-    """
-
-    data: LabelledData | Path
+    data: LabelledData | Path  # or the folder in which processes of one machine share them
     recipe: Recipe
     views: tuple[View, ...]
     keep_weights: bool = False

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -141,6 +142,9 @@ class View:
             )
         if self.changes_pixels:
             self.indices(shape[1], shape[2])
+
+
+Views: TypeAlias = Sequence[View]
 
 
 def _reflected(positions: IntArray, length: int, view: View) -> IntArray:

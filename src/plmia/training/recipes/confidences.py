@@ -28,19 +28,7 @@ _MIN_SUM = 0.25
 
 @dataclass(frozen=True)
 class Confidences:
-    """Confidences of one model in one view, and the corrections they needed.
-
-    Parameters
-    ----------
-    conf : float array [points]
-        Logit-scaled true-label confidences.
-    n_clipped : int
-        Number of probabilities that were exactly 0 or 1.
-    n_renormalised : int
-        Number of rows that missed a sum of 1 by rounding and were divided by their sum.
-    sum_error : float
-        Largest distance of those sums from 1.
-    """
+    """Logit-scaled true-label confidences [points] of one model in one view, and their corrections as in `Trained`."""
 
     conf: FloatArray
     n_clipped: int = 0
@@ -137,21 +125,7 @@ def conf_from_answers(answers: npt.ArrayLike, labels: Labels) -> Confidences:
 def trained_from_answers(
     function: str, answers: Sequence[Array], confidences: Sequence[Confidences], labels: Labels, members: BoolArray
 ) -> Trained:
-    """Result of a model that has no losses.
-
-    Parameters
-    ----------
-    function : str
-        The function that answered, for messages.
-    answers : sequence of arrays [points, classes]
-        Logits or probabilities, one array per view.
-    confidences : sequence of Confidences
-        The confidences they give, one per view.
-    labels : int array [points]
-        True labels.
-    members : bool array [points]
-        Points that the model trained on.
-    """
+    """Result of a model without losses, from the answers [points, classes] of a function, one array per view."""
     return Trained(
         np.stack([view.conf for view in confidences], axis=1).astype(np.float32),
         *accuracies(answers[0].argmax(axis=1) == labels, members),

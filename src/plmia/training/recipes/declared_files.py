@@ -22,34 +22,17 @@ _opened = threading.local()
 
 @dataclass(frozen=True)
 class DeclaredFile:
-    """A file or folder that a recipe reads.
+    """A file or folder that a recipe reads."""
 
-    Parameters
-    ----------
-    name : str
-        Relative path as declared, or the last part of an absolute path: the location does not decide what is trained.
-    path : str
-        Absolute path when it was hashed.
-    digest : str
-        SHA-256 of its contents.
-    """
-
-    name: str
-    path: str
-    digest: str
+    name: str  # relative path as declared, or the last part of an absolute one: the location does not matter
+    path: str  # absolute path when it was hashed
+    digest: str  # SHA-256 of its contents
 
 
 def declare_files(files: Any, base: Path, where: str) -> tuple[DeclaredFile, ...]:
-    """Hash the contents of declared files and folders.
+    """Hash the contents of declared files, and of all files in declared folders.
 
-    Parameters
-    ----------
-    files : sequence of path
-        Files, and folders that stand for all files in them.
-    base : Path
-        Folder that relative paths start from.
-    where : str
-        Where they are declared, for error messages.
+    Relative paths start from ``base``; error messages say ``where`` the files are declared.
     """
     if isinstance(files, str | bytes | Path) or not isinstance(files, Iterable):
         raise RecipeError(f"{where} is {files!r}: give a list of paths, such as ['texts.npy']")
@@ -68,12 +51,7 @@ def declare_files(files: Any, base: Path, where: str) -> tuple[DeclaredFile, ...
 def changed_files(files: Iterable[DeclaredFile], seen: dict[str, object]) -> list[str]:
     """Names of declared files whose contents changed.
 
-    Parameters
-    ----------
-    files : iterable of DeclaredFile
-        The files with their earlier digests.
-    seen : dict
-        Times and sizes at the last call, updated here; a file is hashed again only if these changed. Empty at first.
+    ``seen`` holds times and sizes at the last call and is updated; a file is hashed again only if these changed.
     """
     changed = []
     for file in files:

@@ -26,7 +26,7 @@ from plmia.training.recipes.declared_files import (
     undeclared,
 )
 from plmia.training.recipes.recipe import Recipe, Trained, stable_text
-from plmia.training.views import View
+from plmia.training.views import Views
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +140,7 @@ class Function(Recipe):
         return {"recipe": self.name, "key": self.key} | files_json(self.files)
 
     def train(
-        self,
-        data: LabelledData,
-        members: BoolArray,
-        seeds: Sequence[int],
-        views: Sequence[View],
-        keep_weights: bool = False,
+        self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False
     ) -> list[Trained]:
         """Train and query one model after another; see `Recipe.train`."""
         if keep_weights:

@@ -15,7 +15,7 @@ from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
 from plmia.training.recipes.confidences import Confidences, conf_from_logits, trained_from_answers
 from plmia.training.recipes.recipe import Recipe, Trained, float32_notes, options_text
-from plmia.training.views import View
+from plmia.training.views import Views
 
 # LightGBM allows no more.
 _MAX_LEAVES = 131072
@@ -86,12 +86,7 @@ class GBDT(Recipe):
             raise RecipeError(f"{self.library} is not installed: pip install '{package}'") from error
 
     def train(
-        self,
-        data: LabelledData,
-        members: BoolArray,
-        seeds: Sequence[int],
-        views: Sequence[View],
-        keep_weights: bool = False,
+        self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False
     ) -> list[Trained]:
         """Train and query one ensemble after another; see `Recipe.train`."""
         if keep_weights:

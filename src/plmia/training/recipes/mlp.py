@@ -31,7 +31,7 @@ from plmia.training.recipes.torch_device import (
     to_device,
     usable_bytes,
 )
-from plmia.training.views import View
+from plmia.training.views import View, Views
 
 # Points per query; fixed, so that a model's answers do not depend on the number of models in its stack.
 _QUERY_ROWS = 512
@@ -126,12 +126,7 @@ class MLP(Recipe):
         return float32_notes(self.name, steps, data)
 
     def train(
-        self,
-        data: LabelledData,
-        members: BoolArray,
-        seeds: Sequence[int],
-        views: Sequence[View],
-        keep_weights: bool = False,
+        self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False
     ) -> list[Trained]:
         """Train and query the models together; see `Recipe.train`."""
         device = pick_device(self.device)
@@ -197,7 +192,7 @@ class _Points:
         return list(pairwise((self.x.shape[1], *widths, self.n_classes)))
 
     @classmethod
-    def load(cls, data: LabelledData, views: Sequence[View], standardise: bool, device: torch.device) -> _Points:
+    def load(cls, data: LabelledData, views: Views, standardise: bool, device: torch.device) -> _Points:
         features = data.features()
         mean, deviation = np.zeros(features.shape[1]), np.ones(features.shape[1])
         if standardise:
@@ -258,10 +253,7 @@ class _Stack:
         pool = torch.cuda.graph_pool_handle()
         for cohort in self.cohorts:
             self.graphs[cohort.stop] = captured(functools.partial(self.step, cohort.stop), pool)
-        self.restart(initial)
-
-    def restart(self, initial: list[Tensor]) -> None:
-        """Undo all steps so far."""
+        # Recording takes steps; undo them.
         for parameter, values in zip(self.parameters, initial, strict=True):
             parameter.copy_(values)
         for cohort in self.cohorts:

@@ -14,7 +14,7 @@ from plmia.data.arrays import Array, BoolArray, FloatArray32
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
 from plmia.training.recipes.declared_files import DeclaredFile
-from plmia.training.views import VIEW_SETS, View, default_views
+from plmia.training.views import VIEW_SETS, View, Views, default_views
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,7 @@ class Recipe(Protocol):
 
     @abstractmethod
     def train(
-        self,
-        data: LabelledData,
-        members: BoolArray,
-        seeds: Sequence[int],
-        views: Sequence[View],
-        keep_weights: bool = False,
+        self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False
     ) -> list[Trained]:
         """Train one model per row of ``members`` and query each on all points.
 
@@ -166,16 +161,9 @@ def options_text(recipe: Any) -> str:
 
 
 def stable_text(name: str, value: Any, remedy: str) -> str:
-    """Text that distinguishes a value from others in every process; raises `RecipeError` where there is none.
+    """Text that distinguishes a value from others in every process: of an array its digest, else its ``repr``.
 
-    Parameters
-    ----------
-    name : str
-        Name of the value, for the error message.
-    value : object
-        A number, text, array or another object whose ``repr`` shows its value.
-    remedy : str
-        What the user can do if there is no such text.
+    If the ``repr`` does not show the value, `RecipeError` names it and the remedy.
     """
     if isinstance(value, np.ndarray) and value.dtype != object:  # its repr leaves out the middle
         digest = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()

@@ -20,7 +20,7 @@ from plmia.errors import Note, RecipeError, did_you_mean
 from plmia.training.recipes.confidences import conf_from_probabilities, trained_from_answers
 from plmia.training.recipes.declared_files import DeclaredFile, declare_files, files_json, noting_reads, undeclared
 from plmia.training.recipes.recipe import Recipe, Trained, stable_text
-from plmia.training.views import View
+from plmia.training.views import Views
 
 _REMEDY = "use the recipe `function`, which is identified by its source"
 
@@ -118,12 +118,7 @@ class Sklearn(Recipe):
         return [Note("recipe-preprocessing", "info", text)]
 
     def train(
-        self,
-        data: LabelledData,
-        members: BoolArray,
-        seeds: Sequence[int],
-        views: Sequence[View],
-        keep_weights: bool = False,
+        self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False
     ) -> list[Trained]:
         """Train and query one classifier after another; see `Recipe.train`."""
         if keep_weights:
@@ -131,14 +126,12 @@ class Sklearn(Recipe):
         results = []
         for row, seed in zip(members, seeds, strict=True):
             with noting_reads() as reads:
-                fitted = self._fitted(seed, _accepted(self.template, data, data.X[row]), data.y[row])
+                X = _accepted(self.template, data, data.X[row])
+                with _named("fit", self.template, X):
+                    fitted = self._with_seed(seed).fit(X, data.y[row])
                 trained = self.query(fitted, data, row, views)
             results.append(replace(trained, undeclared=undeclared(reads, self._declared, Path())))
         return results
-
-    def _fitted(self, seed: int, X: Any, y: Any) -> Any:
-        with _named("fit", self.template, X):
-            return self._with_seed(seed).fit(X, y)
 
     def _with_seed(self, seed: int) -> Any:
         from sklearn.base import clone
@@ -148,7 +141,7 @@ class Sklearn(Recipe):
         return fresh.set_params(**dict.fromkeys(states, seed % 2**32))
 
     @staticmethod
-    def query(fitted: Any, data: LabelledData, members: BoolArray, views: Sequence[View]) -> Trained:
+    def query(fitted: Any, data: LabelledData, members: BoolArray, views: Views) -> Trained:
         """Query a fitted classifier on all points and views."""
         if not (hasattr(fitted, "predict_proba") and hasattr(fitted, "classes_")):
             raise RecipeError(

@@ -9,15 +9,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from plmia.errors import RecipeError, TrainingError
-
-if TYPE_CHECKING:
-    import torch
 
 Result = TypeVar("Result")
 
@@ -29,8 +27,6 @@ _THREADS = 8
 
 def pick_device(name: str) -> torch.device:
     """Device called ``name``; "auto" is the GPU if there is one."""
-    import torch
-
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, number = name.partition(":")
@@ -44,8 +40,6 @@ def pick_device(name: str) -> torch.device:
 @contextlib.contextmanager
 def fast_arithmetic(device: torch.device) -> Iterator[None]:
     """Use TF32 products and tuned convolutions on a GPU; restore the earlier settings afterwards."""
-    import torch
-
     if device.type != "cuda":
         yield
         return
@@ -62,8 +56,6 @@ def fast_arithmetic(device: torch.device) -> Iterator[None]:
 
 def to_device(array: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:
     """Copy an array to the device; to a GPU without waiting for its running kernels."""
-    import torch
-
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     if device.type != "cuda":
         return tensor.to(device)
@@ -82,8 +74,6 @@ def for_each(work: Callable[[int], None], n: int, device: torch.device) -> None:
 
 def usable_bytes(device: torch.device) -> float:
     """Memory that training may use; infinite if it cannot be determined."""
-    import torch
-
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -98,8 +88,6 @@ def usable_bytes(device: torch.device) -> float:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether ``error`` means that memory of the host or of the device ran out."""
-    import torch
-
     texts = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA out of memory", "CUDA error: out of memory")
     return isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or any(text in str(error) for text in texts)
 
@@ -125,8 +113,6 @@ def in_parts(n: int, size: int, work: Callable[[int, int], list[Result]]) -> lis
 
 
 def _halved(size: int, reason: str) -> int:
-    import torch
-
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if size == 1:
@@ -143,8 +129,6 @@ def _halved(size: int, reason: str) -> int:
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate; a tensor is changed in place, so that CUDA graphs see it."""
-    import torch
-
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(rate)
@@ -154,8 +138,6 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def forget(optimizer: torch.optim.Optimizer) -> None:
     """Reset an optimizer: set all of its state to zero, in place."""
-    import torch
-
     for state in optimizer.state.values():
         for value in state.values():
             if isinstance(value, torch.Tensor):
@@ -176,8 +158,6 @@ def captured(step: Callable[[], None], pool: Any = None) -> Callable[[], None]:
     The step must read and write tensors at fixed addresses. It runs a few times here, so the caller resets weights and
     optimizers afterwards. Graphs that exchange nothing but such tensors may share a memory pool.
     """
-    import torch
-
     side = _side_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), warnings.catch_warnings():
@@ -195,8 +175,6 @@ def captured(step: Callable[[], None], pool: Any = None) -> Callable[[], None]:
 @functools.cache
 def _side_stream(device: int) -> torch.cuda.Stream:
     """The stream that records a device's graphs; one only, since graphs of several cannot share memory."""
-    import torch
-
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 

@@ -30,7 +30,7 @@ from plmia.training.recipes.torch_device import (
     set_rate,
     to_device,
 )
-from plmia.training.views import View
+from plmia.training.views import Views
 
 _MIN_PIXELS = 8
 # Largest shift of an image by augmentation, in pixels.
@@ -130,12 +130,7 @@ class WideResNet(Recipe):
         return float32_notes(self.name, ["converts X to 32-bit floats", "standardises each channel"], data)
 
     def train(
-        self,
-        data: LabelledData,
-        members: BoolArray,
-        seeds: Sequence[int],
-        views: Sequence[View],
-        keep_weights: bool = False,
+        self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False
     ) -> list[Trained]:
         """Train and query one network after another; see `Recipe.train`."""
         self.check(data)
@@ -149,9 +144,7 @@ class WideResNet(Recipe):
         with fast_arithmetic(device):
             return in_parts(len(members), 1, one)
 
-    def _train_one(
-        self, images: Images, members: BoolArray, seed: int, views: Sequence[View], keep_weights: bool
-    ) -> Trained:
+    def _train_one(self, images: Images, members: BoolArray, seed: int, views: Views, keep_weights: bool) -> Trained:
         program = self.program(images, int(members.sum()))
         losses = program.fit(images, np.flatnonzero(members), np.random.default_rng(seed))
         conf, right = program.query(images, views)
@@ -372,7 +365,7 @@ class Program:
         return {name: value.detach().cpu().numpy().copy() for name, value in self.net.state_dict().items()}
 
     @torch.no_grad()
-    def query(self, images: Images, views: Sequence[View]) -> tuple[FloatArray32, BoolArray]:
+    def query(self, images: Images, views: Views) -> tuple[FloatArray32, BoolArray]:
         """Confidences [points, views], and correct predictions of the first view [points]."""
         self.net.eval()
         n, height, width, _ = images.pixels.shape

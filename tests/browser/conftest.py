@@ -114,9 +114,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Signals]:
     """Return a folder with the results of all attacks on simulated signals, and the signals."""
     folder = tmp_path_factory.mktemp("results")
     signals = simulated(0, 18, 1500, 4)
-    about = {"signals": {"sha256": "0" * 64, "models": 18, "points": 1500, "views": 1}, "mode": "online"}
-    attacks = list(ATTACKS.values())
-    run_attacks(signals, attacks, [0], Setup(population=300), folder, about | {"targets": [0], "seed": 0})
+    run_attacks(signals, list(ATTACKS.values()), [0], Setup(population=300), folder)
     return folder, signals
 
 

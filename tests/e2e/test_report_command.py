@@ -197,8 +197,7 @@ def test_fifty_thousand_points_and_nine_attacks_take_seconds_and_few_bytes(tmp_p
     attacks = list(ATTACKS.values())[:9]
     lira = ATTACKS["lira"]
     attacks += [Attack(f"lira-{k}", lira.statistic, lira.calibration) for k in range(9 - len(attacks))]
-    about = {"signals": {"models": models, "points": points, "views": 1}, "mode": "online", "targets": [0], "seed": 0}
-    run_attacks(signals, attacks, [0], Setup(), tmp_path, about)
+    run_attacks(signals, attacks, [0], Setup(), tmp_path)
     texts = [f"record {i} " * 50 for i in range(points)]
     start = time.perf_counter()
     path = write_report(tmp_path, Extras(texts=texts, class_names=[f"class {k}" for k in range(1000)], signals=signals))

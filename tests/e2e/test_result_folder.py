@@ -40,11 +40,10 @@ from plmia.results.folder import run_attacks
 
 file, folder, name, times = sys.argv[1:]
 signals = read_signals(file)
-about = {"signals": {"models": 16, "points": signals.n_points, "views": 1}, "mode": "online", "targets": [0], "seed": 0}
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(int(times)):
-    run_attacks(signals, [ATTACKS[name]], [0], Setup(), Path(folder), about)
+    run_attacks(signals, [ATTACKS[name]], [0], Setup(), Path(folder))
 """
 
 # The command, killed at the n-th rename.

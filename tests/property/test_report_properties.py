@@ -140,10 +140,8 @@ def degenerate(kind: str, seed: int) -> tuple[Signals, Setup, list[int]]:
 def reported(kind: str, seed: int, folder: Path) -> bool:
     """Whether the run came to a report, which is checked; otherwise it was refused by name."""
     signals, setup, targets = degenerate(kind, seed)
-    size = {"models": signals.n_models, "points": signals.n_points, "views": signals.n_views}
-    about = {"signals": size, "mode": setup.mode, "targets": targets, "seed": 0}
     try:
-        run_attacks(signals, list(ATTACKS.values()), targets, setup, folder, about, may_skip=True)
+        run_attacks(signals, list(ATTACKS.values()), targets, setup, folder, may_skip=True)
     except PlmiaError:
         return False
     write_report(folder, Extras(signals=signals))

@@ -28,7 +28,7 @@ from plmia.data.designs import (
     independent_halves,
 )
 from plmia.results.assessment import Assessment, assess
-from plmia.results.verdict import reach_verdict
+from plmia.results.verdict import gather_evidence
 
 AUDITS = 400
 MODELS = (4, 5, 8, 9, 16, 33, 64)
@@ -172,13 +172,13 @@ def test_every_attack_guesses_in_every_design(design: str) -> None:
 
 
 def test_no_leak_is_said_in_at_most_one_of_twenty_audits() -> None:
-    leaks = sum(reach_verdict(audit.assessments).leaks for audit in _audits())
+    leaks = sum(gather_evidence(audit.assessments).beats_chance for audit in _audits())
     assert leaks <= 0.05 * AUDITS
 
 
 def test_members_are_hardly_ever_called_swapped() -> None:
     """The check has one false alarm in two thousand audits, so one of 400 is allowed."""
-    assert sum(bool(reach_verdict(audit.assessments).swapped) for audit in _audits()) <= 1
+    assert sum(bool(gather_evidence(audit.assessments).swapped) for audit in _audits()) <= 1
 
 
 def _single() -> Iterator[tuple[str, Assessment]]:
@@ -190,14 +190,14 @@ def _single() -> Iterator[tuple[str, Assessment]]:
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_epsilon_is_above_zero_in_at_most_one_of_twenty_audits(attack: str) -> None:
     own = [a for name, a in _single() if name == attack]
-    assert sum(a.epsilon.low > 0 for a in own) <= 0.05 * len(own)
-    assert sum(a.epsilon.one_run_low > 0 for a in own) <= _allowed(0.05, len(own))
+    assert sum(a.summary.epsilon.low > 0 for a in own) <= 0.05 * len(own)
+    assert sum(a.summary.epsilon.one_run_low > 0 for a in own) <= _allowed(0.05, len(own))
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_conformal_calls_accuse_at_most_their_level(attack: str) -> None:
     """The mean realised rate is within three standard errors of its level, or below."""
-    rates = np.array([a.decision("conformal", 0.1).fpr_realised for name, a in _single() if name == attack])
+    rates = np.array([a.summary.decisions["conformal"][0.1].fpr_realised for name, a in _single() if name == attack])
     assert rates.mean() <= 0.1 + 3.1 * rates.std() / np.sqrt(len(rates))
 
 
@@ -240,5 +240,5 @@ def test_the_mean_over_many_targets_shows_no_leak_where_there_is_none() -> None:
         rows = _pairs(rng, 2400, 32)
         signals = Signals(_signals(rng, rows)[:, :, None], MembershipDesign(rows))
         found = attack_targets(signals, [ATTACKS["lira"]], range(32), Setup(seed=seed))
-        leaks += reach_verdict({"lira": [assess(result, 32) for result in found]}).beats_chance
+        leaks += gather_evidence({"lira": [assess(result, 32) for result in found]}).beats_chance
     assert leaks <= _allowed(0.05, 30)

@@ -20,7 +20,7 @@ from plmia.attacks.theory import glr_tpr
 from plmia.data.designs import MembershipDesign
 from plmia.evaluation.metrics import roc_curve
 from plmia.results.assessment import Assessment, assess
-from plmia.results.verdict import reach_verdict
+from plmia.results.verdict import gather_evidence
 from plmia.signals.signals import Signals
 
 AUDITS = 200
@@ -71,9 +71,9 @@ def _allowed(share: float, trials: int = AUDITS) -> int:
 @pytest.mark.parametrize("rule", ["conformal", "class-conformal"])
 def test_conformal_calls_accuse_at_most_their_level(rule: str, level: float, leak: bool) -> None:
     """One audit's rate varies as Beta(k, |Z| + 1 - k) does; their mean is within its own error of k / (|Z| + 1)."""
-    rates = [a.decision(rule, level).fpr_realised for a in _audits(leak)]
+    rates = [a.summary.decisions[rule][level].fpr_realised for a in _audits(leak)]
     if rule == "class-conformal" and level == 0.001:
-        assert all("999" in (a.decision(rule, level).refused or "") for a in _audits(leak))
+        assert all("999" in (a.summary.decisions[rule][level].refused or "") for a in _audits(leak))
         return
     mean = float(np.mean(rates))
     per_class = POPULATION if rule == "conformal" else POPULATION / 5
@@ -85,21 +85,21 @@ def test_conformal_calls_accuse_at_most_their_level(rule: str, level: float, lea
 
 @pytest.mark.parametrize("leak", [False, True])
 def test_false_discoveries_stay_below_their_rate_on_average(leak: bool) -> None:
-    for i, fdr in enumerate((0.01, 0.05, 0.1)):
-        realised = np.array([a.exposures[i].realised_fdr for a in _audits(leak)])
+    for fdr in (0.01, 0.05, 0.1):
+        realised = np.array([a.summary.fdr[fdr].realised_fdr for a in _audits(leak)])
         assert realised.mean() <= fdr + 3.1 * np.sqrt(fdr * (1 - fdr) / AUDITS)
     if leak:
-        assert np.mean([a.exposures[2].n_discoveries for a in _audits(True)]) > 10
+        assert np.mean([a.summary.fdr[0.1].n_discoveries for a in _audits(True)]) > 10
 
 
 def test_without_a_leak_epsilon_is_hardly_ever_above_zero() -> None:
-    assert sum(a.epsilon.low > 0 for a in _audits(False)) <= 0.05 * AUDITS
-    assert sum(a.epsilon.one_run_low > 0 for a in _audits(False)) <= _allowed(0.05)
+    assert sum(a.summary.epsilon.low > 0 for a in _audits(False)) <= 0.05 * AUDITS
+    assert sum(a.summary.epsilon.one_run_low > 0 for a in _audits(False)) <= _allowed(0.05)
 
 
 def test_the_verdict_speaks_of_a_leak_where_there_is_one() -> None:
     """Without one in at most 5 % of the audits, with one always."""
-    said = {leak: [reach_verdict({"true-ratio": [a]}).leaks for a in _audits(leak)] for leak in (False, True)}
+    said = {leak: [gather_evidence({"true-ratio": [a]}).beats_chance for a in _audits(leak)] for leak in (False, True)}
     assert sum(said[False]) <= _allowed(0.05)
     assert all(said[True])
 
@@ -124,12 +124,12 @@ def test_picking_the_best_of_several_attacks_is_paid_for() -> None:
         signals = _signals(seed + 1_000, leak=False)
         results = attack_targets(signals, attacks, [0], Setup(population=POPULATION, seed=seed))
         assessments = {result.scores.attack: [assess(result, len(names))] for result in results}
-        verdict = reach_verdict(assessments)
+        verdict = gather_evidence(assessments)
         assert verdict.fpr is not None
         assert verdict.interval is not None
-        alone += verdict.fpr in assessments[verdict.attack][0].at_nominal[verdict.fpr]
+        alone += verdict.fpr in assessments[verdict.attack][0].summary.tpr[verdict.fpr].interval
         covered += verdict.fpr in verdict.interval
-        leaks += verdict.leaks
+        leaks += verdict.beats_chance
     assert covered >= AUDITS - _allowed(0.05)
     assert leaks <= _allowed(0.05)
     assert alone < covered  # without the correction it would cover less often
@@ -147,14 +147,14 @@ def test_rows_that_belong_together_do_not_pass_for_evidence() -> None:
         for known in (True, False):
             signals = Signals(conf, MembershipDesign(rows), groups=groups if known else None)
             (result,) = attack_targets(signals, [ATTACK], [0], Setup(seed=seed))
-            said[known] += reach_verdict({"true-ratio": [assess(result)]}).leaks
+            said[known] += gather_evidence({"true-ratio": [assess(result)]}).beats_chance
     assert said[True] <= _allowed(0.05, AUDITS // 2)
     assert said[False] > _allowed(0.05, AUDITS // 2)
 
 
 def test_with_a_leak_epsilon_shows_it() -> None:
-    assert min(a.epsilon.low for a in _audits(True)) > 0.5
-    assert min(a.epsilon.one_run_low for a in _audits(True)) > 0.5
+    assert min(a.summary.epsilon.low for a in _audits(True)) > 0.5
+    assert min(a.summary.epsilon.one_run_low for a in _audits(True)) > 0.5
 
 
 @pytest.mark.parametrize("leak", [False, True])
@@ -163,8 +163,8 @@ def test_intervals_cover_the_true_rate(fpr: float, leak: bool) -> None:
     """At the nominal rate, by theory: guessing finds `fpr`, the known leak what lem:logbf gives."""
     truth = float(glr_tpr(fpr, ETA, RHO)) if leak else fpr
     audits = _audits(leak)
-    assert sum(truth in a.at_nominal[fpr] for a in audits) >= 0.92 * AUDITS
-    assert sum(truth in a.joint[fpr] for a in audits) >= 0.92 * AUDITS
+    assert sum(truth in a.summary.tpr[fpr].interval for a in audits) >= 0.92 * AUDITS
+    assert sum(truth in (a.summary.tpr[fpr].joint or ()) for a in audits) >= 0.92 * AUDITS
 
 
 @pytest.mark.parametrize("leak", [False, True])
@@ -202,12 +202,12 @@ def test_the_auc_is_covered(leak: bool) -> None:
         truth = float(np.trapezoid(np.concatenate([[0], glr_tpr(grid, ETA, RHO), [1]]), np.linspace(0, 1, 4001)))
     else:
         truth = 0.5
-    assert sum(truth in a.auc for a in _audits(leak)) >= AUDITS - _allowed(0.05)
+    assert sum(truth in (a.summary.auc_interval or ()) for a in _audits(leak)) >= AUDITS - _allowed(0.05)
 
 
 def test_the_paper_s_threshold_is_refuted_by_the_known_non_members_themselves() -> None:
     """Without a leak the null ratio is skewed: tau_alpha accuses several times too many, and the audits notice."""
-    calls = [a.decision("analytic", 0.01) for a in _audits(False)]
+    calls = [a.summary.decisions["analytic"][0.01] for a in _audits(False)]
     assert np.mean([call.fpr_realised for call in calls]) > 0.05
     wrong = [call for call in calls if call.fpr_realised is not None and call.fpr_realised > 0.03]
     assert len(wrong) > AUDITS / 2

@@ -20,11 +20,11 @@ from plmia.data.dataset import LabelledData
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
 from plmia.data.files import make_private
 from plmia.errors import DataError, Note, PopulationError, RecipeError, ReferencesError, require_members, some
-from plmia.evaluation.diagnostics import accuracy_of
 from plmia.evaluation.records import RecordTable
-from plmia.evaluation.tables import Overview
 from plmia.evaluation.targets import Setup
 from plmia.results.folder import run_attacks
+from plmia.results.overview import Overview
+from plmia.results.result import About, RunResult, SignalsAbout
 from plmia.results.saved import SavedResults
 from plmia.signals.store import SignalStore, write_groups, writing
 from plmia.training.engines import Engine
@@ -217,12 +217,12 @@ class Audit(Overview):
     ----------
     folder : Path
         Where signals, metrics and scores are.
-    metrics : dict
-        The contents of metrics.json.
+    result : RunResult
+        The content of metrics.json.
     """
 
     folder: Path
-    metrics: dict[str, Any]
+    result: RunResult
 
     def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
         """Evaluated points, the most exposed first; see `SavedResults.records`."""
@@ -312,7 +312,7 @@ def score_run(
     show_records: bool = False,
     extras: Extras | None = None,
     notes: Sequence[Note] = (),
-) -> dict[str, Any]:
+) -> RunResult:
     """Attack model 0 of the store and write metrics.json, scores.npz, records.csv and report.html.
 
     Parameters
@@ -336,28 +336,21 @@ def score_run(
     # All of them: a model that went missing meanwhile must not be passed over.
     signals = store.signals(range(store.shape[0]))
     records = store.finished()
-    about = {
-        "audit": plan.about(),
-        "recipe": plan.recipe.description,
-        "signals": {
-            "sha256": store.fingerprint(signals.models),
-            "models": signals.n_models,
-            "points": signals.n_points,
-            "views": signals.n_views,
-        },
-        "mode": plan.setup.mode,
-        "targets": [0],
-        "seed": plan.setup.seed,
-        "train_accuracy": _mean([record.get("train_accuracy") for record in records.values()]),
-        "test_accuracy": _mean([record.get("test_accuracy") for record in records.values()]),
-        "accuracy": accuracy_of(signals, [0], records),
-    }
+    size = signals.n_models, signals.n_points, signals.n_views
+    about = replace(
+        About.of(signals, [0], plan.setup, records),
+        signals=SignalsAbout(*size, store.fingerprint(signals.models)),
+        audit=plan.about(),
+        recipe=plan.recipe.description,
+        train_accuracy=_mean([record.get("train_accuracy") for record in records.values()]),
+        test_accuracy=_mean([record.get("test_accuracy") for record in records.values()]),
+    )
     setup = replace(plan.setup, references=plan.references)
     # The results themselves note attacks that lack references: they know which of them ran.
     told = [note for note in plan.notes() if note.code != "attacks-left-out"]
     told += plan.data_notes(records.values())
     told += [*([] if plan.target is None else plan.target.compared(signals)), *notes]
-    metrics = run_attacks(
+    result = run_attacks(
         signals,
         plan.attacks,
         [0],
@@ -371,7 +364,7 @@ def score_run(
     )
     shown = replace(extras or Shown(), data=plan.data, signals=signals)
     write_report(folder, shown, show_records=show_records)
-    return metrics
+    return result
 
 
 def _mean(values: list[float | None]) -> float | None:

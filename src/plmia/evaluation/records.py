@@ -212,7 +212,7 @@ class RecordTable(Tabular):
     p: FloatArray
     q: FloatArray
     rank: IntArray
-    group: IntArray | None = None
+    group: Labels | None = None
     member: BoolArray | None = None
 
     def __len__(self) -> int:
@@ -256,7 +256,7 @@ def record_table(
     population: IntArray,
     queries: IntArray,
     labels: Labels | None = None,
-    groups: IntArray | None = None,
+    groups: Labels | None = None,
     members: BoolArray | None = None,
 ) -> RecordTable:
     """Build the table of evaluated points.

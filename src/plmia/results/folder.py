@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from plmia.attacks.attack import Attack
 from plmia.attacks.scoring import Tick
+from plmia.data.arrays import Array, Labels
 from plmia.data.files import Staging
 from plmia.errors import AttackError, Note, OutputError, PlmiaError
 from plmia.evaluation.diagnostics import enough_references, require_plausible
+from plmia.evaluation.records import RecordTable, record_table
 from plmia.evaluation.targets import AttackResult, Setup, attack_targets
-from plmia.results.saved import ScoreArchive, seal, sha256_of
+from plmia.results.result import About, RunResult
+from plmia.results.saved import SCORE_ARRAYS, seal, sha256_of
 from plmia.results.summary import Summary, if_possible
+from plmia.results.wording import NO_REFERENCES_USED
 from plmia.signals.signals import Signals
-
-NO_REFERENCES_USED = Note(
-    "weak-attacks",
-    "caution",
-    "Only attacks that use no references were run. They can show a leak, but cannot exclude one.",
-)
 
 
 def run_attacks(
@@ -36,14 +34,14 @@ def run_attacks(
     targets: Sequence[int],
     setup: Setup,
     folder: Path,
-    about: dict[str, Any],
+    about: About | None = None,
     tick: Tick = lambda _: None,
     *,
     may_skip: bool = False,
     notes: Sequence[Note] = (),
     show_records: bool = False,
-) -> dict[str, Any]:
-    """Attack, judge, and write what came of it; return the contents of metrics.json.
+) -> RunResult:
+    """Attack, assess, and write the results to a folder.
 
     Parameters
     ----------
@@ -51,81 +49,104 @@ def run_attacks(
         As in `attack_targets`.
     folder : Path
         Where metrics.json, scores.npz and records.csv go.
-    about : dict
-        What was run; see `Summary.to_json`.
+    about : About, optional
+        What was run; by default what the other arguments say.
     may_skip : bool
-        Whether an attack that lacks references, whose population has no spread, or whose score is the same at all
-        evaluated points, is left out, which the results say; by default it stops the run.
+        Whether an attack is left out, with a note, if it lacks references, its population has no spread, or its score
+        is the same at all evaluated points. By default such an attack stops the run.
     notes : sequence of Note
-        What is known beforehand and must stand beside the results; the verdict depends on it.
+        What is known before the run; the verdict depends on it.
     show_records : bool
-        Whether scores.npz and records.csv tell the group of each record.
+        Whether scores.npz and records.csv hold the group of each record.
     """
     require_plausible(signals)
-    by_name = {attack.name: attack for attack in attacks}
-    summary = Summary(list(by_name), len(targets))
+    summary = Summary([attack.name for attack in attacks], len(targets))
     summary.add_notes(notes)
     if not any(attack.uses_references for attack in attacks):
         summary.add_notes([NO_REFERENCES_USED])
+    about = about or About.of(signals, targets, setup)
+    if signals.groups is not None:
+        about = replace(about, groups=len(np.unique(signals.groups)))
+    with ResultFolder(folder, min(targets), signals.groups if show_records else None) as results:
+        for result in _results(signals, attacks, targets, setup, tick, summary, may_skip=may_skip):
+            results.add(result)
+            summary.add(result)
+            if len(targets) == 1:
+                results.keep_only(summary.evidence.attack)
+        best = next(attack for attack in attacks if attack.name == summary.evidence.attack)
+        rng = np.random.default_rng([setup.seed, 2])
+        summary.add_power(if_possible(lambda: enough_references(signals, best, min(targets), setup, rng)))
+        return results.finish(summary.result(about))
+
+
+def _results(
+    signals: Signals,
+    attacks: Sequence[Attack],
+    targets: Sequence[int],
+    setup: Setup,
+    tick: Tick,
+    summary: Summary,
+    *,
+    may_skip: bool,
+) -> Iterator[AttackResult]:
+    """Yield the results of attacks that can run; leave the others out of the summary, or raise."""
+    by_name = {attack.name: attack for attack in attacks}
 
     def skip(name: str, error: PlmiaError) -> None:
         summary.leave_out(name, str(error))
-        # One that needs no references says too little to be called an audit.
+        # Attacks that use no references are too weak to be called an audit.
         if not any(by_name[left].uses_references for left in summary.attacks):
             raise error
 
-    with ResultFolder(folder, signals.groups if show_records else None) as results:
-        for result in attack_targets(signals, attacks, targets, setup, tick, skip if may_skip else None):
-            if result.scores.attack not in summary.attacks:
-                continue  # left out of all targets, since it was refused on another
-            if (constant := _constant(result, by_name[result.scores.attack])) is not None:
-                if not may_skip:
-                    raise constant
-                skip(result.scores.attack, constant)
-                continue
-            results.add(result)
-            summary.add(result)
-            if result.target == min(targets):
-                fit = result.scores.fit
-                summary.add_fit(result.scores.attack, result.target, None if fit is None else dict(fit))
-        best, rng = by_name[summary.best_attack], np.random.default_rng([setup.seed, 2])
-        summary.add_power(if_possible(lambda: enough_references(signals, best, min(targets), setup, rng)))
-        groups = None if signals.groups is None else len(np.unique(signals.groups))
-        metrics = summary.to_json(about | ({} if groups is None else {"groups": groups}))
-        return results.finish(metrics)
+    for result in attack_targets(signals, attacks, targets, setup, tick, skip if may_skip else None):
+        name = result.scores.attack
+        if name not in summary.attacks:
+            continue  # it was left out on another target
+        if (constant := _constant(result, by_name[name])) is not None:
+            if not may_skip:
+                raise constant
+            skip(name, constant)
+            continue
+        if result.target == min(targets):
+            summary.add_fit(name, result.target, result.scores.fit)
+        yield result
 
 
 def _constant(result: AttackResult, attack: Attack) -> AttackError | None:
-    """What is wrong with an attack whose score is the same at all evaluated points."""
+    """Return the error of an attack whose score is the same at all evaluated points."""
     score = result.scores.score[result.truth.queries]
     if np.ptp(score) > 0:
         return None
     reason = attack.calibration.explain_constant(float(score[0]))
     why = f" ({reason})" if reason else ""
     return AttackError(
-        f"all {len(score):,} evaluated points have the same score by {attack.name} in target {result.target}{why}, so "
-        "it tells nothing of them: take another attack"
+        f"{attack.name} gives all {len(score):,} evaluated records of target {result.target} the same score{why}: "
+        "take another attack"
     )
 
 
 class ResultFolder:
-    """Writes a run out of sight and publishes it at the end, so that nothing half-written stays.
+    """Writes a run to a staging folder and publishes it at the end, so that results are whole or absent.
 
-    Use as a context: on an error nothing of this run remains, and what an earlier run wrote is untouched. Files can be
-    read by their owner only, since they name members.
+    Use as a context: after an error nothing of this run remains, and the results of an earlier run are untouched. Only
+    the owner can read the files, since they name members.
 
     Parameters
     ----------
     folder : Path
-        Where to; made if it does not exist.
+        Created if it does not exist.
+    listed : int
+        The target whose records are listed in records.csv.
     groups : int array [points], optional
-        Points that belong together, where scores.npz and records.csv may say so.
+        Group of each point, where scores.npz and records.csv may show it.
     """
 
-    def __init__(self, folder: Path, groups: npt.NDArray[np.integer] | None = None) -> None:
+    def __init__(self, folder: Path, listed: int, groups: Labels | None = None) -> None:
         self._folder = folder
+        self._listed = listed
         self._groups = groups
         self._targets: set[int] = set()
+        self._candidates: dict[str, Callable[[], RecordTable]] = {}
         self._staging = Staging(folder)
 
     def __enter__(self) -> ResultFolder:
@@ -152,10 +173,22 @@ class ResultFolder:
             self._write(f"population/{result.target}", result.population)
             self._write(f"queries/{result.target}", result.truth.queries)
             self._write(f"members/{result.target}", result.truth.members)
-        for key in ("score", "log10_p", "log10_p_conformal", "statistic"):
-            self._write(f"{result.scores.attack}/{result.target}/{key}", getattr(result.scores, key))
+        scores = result.scores
+        for key in SCORE_ARRAYS:
+            self._write(f"{scores.attack}/{result.target}/{key}", vars(scores)[key])
+        if result.target == self._listed:
+            # Only these two arrays are needed for a table of records.
+            slim = replace(scores, log10_p=scores.log10_p_conformal, statistic=scores.score, fit=None)
+            truth, labels = result.truth, result.view.labels
+            self._candidates[scores.attack] = functools.partial(
+                record_table, slim, result.population, truth.queries, labels, self._groups, truth.members
+            )
 
-    def _write(self, name: str, array: npt.NDArray[Any]) -> None:
+    def keep_only(self, attack: str) -> None:
+        """Forget the records by other attacks, once these cannot be the verdict's."""
+        self._candidates = {attack: self._candidates[attack]}
+
+    def _write(self, name: str, array: Array) -> None:
         # A fixed date in place of now keeps the bytes the same from run to run.
         entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
         try:
@@ -166,24 +199,22 @@ class ResultFolder:
                 f"cannot write {self._folder / 'scores.npz'} ({error.strerror}): make room or use another folder"
             ) from error
 
-    def finish(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """List the records of the first target by exposure, and publish all files; return what metrics.json holds.
+    def finish(self, result: RunResult) -> RunResult:
+        """List the records by exposure and publish all files; return the result with the files' digests.
 
         Parameters
         ----------
-        metrics : dict
-            The contents of metrics.json, to which the digests of all files are added.
+        result : RunResult
+            The result without digests.
         """
         try:
             self._zip.close()
-            scores = ScoreArchive(self._file, metrics)
-            table = scores.records(metrics["verdict"]["attack"], min(self._targets))
             with self._staging.create("records.csv") as records:
-                table.write_lines(records)
-                sealed = seal(metrics, {"scores.npz": sha256_of(self._file), "records.csv": sha256_of(records)})
+                self._candidates[result.verdict.attack]().write_lines(records)
+                sealed = seal(result, {"scores.npz": sha256_of(self._file), "records.csv": sha256_of(records)})
             self._file.close()
             with self._staging.create("metrics.json") as file:
-                file.write(f"{json.dumps(sealed, indent=1, allow_nan=False)}\n".encode())
+                file.write(f"{json.dumps(sealed.to_json(), indent=1, allow_nan=False)}\n".encode())
             self._staging.publish()
         except OSError as error:
             raise OutputError(
@@ -194,7 +225,7 @@ class ResultFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Closing writes what is left of the file: on a full disk that fails again, and is of no interest any more.
+        # Closing writes the rest of the file, which fails again on a full disk; the first error is the one to report.
         with contextlib.suppress(OSError, ValueError):
             self._zip.close()
         with contextlib.suppress(OSError):

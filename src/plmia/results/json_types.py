@@ -18,7 +18,7 @@ from plmia.evaluation.decisions import Decision, SelfCheck
 from plmia.evaluation.diagnostics import Curve, FprCurve, Rates
 from plmia.evaluation.epsilon import EpsilonBound
 from plmia.evaluation.intervals import Interval
-from plmia.evaluation.metrics import Spread, fpr_key
+from plmia.evaluation.metrics import fpr_key
 from plmia.evaluation.records import Exposure
 
 T = TypeVar("T")
@@ -50,7 +50,6 @@ Positive = Annotated[int, Range(1, 2**53)]
 # whole number a count.
 _REFINED: dict[type, dict[str, Any]] = {
     Interval: {"low": Rate, "high": Rate, "confidence": Rate},
-    Spread: {"mean": Rate, "std": Rate},
     EpsilonBound: {"low": Amount, "delta": Rate, "confidence": Rate},
     Decision: {"level": Level}
     | dict.fromkeys(("fpr_realised", "fpr_low", "fpr_high", "tpr", "tpr_low", "tpr_high"), Rate | None),

@@ -6,7 +6,7 @@ returns can be shown, compared and drawn without further checks. Shares are frac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, cast
 
@@ -14,17 +14,20 @@ import numpy as np
 
 from plmia.errors import Note
 from plmia.evaluation.decisions import Decision
-from plmia.evaluation.diagnostics import EnoughReferences, FprCurve, PopulationSize, UnlikeReferences
+from plmia.evaluation.diagnostics import EnoughReferences, FprCurve, PopulationSize, UnlikeReferences, accuracy_of
 from plmia.evaluation.epsilon import EpsilonBound
 from plmia.evaluation.intervals import Interval
-from plmia.evaluation.metrics import Spread
 from plmia.evaluation.records import Exposure
+from plmia.evaluation.targets import Setup
 from plmia.results.json_types import ABSENT, Amount, AtLeast, Level, Positive, Range, Rate, decode, encode
 from plmia.results.schema_1 import upgraded
 from plmia.results.wording import Grade, Status
+from plmia.signals.signals import Signals
 
 # Of metrics.json; schema 1 had no digests and no status, and its notes were sentences.
 SCHEMA = 2
+# The attack that is meant where none is named.
+DEFAULT_ATTACK = "pl-mia-eb"
 # Every attack has a true-positive rate at each of these.
 FPRS = (0.0, 0.0001, 0.001, 0.01)
 
@@ -74,20 +77,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class ConformalRates:
-    """Rates of the conformal rule by level; None where the rule refuses the level."""
+    """Rates of the conformal rule by level, None where it refuses the level; for one target also the population."""
 
     fpr_realised: Mapping[float, Rate | None]
     tpr: Mapping[float, Rate | None]
-
-
-@dataclass(frozen=True)
-class TargetConformal:
-    """`ConformalRates` of one target, with the population's size and its smallest p-value."""
-
-    population: int
-    resolution: Rate
-    fpr_realised: Mapping[float, Rate | None]
-    tpr: Mapping[float, Rate | None]
+    population: int | None = field(default=None, metadata=ABSENT)
+    resolution: Rate | None = field(default=None, metadata=ABSENT)
 
 
 @dataclass(frozen=True)
@@ -145,7 +140,7 @@ class TargetSummary(Measured):
     """
 
     decisions: Mapping[str, Mapping[float, Decision]]
-    conformal: TargetConformal
+    conformal: ConformalRates
     fdr: Mapping[float, Exposure]
     epsilon: EpsilonBound
     auc_interval: Interval | None = field(default=None, metadata=ABSENT)
@@ -217,8 +212,8 @@ class Trends:
 
 
 @dataclass(frozen=True)
-class MeanAuc:
-    """Area under the ROC curve over targets; the interval of the mean needs two targets."""
+class Mean:
+    """Mean and standard deviation over targets; the interval of the mean needs two targets."""
 
     mean: Rate
     std: Rate
@@ -281,8 +276,8 @@ class OwnPValue:
 class AttackSummary:
     """One attack over all targets: an entry of ``attacks`` in metrics.json."""
 
-    auc: MeanAuc
-    balanced_accuracy: Spread
+    auc: Mean
+    balanced_accuracy: Mean
     tpr: Mapping[float, MeanTpr]
     per_target: Annotated[tuple[TargetSummary, ...], AtLeast(1)]
     decisions: Mapping[str, Mapping[float, MeanDecision]]
@@ -425,6 +420,28 @@ class About:
     groups: int | None = field(default=None, metadata=ABSENT)
     references: tuple[int, ...] = ()
     population: tuple[Positive, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        signals: Signals,
+        targets: Sequence[int],
+        setup: Setup,
+        provenance: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> About:
+        """Describe a run.
+
+        Parameters
+        ----------
+        signals, targets, setup
+            What is attacked, and how.
+        provenance : mapping of int to mapping, optional
+            How each model was trained, by number; see `accuracy_of`.
+        """
+        size = signals.n_models, signals.n_points, signals.n_views
+        scored = SignalsAbout(*size, signals.digest or None, signals.n_clipped)
+        accuracy = decode(Accuracy, accuracy_of(signals, targets, provenance))
+        return cls(scored, setup.mode, tuple(targets), setup.seed, accuracy=accuracy)
 
     @property
     def data_digest(self) -> str | None:

@@ -13,34 +13,34 @@ import json
 import weakref
 import zipfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from plmia.attacks.scoring import Scores
-from plmia.data.arrays import BoolArray, FloatArray, IntArray
+from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
 from plmia.data.files import open_parts
 from plmia.data.npz import read_member
 from plmia.errors import Note, OutputError
 from plmia.evaluation.metrics import Roc, roc_curve
 from plmia.evaluation.records import RecordTable, record_table
-from plmia.evaluation.tables import Overview
+from plmia.results.overview import Overview
 from plmia.results.result import SCHEMA, RunResult
 
 AGAIN = "run plmia score or plmia audit again"
 
 # Arrays of an attack on a target, and of a target.
-_SCORES = ("score", "log10_p", "log10_p_conformal", "statistic")
+SCORE_ARRAYS = ("score", "log10_p", "log10_p_conformal", "statistic")
 _SPLIT = ("population", "queries", "members")
 # An npy header is at most so long.
 _HEADER_BYTES = 4096
 
 
-class SavedResults(Overview):
-    """What `plmia score` or `plmia audit` wrote.
+class SavedRun(Overview):
+    """Results that `plmia score` or `plmia audit` wrote.
 
     Parameters
     ----------
@@ -49,6 +49,10 @@ class SavedResults(Overview):
 
     Attributes
     ----------
+    result : RunResult
+        The content of metrics.json.
+    attacks, targets : list of str, list of int
+        Names of the attacks, and numbers of the attacked models.
     verified : bool
         Whether all files are those of one run, as it wrote them. False for results of versions that kept no digests;
         results that contradict their digests raise `OutputError`.
@@ -69,7 +73,7 @@ class SavedResults(Overview):
             metrics = read_metrics(text)
             self.result = RunResult.from_json(metrics)
             self.verified = _verified(metrics, files)
-            self._scores = ScoreArchive(files["scores.npz"], self.metrics, folder / "scores.npz")
+            self._scores = ScoreArchive(files["scores.npz"], self.result, folder / "scores.npz")
         except OSError as error:
             raise OutputError(f"the results in {folder} cannot be read ({error.strerror or error}): {AGAIN}") from error
         except (ValueError, RecursionError, MemoryError, zipfile.BadZipFile, NotImplementedError) as error:
@@ -80,7 +84,7 @@ class SavedResults(Overview):
         self._text = hashlib.sha256(text).digest()
 
     @cached_property
-    def metrics(self) -> dict[str, Any]:  # type: ignore[override]
+    def metrics(self) -> dict[str, Any]:
         """The contents of metrics.json; superseded by ``result``."""
         return self.result.to_json()
 
@@ -111,7 +115,7 @@ class SavedResults(Overview):
 
     def scores(self, attack: str, target: int) -> Scores:
         """Scores of every point by one attack on one target."""
-        return self._scores.scores(self._known(attack), target)
+        return self._scores.scores(self.attack_name(attack), target)
 
     def population(self, target: int) -> IntArray:
         """The population Z of one target."""
@@ -126,7 +130,7 @@ class SavedResults(Overview):
         return self._scores.split(target)[2]
 
     @property
-    def labels(self) -> npt.NDArray[np.integer] | None:
+    def labels(self) -> Labels | None:
         """Class of each point [points], where classes are known."""
         return self._scores.labels
 
@@ -138,7 +142,7 @@ class SavedResults(Overview):
     def roc(self, attack: str, target: int) -> Roc:
         """ROC curve on the evaluated points."""
         _, queries, members = self._scores.split(target)
-        return roc_curve(self._scores.array(self._known(attack), target, "score")[queries], members[queries])
+        return roc_curve(self._scores.array(self.attack_name(attack), target, "score")[queries], members[queries])
 
     def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
         """Evaluated points, the most exposed first.
@@ -150,15 +154,10 @@ class SavedResults(Overview):
         target : int, optional
             Of which target; by default the first.
         """
-        attack = self.result.verdict.attack if attack is None else attack
-        return self._scores.records(self._known(attack), self.targets[0] if target is None else target)
-
-    def _known(self, attack: str) -> str:
-        if attack not in self.attacks:
-            raise OutputError(
-                f"{attack!r} is not among the results in {self.folder}: take one of {', '.join(self.attacks)}"
-            )
-        return attack
+        attack = self.attack_name(self.result.verdict.attack if attack is None else attack)
+        target = self.targets[0] if target is None else target
+        population, queries, members = self._scores.split(target)
+        return record_table(self.scores(attack, target), population, queries, self.labels, self.groups, members)
 
 
 def _close(files: Iterable[BinaryIO]) -> None:
@@ -169,20 +168,18 @@ def _close(files: Iterable[BinaryIO]) -> None:
 # The digests ---------------------------------------------------------------------------------------------------------
 
 
-def seal(metrics: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the contents of metrics.json with the digests of the other files and of itself.
+def seal(result: RunResult, parts: Mapping[str, str]) -> RunResult:
+    """Return the result with the digests of the other files and of metrics.json itself.
 
     Parameters
     ----------
-    metrics : mapping
-        The contents without digests, or with old ones.
+    result : RunResult
+        The result without digests, or with old ones.
     parts : mapping of str to str
         SHA-256 of each other file, by name.
     """
-    # What a reader of the file gets, so that it computes the same digest.
-    plain = json.loads(json.dumps(dict(metrics) | {"digests": dict(parts)}, allow_nan=False))
-    plain["digests"]["self"] = _self_digest(plain)
-    return cast("dict[str, Any]", plain)
+    digest = _self_digest(replace(result, digests=parts).to_json())
+    return replace(result, digests={**parts, "self": digest})
 
 
 def _self_digest(metrics: Mapping[str, Any]) -> str:
@@ -245,21 +242,21 @@ class ScoreArchive:
     ----------
     file : binary file
         scores.npz, open as long as this is used: its table of contents is long where there are many targets.
-    metrics : mapping
-        The contents of metrics.json.
+    result : RunResult
+        The content of metrics.json, which says what the arrays must be.
     path : Path
-        What to call the file.
+        Path of the file, for messages.
     """
 
-    def __init__(self, file: BinaryIO, metrics: Mapping[str, Any], path: Path = Path("scores.npz")) -> None:
-        self._path, self._metrics = path, metrics
-        self._points: int = metrics["about"]["signals"]["points"]
+    def __init__(self, file: BinaryIO, result: RunResult, path: Path) -> None:
+        self._path, self._result = path, result
+        self._points = result.about.signals.points
         self._archive = zipfile.ZipFile(file)
         entries = self._archive.infolist()
         self._entries = {entry.filename.removesuffix(".npy"): entry for entry in entries}
-        targets = metrics["about"]["targets"]
-        needed = {f"{kind}/{target}" for kind in _SPLIT for target in targets} | self._names(metrics["attacks"])
-        allowed = needed | {"labels", "groups"} | self._names(metrics.get("skipped", {}))
+        targets = result.about.targets
+        needed = {f"{kind}/{target}" for kind in _SPLIT for target in targets} | self._names(result.attacks)
+        allowed = needed | {"labels", "groups"} | self._names(result.skipped)
         if len(self._entries) < len(entries):
             raise ValueError("scores.npz holds two arrays of one name")
         if not needed <= self._entries.keys() <= allowed:
@@ -267,11 +264,11 @@ class ScoreArchive:
             raise ValueError(f"scores.npz {'lacks' if name in needed else 'holds an unknown'} array {name!r}")
 
     def _names(self, attacks: Iterable[str]) -> set[str]:
-        targets = self._metrics["about"]["targets"]
-        return {f"{attack}/{target}/{key}" for attack in attacks for target in targets for key in _SCORES}
+        targets = self._result.about.targets
+        return {f"{attack}/{target}/{key}" for attack in attacks for target in targets for key in SCORE_ARRAYS}
 
     @cached_property
-    def labels(self) -> npt.NDArray[np.integer] | None:
+    def labels(self) -> Labels | None:
         """Class of each point [points], where classes are known."""
         return self._read("labels", "iu", self._points) if "labels" in self._entries else None
 
@@ -293,15 +290,15 @@ class ScoreArchive:
         if members[population].any():
             raise self._damaged(f"the population of target {target} holds members")
         found = int(members[queries].sum()), int((~members[queries]).sum())
-        for attack in self._metrics["attacks"].values():
-            entry = next(entry for entry in attack["per_target"] if entry["target"] == target)
-            if found != (entry["n_members"], entry["n_non_members"]):
+        for attack in self._result.attacks.values():
+            entry = attack.on(target)
+            if found != (entry.n_members, entry.n_non_members):
                 raise self._damaged(f"target {target} has other numbers of members and non-members in metrics.json")
         return population, queries, members
 
     def scores(self, attack: str, target: int) -> Scores:
         """Scores of every point by one attack on one target."""
-        score, own, conformal, statistic = (self.array(attack, target, key) for key in _SCORES)
+        score, own, conformal, statistic = (self.array(attack, target, key) for key in SCORE_ARRAYS)
         combined = not np.array_equal(own, conformal)
         return Scores(attack, score, own, conformal, statistic, combined)
 
@@ -313,18 +310,12 @@ class ScoreArchive:
             raise self._damaged(f"{attack}/{target}/{key} holds values that are no {key.partition('_')[0]}")
         return values
 
-    def records(self, attack: str, target: int) -> RecordTable:
-        """Evaluated points, the most exposed first."""
-        population, queries, members = self.split(target)
-        return record_table(self.scores(attack, target), population, queries, self.labels, self.groups, members)
-
     def _require_target(self, target: int) -> None:
-        targets = self._metrics["about"]["targets"]
-        if target not in targets:
-            shown = ", ".join(map(str, targets))
+        if target not in self._result.about.targets:
+            shown = ", ".join(map(str, self._result.about.targets))
             raise OutputError(f"target {target} is not among the results in {self._path.parent}: take one of {shown}")
 
-    def _read(self, name: str, kinds: str, length: int | None = None) -> npt.NDArray[Any]:
+    def _read(self, name: str, kinds: str, length: int | None = None) -> Array:
         """Read one array [length] whose type is of one of ``kinds``."""
         entry = self._entries[name]
         try:
@@ -341,3 +332,7 @@ class ScoreArchive:
 
     def _damaged(self, what: str) -> OutputError:
         return OutputError(f"{self._path} is damaged ({what}): {AGAIN}")
+
+
+SavedResults = SavedRun
+"""Former name."""

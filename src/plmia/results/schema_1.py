@@ -6,14 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plmia.errors import Note
-from plmia.results.wording import Status, headline
-
-UNVERIFIED = Note(
-    "unverified-results",
-    "caution",
-    "An earlier version of plmia wrote these results without digests, so they cannot be verified. Score again with "
-    "this version.",
-)
+from plmia.results.wording import UNVERIFIED, Status, headline
 
 
 def upgraded(value: Mapping[str, Any]) -> dict[str, Any]:

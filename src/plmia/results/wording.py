@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from plmia.errors import Note, after_colon, percent, round_percent, sentence, some
+
+if TYPE_CHECKING:
+    from plmia.evaluation.metrics import Operating
+    from plmia.results.verdict import Evidence
 
 Status = Literal["leak", "no_leak_shown", "inconclusive", "invalid"]
 Grade = Literal["barely measurable", "moderate", "severe"]
@@ -13,8 +20,175 @@ HEADLINES: dict[Status, str] = {
     "inconclusive": "Inconclusive",
     "invalid": "Invalid audit",
 }
+NO_REFERENCES_USED = Note(
+    "weak-attacks",
+    "caution",
+    "Only attacks that use no references were run. They can show a leak, but cannot exclude one.",
+)
+UNVERIFIED = Note(
+    "unverified-results",
+    "caution",
+    "An earlier version of plmia wrote these results without digests, so they cannot be verified. Score again with "
+    "this version.",
+)
+
+
+# The verdict ---------------------------------------------------------------------------------------------------------
 
 
 def headline(status: Status, grade: Grade | None) -> str:
-    """The status in a few words, with the grade of a leak."""
+    """Name the status, with the grade of a leak."""
     return f"{HEADLINES[status]} ({grade})" if grade else HEADLINES[status]
+
+
+def verdict_text(evidence: Evidence, status: Status, grade: Grade | None, doubts: Sequence[Note], fdr: float) -> str:
+    """State the verdict: the conclusion, then the numbers or the first doubt about them."""
+    start = headline(status, grade)
+    if status in ("invalid", "inconclusive"):
+        more = len(doubts) - 1
+        rest = f" ({more} more {'reason' if more == 1 else 'reasons'} below.)" if more else ""
+        begin = "no leak was shown, but " if status == "inconclusive" else ""
+        return f"{start}: {begin}{after_colon(doubts[0].text)}{rest}"
+    sentences = []
+    if evidence.beats_chance and not evidence.finds_more:
+        sentences.append(
+            f"By {evidence.auc_attack or evidence.attack}, members score above non-members (AUC at least "
+            f"{100 * evidence.auc:.1f} %, guessing is 50 %)."
+        )
+    if evidence.interval is not None:
+        sentences.append(_identified(evidence))
+    if evidence.unnamed is None:
+        sentences.append(_named(evidence.exposed, fdr))
+    first, *others = sentences or ["No attack does better than guessing."]
+    return " ".join([f"{start}: {after_colon(first)}", *others])
+
+
+def _identified(evidence: Evidence) -> str:
+    """Share of the training records that the best attack identifies."""
+    interval, fpr, targets = evidence.interval, evidence.fpr or 0.0, evidence.targets
+    ends = (interval.low, interval.high) if interval else (0.0, 1.0)
+    low, high = (round(evidence.members * end) for end in ends)
+    records = f", {low:,} to {high:,} of {evidence.members:,}" if evidence.members else ""
+    joint = ", for all attacks at once" if evidence.attacks > 1 else ""
+    mean = f", on average over {targets} targets" if targets > 1 else ""
+    guessing = "" if evidence.finds_more else f" Guessing finds {round_percent(fpr)}."
+    return (
+        f"At a false-positive rate of {round_percent(fpr)}, {evidence.attack} identifies {percent(evidence.tpr)} of "
+        f"the training records{mean} (95 % CI {percent(ends[0]).removesuffix(' %')} to {percent(ends[1])}{records}"
+        f"{joint}).{guessing}"
+    )
+
+
+def _named(exposed: float, fdr: float) -> str:
+    """How many individual records are named as members."""
+    rate = round_percent(fdr)
+    if exposed == 0:
+        return f"No individual record is named as a member at a false discovery rate of {rate}."
+    number = f"{exposed:.1f}" if exposed != round(exposed) and exposed < 10 else f"{exposed:,.0f}"
+    records = "record is" if exposed == 1 else "records are"
+    return f"{number} individual {records} named as members at a false discovery rate of {rate}."
+
+
+# Notes about the evidence --------------------------------------------------------------------------------------------
+
+
+def members_swapped(swapped: Sequence[int], targets: int) -> str:
+    """Members of some targets score below non-members."""
+    which = f" of target {some(swapped)}" if targets > 1 else ""
+    return (
+        f"Non-members{which} score above members, beyond chance: they may be swapped. Check the membership (True where "
+        "the model trained on the record)."
+    )
+
+
+def few_non_members(fpr: float) -> str:
+    """There is no true-positive rate for the verdict."""
+    return (
+        "Too few non-members were evaluated for a true-positive rate at a false-positive rate of "
+        f"{round_percent(fpr)}. Audit with more records: at least {round(1 / fpr)} evaluated non-members are needed."
+    )
+
+
+def wide_interval(high: float, fpr: float, times: float) -> str:
+    """The interval does not exclude a large leak."""
+    return (
+        f"The audit cannot exclude a leak of {percent(high)} at a false-positive rate of {round_percent(fpr)}, "
+        f"{times:g} times chance or more. Audit with more records."
+    )
+
+
+# Notes about references, attacks and records -------------------------------------------------------------------------
+
+
+def few_references(references: int, needed: int) -> str:
+    """The attacks have little power."""
+    are = "references are" if references != 1 else "reference is"
+    return f"{references} {are} too few to exclude a leak. Train at least {needed}; 16 or more find clearly more."
+
+
+def unlike_references(warnings: Mapping[int, str], targets: int) -> str:
+    """Some targets are unlike their references."""
+    first, *others = warnings
+    more = f" and {len(others)} more" if others else ""
+    return f"Target {first}{more}: {warnings[first]}" if targets > 1 else warnings[first]
+
+
+def excluded_references(excluded: Mapping[int, Sequence[int]]) -> str:
+    """Models that would reveal membership were excluded."""
+    target, models = min(excluded.items())
+    more = len(excluded) - 1
+    others = f" ({more} other target{'s' * (more > 1)} likewise)" if more else ""
+    if len(models) > 1:
+        who, their = f"Models {', '.join(map(str, models))} are excluded as references", "their training sets are"
+    else:
+        who, their = f"Model {models[0]} is excluded as a reference", "its training set is"
+    return f"{who} for target {target}: {their} the target's or its complement and would reveal membership{others}."
+
+
+def attacks_left_out(skipped: Mapping[str, str]) -> str:
+    """Attacks that could not run, and the first reason."""
+    first, *others = dict.fromkeys(skipped.values())
+    more = " The other reasons are under `skipped` in metrics.json." if others else ""
+    return f"Attacks left out: {', '.join(skipped)}. {sentence(first)}{more}"
+
+
+def tied_scores(shares: Mapping[str, float]) -> str:
+    """Attacks whose scores take few values, with the share of tied records."""
+    return (
+        f"The scores of {', '.join(shares)} take few values: {100 * min(shares.values()):.0f} % of the records share "
+        "theirs with a tenth of all. Such an attack hardly tells records apart."
+    )
+
+
+def combined_p_value(refuted: Mapping[str, tuple[float, float]]) -> str:
+    """Attacks whose combined p-value is refuted, each at a level and with the share of non-members it flags."""
+    flagged = "; ".join(_flagged_share(level, refuted) for level in dict.fromkeys(at for at, _ in refuted.values()))
+    return (
+        f"The combined p-value of {', '.join(refuted)} is miscalibrated here ({flagged}). Decisions use the conformal "
+        "p-value."
+    )
+
+
+def _flagged_share(level: float, refuted: Mapping[str, tuple[float, float]]) -> str:
+    shares = sorted({f"{100 * share:.1f}" for at, share in refuted.values() if at == level}, key=float)
+    most = f" to {shares[-1]}" if len(shares) > 1 else ""
+    return f"it flags {shares[0]}{most} % of the known non-members at a nominal {round_percent(level)}"
+
+
+def rates_unresolved(n_non_members: int, points: Iterable[Operating]) -> str:
+    """False-positive rates for which there are too few non-members."""
+    rates = ", ".join(f"{round_percent(point.fpr)} (needs {point.needed:,})" for point in points)
+    return f"{n_non_members:,} evaluated non-members are too few for a TPR at an FPR of {rates}."
+
+
+def groups(n: int) -> str:
+    """One record per group was evaluated."""
+    return (
+        f"The records form {n:,} groups. One record of each group, drawn at random, was evaluated, since records of "
+        "one group are not independent evidence."
+    )
+
+
+def clipped_probabilities(n: int) -> str:
+    """Probabilities of exactly 0 or 1 were clipped."""
+    return f"{n:,} signals were probabilities of exactly 0 or 1 and were clipped. Store logits where you can."

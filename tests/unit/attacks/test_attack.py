@@ -26,6 +26,7 @@ from plmia.attacks.population import FreshPopulation
 from plmia.errors import AttackError, PopulationError, ReferencesError, SignalsError
 from plmia.reporting import write_report
 from plmia.results.folder import Summary, run_attacks
+from plmia.results.result import About, SignalsAbout
 from plmia.results.saved import SavedResults
 
 
@@ -71,8 +72,7 @@ def test_a_name_that_some_file_cannot_hold_is_refused(name):
 
 @pytest.mark.parametrize("name", ["x" * 80, "lira-2", "Ma méthode", 'it\'s "mine" <b>, v2.0 = β'])
 def test_other_names_go_through_every_file(name, tmp_path):
-    about = {"signals": {"models": 8, "points": 80, "views": 1}, "mode": "online", "targets": [0], "seed": 0}
-    run_attacks(signals(), [Attack(name, GaussianLR(), CauchyCombination())], [0], Setup(), tmp_path, about)
+    run_attacks(signals(), [Attack(name, GaussianLR(), CauchyCombination())], [0], Setup(), tmp_path)
     write_report(tmp_path)
     with (tmp_path / "figures" / "attacks.csv").open(encoding="utf-8", newline="") as file:
         assert [row["attack"] for row in csv.DictReader(file)] == [name]
@@ -142,7 +142,8 @@ def test_a_rate_that_any_target_cannot_resolve_is_explained():
     data = Signals(wide.values, MembershipDesign(matrix))
     for result in attack_targets(data, [Attack("mine", Loss(), BinaryVote())], [0, 2], Setup()):
         summary.add(result)
-    fewest = min(m["n_non_members"] for m in summary.to_json({"signals": {}})["attacks"]["mine"]["per_target"])
+    found = summary.result(About.of(data, [0, 2], Setup())).attacks["mine"].per_target
+    fewest = min(entry.n_non_members for entry in found)
     (note,) = (note for note in summary.notes() if note.code == "rates-unresolved")
     assert note.text.startswith(f"{fewest:,} evaluated non-members")
 
@@ -151,8 +152,8 @@ def test_clipped_signals_are_told():
     summary = Summary(["mine"])
     for result in attack_targets(signals(), [Attack("mine", Loss(), BinaryVote())], [0], Setup()):
         summary.add(result)
-    notes = summary.to_json({"signals": {"clipped": 1234}})["notes"]
-    assert [note["text"][:5] for note in notes if note["code"] == "clipped-probabilities"] == ["1,234"]
+    notes = summary.result(About(SignalsAbout(8, 80, 1, clipped=1234), "online", (0,), 0)).notes
+    assert [note.text[:5] for note in notes if note.code == "clipped-probabilities"] == ["1,234"]
 
 
 def test_an_attack_with_few_values_says_so():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.machinery
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from types import ModuleType
 
@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 
 from plmia.auditing.run import Audit
-from plmia.errors import OutputError, PlmiaError
+from plmia.errors import Note, OutputError, PlmiaError
 from plmia.evaluation import tables as frames
-from plmia.evaluation.tables import DEFAULT, FrameError, metric_columns
+from plmia.evaluation.tables import FrameError
 from plmia.results.folder import run_attacks
+from plmia.results.result import DEFAULT_ATTACK
 from plmia.results.saved import SavedResults
 
 # The attack whose numbers are given where none is named.
-USUAL = DEFAULT
+USUAL = DEFAULT_ATTACK
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +30,7 @@ def folder(tmp_path_factory, simulate_signals):
     from plmia import ATTACKS, Setup
 
     where, signals = tmp_path_factory.mktemp("run"), simulate_signals(0, points=400)
-    about = {
-        "signals": {"models": 16, "points": 400, "views": 1},
-        "mode": "online",
-        "targets": [0, 3],
-        "seed": 0,
-    }
-    run_attacks(signals, [ATTACKS["lira"], ATTACKS[USUAL]], [0, 3], Setup(), where, about)
+    run_attacks(signals, [ATTACKS["lira"], ATTACKS[USUAL]], [0, 3], Setup(), where)
     return where
 
 
@@ -46,7 +41,7 @@ def saved(folder):
 
 @pytest.fixture
 def audit(folder, saved):
-    return Audit(folder, saved.metrics)
+    return Audit(folder, saved.result)
 
 
 @pytest.fixture
@@ -72,7 +67,7 @@ def installed(monkeypatch):
 def test_the_columns_are_the_numbers_of_metrics_json(saved):
     columns, row = saved.columns(), 0
     assert list(columns)[:5] == ["attack", "target", "auc", "auc_low", "auc_high"]
-    for name, attack in saved.metrics["attacks"].items():
+    for name, attack in saved.result.to_json()["attacks"].items():
         for entry in attack["per_target"]:
             values = {column: values[row] for column, values in columns.items()}
             assert (values["attack"], values["target"], values["auc"]) == (name, entry["target"], entry["auc"])
@@ -90,7 +85,6 @@ def test_the_columns_are_the_numbers_of_metrics_json(saved):
 
 def test_an_audit_and_what_is_read_back_are_the_same_table(audit, saved):
     assert audit.columns() == saved.columns()
-    assert metric_columns({"attacks": {}}) == {}
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -185,19 +179,22 @@ def test_what_was_not_measured_is_named(audit):
 def test_the_text_is_the_verdict_and_the_folder_and_not_all_metrics(audit, saved, folder):
     for results in (audit, saved):
         text = repr(results)
-        assert text.startswith(f"{type(results).__name__}({str(folder)!r}): {saved.metrics['verdict']['text']}")
+        assert text.startswith(f"{type(results).__name__}({str(folder)!r}): {saved.result.verdict.text}")
         assert len(text) < 1200
+        head, *rows = text.splitlines()[-3:]
+        assert head.split()[:2] == ["attack", "AUC"]
+        assert "0.01" not in head.split(), "columns without a value are left out"
+        assert [row.split()[:2] for row in rows] == [[n, f"{100 * saved.auc(n):.2f}"] for n in (USUAL, "lira")]
 
 
 def test_what_changes_how_the_verdict_is_read_stands_below_it(audit, folder):
-    metrics = copy.deepcopy(audit.metrics)
-    metrics["notes"] = [
-        {"code": "groups", "severity": "info", "text": "Changes nothing."},
-        {"code": "unlike-references", "severity": "caution", "text": "Given <b>."},
-        {"code": "members-swapped", "severity": "invalid", "text": "Swapped."},
-    ]
-    found = Audit(folder, metrics)
-    assert repr(found).endswith(f"{metrics['verdict']['text']}\n- Swapped.\n- Given <b>.")
+    notes = (
+        Note("groups", "info", "Changes nothing."),
+        Note("unlike-references", "caution", "Given <b>."),
+        Note("members-swapped", "invalid", "Swapped."),
+    )
+    found = Audit(folder, replace(audit.result, notes=notes))
+    assert f"{audit.result.verdict.text}\n- Swapped.\n- Given <b>.\nattack" in repr(found)
     assert "<p>Given &lt;b&gt;.</p>" in found._repr_html_()
 
 
@@ -237,20 +234,17 @@ def test_a_notebook_shows_the_verdict_and_a_table(audit, saved, folder):
         reader = Reader()
         reader.feed(results._repr_html_())
         assert reader.open == []
-        assert saved.metrics["verdict"]["text"] in reader.text
+        assert saved.result.verdict.text in reader.text
         assert str(folder) in reader.text
-        assert reader.rows[0] == ["attack", "AUC", "TPR at 1 %", "TPR at 0.1 %", "TPR at 0.01 %", "TPR at 0 %"]
+        assert reader.rows[0] == ["attack", "AUC", "TPR at 1 %", "TPR at 0 %"]
         assert [row[0] for row in reader.rows[1:]] == ["lira", USUAL]
         assert reader.rows[2][1] == f"{100 * results.auc():.2f}"
-        assert reader.rows[2][3] == "–"
 
 
 def test_whatever_names_hold_is_shown_as_it_is(saved, tmp_path):
-    metrics = copy.deepcopy(saved.metrics)
-    evil = "<script>alert('&')</script>"
-    metrics["attacks"] = {evil: metrics["attacks"]["lira"]}
-    metrics["verdict"] = {"text": f"{evil} & more", "attack": evil}
-    html = Audit(tmp_path / "<b>", metrics)._repr_html_()
+    evil, found = "<script>alert('&')</script>", saved.result
+    verdict = replace(found.verdict, text=f"{evil} & more", attack=evil, auc_attack=evil)
+    html = Audit(tmp_path / "<b>", replace(found, attacks={evil: found.attacks["lira"]}, verdict=verdict))._repr_html_()
     assert "<script" not in html
     assert "<b>" not in html
     reader = Reader()

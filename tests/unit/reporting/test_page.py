@@ -44,6 +44,7 @@ from plmia.reporting.plots.models import accuracies_figure, losses_figure, trend
 from plmia.reporting.plots.signals import chosen_places, record_figures
 from plmia.reporting.plots.validity import false_positives_figure, p_values_figure, references_figure
 from plmia.results.folder import run_attacks
+from plmia.results.result import About, RunResult, SignalsAbout
 from plmia.results.saved import seal
 from plmia.results.wording import Grade, Status
 from plmia.signals.signals import Signals
@@ -59,8 +60,7 @@ def signals(simulate_signals: Callable[..., Signals]) -> Signals:
 @pytest.fixture(scope="module")
 def folder(signals: Signals, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("results")
-    about = {"signals": {"sha256": "ab" * 32, "models": 18, "points": 3000, "views": 1}, "plmia": "1.2.3"}
-    about |= {"mode": "online", "targets": [0, 3], "seed": 7}
+    about = About(SignalsAbout(18, 3000, 1, "ab" * 32), "online", (0, 3), 7, plmia="1.2.3")
     run_attacks(signals, [ATTACKS[name] for name in NAMES], [0, 3], Setup(population=150), path, about)
     return path
 
@@ -83,7 +83,7 @@ def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> Content:
     metrics = json.loads(path.read_text(encoding="utf-8"))
     change(metrics)
     parts = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("scores.npz", "records.csv")}
-    path.write_text(json.dumps(seal(metrics, parts)), encoding="utf-8")
+    path.write_text(json.dumps(seal(RunResult.from_json(metrics), parts).to_json()), encoding="utf-8")
     return read_content(folder)
 
 
@@ -324,8 +324,7 @@ def test_trends_of_empirical_bayes_are_drawn(content: Content, copied: Path, kno
 @pytest.mark.parametrize("points", [16, 40, 120])
 def test_of_the_smallest_audits_every_figure_has_axes(points: int, simulate_signals: Any, tmp_path: Path) -> None:
     signals = simulate_signals(points, models=6, points=points)
-    about = {"signals": {"models": 6, "points": points, "views": 1}, "mode": "online", "targets": [0], "seed": 0}
-    run_attacks(signals, list(ATTACKS.values()), [0], Setup(), tmp_path, about, may_skip=True)
+    run_attacks(signals, list(ATTACKS.values()), [0], Setup(), tmp_path, may_skip=True)
     write_report(tmp_path, Extras(signals=signals))
     for figure in figures(tmp_path, Extras(signals=signals)).values():
         for axis in (part for key, part in figure.layout.items() if re.match(r"[xy]axis", key)):
@@ -336,8 +335,7 @@ def test_of_the_smallest_audits_every_figure_has_axes(points: int, simulate_sign
 def test_one_evaluated_non_member_is_reported(simulate_signals: Any, tmp_path: Path) -> None:
     signals = simulate_signals(1, models=10, points=60)
     left = int((~signals.design.matrix[0]).sum()) - 1
-    about = {"signals": {"models": 10, "points": 60, "views": 1}, "mode": "online", "targets": [0], "seed": 0}
-    run_attacks(signals, list(ATTACKS.values()), [0], Setup(population=left), tmp_path, about, may_skip=True)
+    run_attacks(signals, list(ATTACKS.values()), [0], Setup(population=left), tmp_path, may_skip=True)
     page = write_report(tmp_path, Extras(signals=signals)).read_text(encoding="utf-8")
     found = figures(tmp_path, Extras(signals=signals))
     assert "roc" not in found, "one non-member has no curve"

@@ -14,7 +14,7 @@ from plmia.attacks.attack import ATTACKS
 from plmia.evaluation.targets import Setup
 from plmia.results.folder import run_attacks
 from plmia.results.result import RunResult
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 from plmia.signals.signals import Signals
 
 N_MODELS, N_POINTS = 10, 420
@@ -27,8 +27,8 @@ def folder(
     """Results of all attacks that can run."""
     signals = simulate_signals(5, models=N_MODELS, points=N_POINTS)
     path = tmp_path_factory.mktemp("run")
-    about = {"signals": {"models": N_MODELS, "points": N_POINTS, "views": 1}, "mode": "online", "seed": 3}
-    run_attacks(signals, list(ATTACKS.values()), request.param, Setup(seed=3), path, about | {"targets": request.param})
+    returned = run_attacks(signals, list(ATTACKS.values()), request.param, Setup(seed=3), path)
+    assert returned == SavedRun(path).result
     return path
 
 
@@ -38,16 +38,16 @@ def metrics_of(folder: Path) -> dict[str, Any]:
 
 
 def test_to_json_is_the_file(folder: Path) -> None:
-    assert SavedResults(folder).result.to_json() == metrics_of(folder)
+    assert SavedRun(folder).result.to_json() == metrics_of(folder)
 
 
 def test_from_json_is_the_inverse(folder: Path) -> None:
-    result = SavedResults(folder).result
+    result = SavedRun(folder).result
     assert RunResult.from_json(json.loads(json.dumps(result.to_json()))) == result
 
 
 def test_parts_have_their_types(folder: Path) -> None:
-    metrics, result = metrics_of(folder), SavedResults(folder).result
+    metrics, result = metrics_of(folder), SavedRun(folder).result
     for name, attack in result.attacks.items():
         assert attack.tpr[0.01].mean == metrics["attacks"][name]["tpr"]["0.01"]["mean"]
         entry = attack.on(result.about.targets[-1])

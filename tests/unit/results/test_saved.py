@@ -31,11 +31,9 @@ SEED, PLACES = 3, 100
 Edit = Callable[[dict[str, Any]], object]
 
 
-def score(signals: Signals, folder: Path, seed: int = 0) -> dict[str, Any]:
-    about = {"signals": {"models": signals.n_models, "points": signals.n_points, "views": 1}, "mode": "online"}
-    about |= {"targets": [0, 3], "seed": seed}
+def score(signals: Signals, folder: Path, seed: int = 0) -> RunResult:
     attacks = [ATTACKS[name] for name in NAMES]
-    return run_attacks(signals, attacks, [0, 3], Setup(population=100, seed=seed), folder, about)
+    return run_attacks(signals, attacks, [0, 3], Setup(population=100, seed=seed), folder)
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +71,11 @@ def unsealed(folder: Path, change: Edit = lambda _: None) -> None:
 def test_what_was_written_is_verified_and_read_back(folder: Path) -> None:
     saved = SavedResults(folder)
     assert saved.verified
-    assert saved.metrics["schema"] == 2
+    assert saved.result.schema == 2
     parts = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("scores.npz", "records.csv")}
-    assert {name: saved.metrics["digests"][name] for name in parts} == parts
-    assert seal(saved.metrics, parts) == saved.metrics, "the digest of metrics.json does not depend on an earlier one"
+    assert saved.result.digests is not None
+    assert {name: saved.result.digests[name] for name in parts} == parts
+    assert seal(saved.result, parts) == saved.result, "the digest of metrics.json does not depend on an earlier one"
 
 
 def test_the_digest_of_metrics_json_is_the_documented_one(folder: Path) -> None:

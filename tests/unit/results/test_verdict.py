@@ -13,7 +13,8 @@ from plmia.errors import Note
 from plmia.evaluation.intervals import Interval
 from plmia.evaluation.records import Naming, min_named
 from plmia.results.assessment import assess
-from plmia.results.verdict import Grade, Status, Verdict, reach_verdict, strongest
+from plmia.results.verdict import Evidence, gather_evidence, strongest
+from plmia.results.wording import Grade, Status
 from plmia.signals.signals import Signals
 
 Simulate = Callable[..., Signals]
@@ -27,30 +28,33 @@ def _assessments(signals: Signals, targets: list[int], names: list[str]) -> dict
     return groups
 
 
-def verdict_of(low: float, high: float, fpr: float = 0.01, **options: Any) -> Verdict:
-    return Verdict("pl-mia", fpr, (low + high) / 2, Interval(low, high, 0.95), 0, 1, 1, **options)
+def evidence_of(low: float, high: float, fpr: float = 0.01, **options: Any) -> Evidence:
+    return Evidence("pl-mia", fpr, (low + high) / 2, Interval(low, high, 0.95), 0, 1, 1, **options)
 
 
 def test_the_sentence_says_rate_attack_share_and_interval() -> None:
-    verdict = Verdict("pl-mia", 0.001, 0.091, Interval(0.087, 0.0951, 0.95), 412, 1, 1, members=1000)
-    assert str(verdict) == (
+    verdict = Evidence("pl-mia", 0.001, 0.091, Interval(0.087, 0.0951, 0.95), 412, 1, 1, members=1000)
+    assert verdict.verdict().text == (
         "A leak was shown (severe): at a false-positive rate of 0.1 %, pl-mia identifies 9.1 % of the training records "
         "(95 % CI 8.7 to 9.5 %, 87 to 95 of 1,000). 412 individual records are named as members at a false discovery "
         "rate of 5 %."
     )
-    assert verdict.leaks
+    assert verdict.verdict().leak_shown
 
 
 def test_no_more_than_guessing_is_called_no_leak() -> None:
-    verdict = verdict_of(0.006, 0.02)
-    assert verdict.status == "no_leak_shown"
-    assert str(verdict).startswith("No leak was shown: at a false-positive rate of 1 %")
-    assert "Guessing finds 1 %." in str(verdict)
+    verdict = evidence_of(0.006, 0.02)
+    assert verdict.verdict().status == "no_leak_shown"
+    assert verdict.verdict().text.startswith("No leak was shown: at a false-positive rate of 1 %")
+    assert "Guessing finds 1 %." in verdict.verdict().text
     naming = Naming(0.05, 985, 762, 253, 64)
-    small = verdict_of(0.06, 0.2, unnamed=naming)
-    assert "individual record" not in str(small), "a note says why"
-    assert small.to_json()["unnamed"]["text"] == str(naming)
-    assert "1 individual record is named" in str(Verdict("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 1, 1, 1))
+    small = evidence_of(0.06, 0.2, unnamed=naming)
+    assert "individual record" not in small.verdict().text, "a note says why"
+    assert (unnamed := small.verdict().unnamed) is not None
+    assert unnamed.text == str(naming)
+    assert (
+        "1 individual record is named" in Evidence("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 1, 1, 1).verdict().text
+    )
 
 
 CAUTION = Note("unlike-references", "caution", "The target is unlike its references")
@@ -72,51 +76,52 @@ INFO = Note("groups", "info", "There are groups")
     ],
 )
 def test_the_status_follows_from_the_numbers_and_the_notes(low: float, notes: list[Note], status: Status) -> None:
-    verdict = verdict_of(low, low + 0.02).with_notes(notes)
-    assert verdict.status == verdict.to_json()["status"] == status
+    verdict = evidence_of(low, low + 0.02).verdict(notes)
+    assert verdict.status == status
     assert (verdict.grade is None) == (status != "leak")
-    assert verdict.to_json()["leak_shown"] == (status == "leak")
+    assert verdict.leak_shown == (status == "leak")
     if status in ("inconclusive", "invalid"):
-        first = verdict.doubts[0]
-        assert first.severity == ("invalid" if status == "invalid" else "caution")
-        assert first.text[1:] in str(verdict)
+        worst = next(note for note in notes if note.code == verdict.doubts[0])
+        assert worst.severity == ("invalid" if status == "invalid" else "caution")
+        assert worst.text[1:] in verdict.text
     quoted = status in ("leak", "no_leak_shown")
-    assert ("identifies" in str(verdict)) == quoted, "numbers that mean little are not quoted"
-    assert len(str(verdict)) < 300
+    assert ("identifies" in verdict.text) == quoted, "numbers that mean little are not quoted"
+    assert len(verdict.text) < 300
 
 
 @pytest.mark.parametrize(
-    ("verdict", "grade"),
+    ("evidence", "grade"),
     [
-        (verdict_of(0.008, 0.028, auc=0.52, members=1000), "barely measurable"),
-        (verdict_of(0.015, 0.03, members=1000), "barely measurable"),
-        (verdict_of(0.021, 0.03, members=1000), "moderate"),
-        (verdict_of(0.1, 0.3, members=1000), "severe"),
-        (verdict_of(0.99, 1.0, members=100), "severe"),
-        (verdict_of(0.015, 0.02, members=20_100), "moderate"),  # 100 people beyond chance
-        (verdict_of(0.015, 0.02, members=201_000), "severe"),  # 1,000 people
-        (verdict_of(0.001, 0.02, auc=0.81, members=1000), "severe"),
-        (verdict_of(0.005, 0.02, members=1_000_000), None),  # not shown at all
+        (evidence_of(0.008, 0.028, auc=0.52, members=1000), "barely measurable"),
+        (evidence_of(0.015, 0.03, members=1000), "barely measurable"),
+        (evidence_of(0.021, 0.03, members=1000), "moderate"),
+        (evidence_of(0.1, 0.3, members=1000), "severe"),
+        (evidence_of(0.99, 1.0, members=100), "severe"),
+        (evidence_of(0.015, 0.02, members=20_100), "moderate"),  # 100 people beyond chance
+        (evidence_of(0.015, 0.02, members=201_000), "severe"),  # 1,000 people
+        (evidence_of(0.001, 0.02, auc=0.81, members=1000), "severe"),
+        (evidence_of(0.005, 0.02, members=1_000_000), None),  # not shown at all
     ],
 )
-def test_a_leak_is_graded_by_the_least_that_it_is_shown_to_be(verdict: Verdict, grade: Grade | None) -> None:
+def test_a_leak_is_graded_by_the_least_that_it_is_shown_to_be(evidence: Evidence, grade: Grade | None) -> None:
+    verdict = evidence.verdict()
     assert verdict.grade == grade
     assert (grade is None) or f"({grade})" in verdict.headline
 
 
 def test_an_interval_that_excludes_nothing_worrying_makes_no_clean_verdict() -> None:
-    def codes(verdict: Verdict) -> list[str]:
-        return [note.code for note in verdict.notes()]
+    def codes(evidence: Evidence) -> list[str]:
+        return [note.code for note in evidence.notes()]
 
-    assert codes(verdict_of(0.005, 0.059)) == []
-    assert codes(verdict_of(0.005, 0.061)) == ["wide-interval"]
-    assert codes(verdict_of(0.02, 0.5)) == [], "a shown leak needs no excluding"
-    wide = verdict_of(0.005, 0.061)
-    assert wide.with_notes(wide.notes()).status == "inconclusive"
-    none = Verdict("pl-mia", None, None, None, 0, 1, 1)
+    assert codes(evidence_of(0.005, 0.059)) == []
+    assert codes(evidence_of(0.005, 0.061)) == ["wide-interval"]
+    assert codes(evidence_of(0.02, 0.5)) == [], "a shown leak needs no excluding"
+    wide = evidence_of(0.005, 0.061)
+    assert wide.verdict(wide.notes()).status == "inconclusive"
+    none = Evidence("pl-mia", None, None, None, 0, 1, 1)
     assert codes(none) == ["few-non-members"]
-    assert none.with_notes(none.notes()).status == "inconclusive"
-    assert codes(verdict_of(0.005, 0.02, swapped=(0,))) == ["members-swapped"]
+    assert none.verdict(none.notes()).status == "inconclusive"
+    assert codes(evidence_of(0.005, 0.02, swapped=(0,))) == ["members-swapped"]
 
 
 def test_swapped_members_are_noticed_from_the_scores_alone(simulate_signals: Simulate) -> None:
@@ -124,83 +129,76 @@ def test_swapped_members_are_noticed_from_the_scores_alone(simulate_signals: Sim
     matrix = signals.design.matrix.copy()
     matrix[:2] = ~matrix[:2]  # the target and its partner
     inverted = Signals(signals.values, MembershipDesign(matrix))
-    verdict = reach_verdict(_assessments(inverted, [0], ["attack-p", "lira", "rmia"]))
+    verdict = gather_evidence(_assessments(inverted, [0], ["attack-p", "lira", "rmia"]))
     assert verdict.swapped == (0,)
-    assert verdict.with_notes(verdict.notes()).status == "invalid"
-    assert not reach_verdict(_assessments(signals, [0], ["attack-p", "lira", "rmia"])).swapped
-    both = reach_verdict(_assessments(inverted, [0, 4], ["attack-p", "lira", "rmia"]))
+    assert verdict.verdict(verdict.notes()).status == "invalid"
+    assert not gather_evidence(_assessments(signals, [0], ["attack-p", "lira", "rmia"])).swapped
+    both = gather_evidence(_assessments(inverted, [0, 4], ["attack-p", "lira", "rmia"]))
     assert both.swapped == (0,), "another target's leak does not hide it"
-    assert both.with_notes(both.notes()).status == "invalid"
+    assert both.verdict(both.notes()).status == "invalid"
 
 
 def test_the_best_attack_is_the_one_that_finds_most(simulate_signals: Simulate) -> None:
     signals = simulate_signals(3, models=12, points=14_000, shift=2.5)
     groups = _assessments(signals, [0], ["attack-p", "rmia", "lira"])
-    verdict = reach_verdict(groups)
+    verdict = gather_evidence(groups)
     found = {name: group[0].metrics.tpr_at(0.001).tpr for name, group in groups.items()}
     assert verdict.fpr == 0.001
     assert verdict.tpr == max(found.values())
     assert found[verdict.attack] == verdict.tpr
-    assert ", for all attacks at once)" in str(verdict)
+    assert ", for all attacks at once)" in verdict.verdict().text
     assert verdict.auc_attack in groups
-    assert "at once" not in str(reach_verdict({"rmia": groups["rmia"]}))
-    joint = groups[verdict.attack][0].joint[0.001]
+    assert "at once" not in gather_evidence({"rmia": groups["rmia"]}).verdict().text
+    joint = groups[verdict.attack][0].summary.tpr[0.001].joint
     assert verdict.interval == Interval(joint.low, joint.high, 0.95)
-    assert verdict.exposed == groups[verdict.attack][0].exposures[1].n_discoveries
+    assert verdict.exposed == groups[verdict.attack][0].summary.fdr[0.05].n_discoveries
 
 
 def test_equal_attacks_go_to_the_refined_one(simulate_signals: Simulate) -> None:
     """lira and pl-mia rank points alike, so they tie; the calibrated one is named."""
     groups = _assessments(simulate_signals(1, points=2_000), [0], ["lira", "pl-mia"])
-    assert reach_verdict(groups).attack == "pl-mia"
+    assert gather_evidence(groups).attack == "pl-mia"
 
 
 def test_joint_intervals_are_wider_and_means_over_targets_lie_inside_theirs(simulate_signals: Simulate) -> None:
     groups = _assessments(simulate_signals(2, points=2_000, shift=2.0), [0, 2, 4], ["lira", "rmia"])
-    one = groups["lira"][0]
-    assert one.joint[0.01].low < one.at_nominal[0.01].low < one.at_nominal[0.01].high < one.joint[0.01].high
-    verdict = reach_verdict(groups)
+    point = groups["lira"][0].summary.tpr[0.01]
+    assert point.joint.low < point.at_nominal.low < point.at_nominal.high < point.joint.high
+    verdict = gather_evidence(groups)
     assert verdict.interval is not None
     assert verdict.tpr in verdict.interval
-    assert "on average over 3 targets" in str(verdict)
+    assert "on average over 3 targets" in verdict.verdict().text
 
 
 def test_with_too_few_non_members_no_share_is_stated(simulate_signals: Simulate) -> None:
-    verdict = reach_verdict(_assessments(simulate_signals(4, points=120, shift=0.0), [0], ["lira"]))
+    verdict = gather_evidence(_assessments(simulate_signals(4, points=120, shift=0.0), [0], ["lira"]))
     assert verdict.tpr is None
-    assert not verdict.leaks
-    assert verdict.to_json()["interval"] is None
-
-
-def test_what_is_written_is_what_is_said(simulate_signals: Simulate) -> None:
-    verdict = reach_verdict(_assessments(simulate_signals(5, points=1_000), [0], ["lira"]))
-    written = verdict.to_json()
-    assert written["text"] == str(verdict)
-    assert written["tpr"] == pytest.approx(verdict.tpr)
+    assert not verdict.verdict().leak_shown
+    assert verdict.verdict().interval is None
 
 
 def test_an_area_beyond_guessing_is_a_leak_where_no_share_can_be_stated(simulate_signals: Simulate) -> None:
-    verdict = reach_verdict(_assessments(simulate_signals(4, points=160, shift=4.0), [0], ["lira"]))
+    verdict = gather_evidence(_assessments(simulate_signals(4, points=160, shift=4.0), [0], ["lira"]))
     assert verdict.tpr is None
-    assert verdict.leaks
-    assert f"AUC at least {100 * verdict.auc:.1f} %" in str(verdict)
-    assert "identifies" not in str(verdict)
+    assert verdict.verdict().leak_shown
+    assert f"AUC at least {100 * verdict.auc:.1f} %" in verdict.verdict().text
+    assert "identifies" not in verdict.verdict().text
 
 
 def test_a_leak_that_only_the_area_shows_says_so(simulate_signals: Simulate) -> None:
-    verdict = reach_verdict(_assessments(simulate_signals(4, points=400, shift=2.0), [0], ["lira"]))
+    verdict = gather_evidence(_assessments(simulate_signals(4, points=400, shift=2.0), [0], ["lira"]))
     assert verdict.fpr == 0.01
     assert verdict.interval is not None
     assert verdict.interval.low <= 0.01
-    assert verdict.leaks
-    assert f"AUC at least {100 * verdict.auc:.1f} %" in str(verdict)
+    assert verdict.verdict().leak_shown
+    assert f"AUC at least {100 * verdict.auc:.1f} %" in verdict.verdict().text
 
 
 def test_many_targets_are_averaged(simulate_signals: Simulate) -> None:
     """Each target alone says little at this rate, their mean says much."""
     groups = _assessments(simulate_signals(6, models=24, points=2_000, shift=2.5), list(range(12)), ["lira"])
-    verdict = reach_verdict(groups)
-    joint = [a.joint[0.01] for a in groups["lira"]]
+    verdict = gather_evidence(groups)
+    joint = [a.summary.tpr[0.01].joint for a in groups["lira"]]
     assert verdict.interval is not None
     assert verdict.interval.high - verdict.interval.low < 0.5 * (joint[0].high - joint[0].low)
 

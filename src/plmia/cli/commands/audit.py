@@ -198,11 +198,11 @@ def perform(
         gone = [model for model in store.finished() if not weights_file(folder / "models", model).exists()]
         _say(console, [f"weights of model {some(gone)} were not kept when it was trained"] if gone else [])
     with Meter("scoring", len(plan.attacks) * plan.data.n_points, console) as meter:
-        metrics = score_run(plan, store, folder, meter.tick, show_records, extras, notes)
+        result = score_run(plan, store, folder, meter.tick, show_records, extras, notes)
     if as_json:
-        click.echo(json.dumps(metrics, indent=1))
+        click.echo(json.dumps(result.to_json(), indent=1))
     elif not quiet:
-        show_metrics(metrics, folder)
+        show_metrics(result.to_json(), folder)
 
 
 def _say(console: Console | None, sentences: Iterable[str]) -> None:

@@ -13,9 +13,9 @@ from plmia.attacks.attack import ATTACKS
 from plmia.cli.terminal import stdout
 from plmia.errors import CODES, SIZE, Note, PlmiaError, doubts
 from plmia.evaluation.intervals import Interval, tpr_interval
-from plmia.results.folder import NO_REFERENCES_USED
 from plmia.results.saved import SavedResults
 from plmia.results.verdict import status_of, strongest
+from plmia.results.wording import NO_REFERENCES_USED
 
 UNDECIDED, FAILED = 2, 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,9 +31,9 @@ from plmia.cli.terminal import show_metrics, stderr, stdout
 from plmia.data.designs import count_split_groups
 from plmia.data.npz import SIGNALS_ARRAYS, unused_arrays
 from plmia.errors import Note, PlmiaError, SignalsError
-from plmia.evaluation.diagnostics import accuracy_of
 from plmia.evaluation.targets import Setup
 from plmia.results.folder import run_attacks
+from plmia.results.result import About
 from plmia.results.saved import SavedResults
 from plmia.signals.signals import Scale, Signals, read_signals
 
@@ -117,16 +118,16 @@ def score(
     notes += _split_groups(signals, numbers)
     total = len(numbers) * len(chosen) * signals.n_points
     with Meter("scoring", total, None if quiet else stderr()) as meter:
-        about = _about(signals, numbers, setup) | {"accuracy": accuracy_of(signals, numbers, records)}
-        metrics = run_attacks(
+        about = replace(About.of(signals, numbers, setup, records), plmia=__version__)
+        result = run_attacks(
             signals, chosen, numbers, setup, folder, about, meter.tick, may_skip=not names, notes=notes
         )
     if others and not quiet:
         stderr().print(f"plmia: replaced the results of other signals in {folder}", markup=False, soft_wrap=True)
     if as_json:
-        click.echo(json.dumps(metrics, indent=1))
+        click.echo(json.dumps(result.to_json(), indent=1))
     elif not quiet:
-        show_metrics(metrics, folder)
+        show_metrics(result.to_json(), folder)
 
 
 def _read(path: Path, scale: Scale) -> tuple[Signals, Mapping[int, Mapping[str, Any]], list[Note]]:
@@ -143,7 +144,7 @@ def _read(path: Path, scale: Scale) -> tuple[Signals, Mapping[int, Mapping[str, 
 def _holds_others(folder: Path, digest: str) -> bool:
     """Whether a folder has results of other signals."""
     try:
-        return str(SavedResults(folder).metrics["about"]["signals"].get("sha256")) != digest
+        return SavedResults(folder).result.about.signals.sha256 != digest
     except PlmiaError:
         return False
 
@@ -178,19 +179,3 @@ def _split_groups(signals: Signals, targets: list[int]) -> Iterator[Note]:
                 "look like the members of its group. Keep groups together when models are trained.",
             )
             return
-
-
-def _about(signals: Signals, targets: list[int], setup: Setup) -> dict[str, Any]:
-    return {
-        "plmia": __version__,
-        "signals": {
-            "sha256": signals.digest,
-            "models": signals.n_models,
-            "points": signals.n_points,
-            "views": signals.n_views,
-            "clipped": signals.n_clipped,
-        },
-        "mode": setup.mode,
-        "targets": targets,
-        "seed": setup.seed,
-    }

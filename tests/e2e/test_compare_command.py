@@ -144,7 +144,7 @@ def test_folders_of_one_name_are_told_apart_by_their_paths(score: Score, command
         (("a", "c"), "the runs have no attack in common (a has lira, pl-mia; c has rmia)"),
         (("a", "c", "--attack", "rmia"), "'rmia' is not among the results in"),
         (("a", "b", "--at-fpr", 0.0001), "an FPR of 0.0001 needs 10,000 evaluated non-members, target 0 of a has"),
-        (("a", "b", "--at-fpr", 2), "--at-fpr is 2: give a rate between 0 and 1"),
+        (("a", "b", "--at-fpr", 2), "--at-fpr is 2"),
         (("a", "b", "--names", "x"), "--names 'x' names 1 runs, 2 were given"),
         (("a", "b", "--names", "x,x"), "two runs have the same name"),
         (("a", "nowhere"), "nowhere has no results"),

@@ -1,12 +1,17 @@
-"""Whether one attack is better than another: on the same queries of one target, or over several targets.
+"""Whether one attack or run finds more than another: tests of a difference, and runs side by side.
 
-Both attacks see the same queries, so most of their luck is common and cancels in the difference; two separate
-intervals would hide that.
+Where both sides saw the same records of the same targets, most of their sampling error is common to both, and paired
+tests remove it; two separate intervals would hide that. Otherwise the two measurements are independent, and the test
+adds their uncertainties.
+
+Tests over targets and the sign test are those of scipy.stats. The resampled difference at a fixed false-positive rate
+and the paired test of DeLong are our own, since scipy has neither.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -14,32 +19,34 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import bdtr, ndtr, ndtri, stdtr, stdtrit
+from scipy.special import ndtr, ndtri
 
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
-from plmia.errors import PlmiaError
-from plmia.evaluation.intervals import Interval, auc_interval, checked_values, over_targets, tpr_interval
-from plmia.evaluation.metrics import Roc, fpr_key, roc_curve
+from plmia.errors import PlmiaError, require_rate, round_percent
+from plmia.evaluation.intervals import Interval, auc_interval, checked_values, over_targets, tail_of, tpr_interval
+from plmia.evaluation.metrics import COMPARED_FPRS, Operating, Roc, fpr_key, largest_count, roc_curve
 from plmia.results.saved import SavedResults
 from plmia.results.verdict import strongest
 
 # Resampled numbers held at a time.
 _BLOCK = 1 << 21
 
+# Tests of one difference ---------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric of attack A less that of attack B.
+    """A metric of attack A minus that of attack B.
 
     Attributes
     ----------
     a, b, difference : float
-        The metric of each, and ``a - b``: above 0 where A is better.
+        The metric of each, and ``a - b``: positive if A finds more.
     low, high, confidence : float
         Interval of the difference, and its coverage.
     p_value : float
-        Two-sided: how often so large a difference arises where there is none; 1 where nothing differs. The interval
-        leaves out 0 wherever it is below ``1 - confidence``.
+        Two-sided: probability of a difference at least this large if there is none; 1 if nothing differs. The interval
+        excludes 0 if it is below ``1 - confidence``.
     """
 
     a: float
@@ -55,23 +62,6 @@ class Difference:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Comparison(Difference):
-    """The true-positive rates of two attacks at one false-positive rate, which is `fpr`; else as `Difference`."""
-
-    fpr: float
-
-    @property
-    def tpr_a(self) -> float:
-        """True-positive rate of attack A."""
-        return self.a
-
-    @property
-    def tpr_b(self) -> float:
-        """True-positive rate of attack B."""
-        return self.b
-
-
 def compare(
     a_scores: npt.ArrayLike,
     b_scores: npt.ArrayLike,
@@ -80,18 +70,17 @@ def compare(
     rng: np.random.Generator,
     confidence: float = 0.95,
     resamples: int = 2_000,
-) -> Comparison:
-    """Compare two attacks on the same queries at one false-positive rate.
+) -> Difference:
+    """Compare the true-positive rates of two attacks on the same queries at one false-positive rate.
 
-    Queries are resampled, members and non-members apart and both attacks together, and both cuts are found anew each
-    time, so that the luck of the cuts counts. The spread of the resampled differences gives a normal interval and test;
-    the p-value is never below that of the exact sign test of the members that one attack alone calls, which matters
-    where these are few.
+    Queries are resampled, members and non-members separately and both attacks together, and both thresholds are
+    estimated again each time. The spread of the resampled differences gives a normal interval and test. The p-value is
+    at least that of the exact sign test of the members that only one attack calls, which matters if these are few.
 
     Parameters
     ----------
     a_scores, b_scores : arrays of float, shape [Q]
-        Larger means member; all finite. Each attack has a scale of its own.
+        Larger means member; all finite. The two scales may differ.
     members : array of bool, shape [Q]
         Which queries are members.
     fpr : float
@@ -99,26 +88,16 @@ def compare(
     rng : numpy Generator
         Draws the resamples.
     confidence, resamples : float, int
-        Coverage of the interval, and how often queries are resampled.
+        Coverage of the interval, and the number of resamples.
     """
     if resamples < 100:
-        raise PlmiaError(f"{resamples} resamples were asked for: the spread of a difference needs at least 100")
-    a, b = (roc_curve(scores, members).tpr_at(fpr) for scores in (a_scores, b_scores))
-    truth = np.asarray(members)
-    n = int(np.count_nonzero(~truth))
-    if not a.resolved or a.fpr == 0:
-        needed = f"needs {a.needed:,} non-members, there are {n:,}" if a.fpr else "is one that no resample shows"
-        raise PlmiaError(f"an FPR of {fpr} {needed}: give more non-members or a larger FPR")
-    # Quotients decide which count is the largest within the rate, as for the ROC curve.
-    allowed = int(np.searchsorted(np.arange(n + 1) / n, a.fpr, side="right")) - 1
-    values = [np.asarray(scores, dtype=np.float64) for scores in (a_scores, b_scores)]
-    top_a, top_b = (_top(scores, truth, allowed) for scores in values)
-    spread = _spread(list(_resampled(top_a, top_b, n, allowed, resamples, rng)))
+        raise PlmiaError(f"resamples is {resamples}, but the spread of a difference needs at least 100")
+    a, b = (_resolved_point(roc_curve(scores, members), fpr) for scores in (a_scores, b_scores))
+    truth, values = np.asarray(members), [np.asarray(scores, dtype=np.float64) for scores in (a_scores, b_scores)]
+    spread = _resampled_spread(values, truth, a.fpr, resamples, rng)
     low, high, p_value = _normal_test(a.tpr - b.tpr, spread, confidence, len(truth))
-    only_a = int(np.count_nonzero(truth & (values[0] >= a.threshold) & (values[1] < b.threshold)))
-    only_b = int(np.count_nonzero(truth & (values[0] < a.threshold) & (values[1] >= b.threshold)))
-    p_value = max(p_value, _sign_test(only_a, only_b))
-    return Comparison(a.tpr, b.tpr, a.tpr - b.tpr, low, high, p_value, float(confidence), a.fpr)
+    p_value = max(p_value, _sign_test((values[0] >= a.threshold)[truth], (values[1] >= b.threshold)[truth]))
+    return Difference(a.tpr, b.tpr, a.tpr - b.tpr, low, high, p_value, float(confidence))
 
 
 def compare_auc(
@@ -136,7 +115,7 @@ def compare_auc(
     auc_a, auc_b = (roc_curve(scores, members).auc for scores in (a_scores, b_scores))
     truth = np.asarray(members)
     if min(np.count_nonzero(truth), np.count_nonzero(~truth)) < 2:
-        raise PlmiaError("one member or one non-member shows no spread: compare on at least two of each")
+        raise PlmiaError("one member or one non-member has no spread: compare on at least two of each")
     (in_a, out_a), (in_b, out_b) = (_placements(np.asarray(scores), truth) for scores in (a_scores, b_scores))
     variance = float(np.var(in_a - in_b, ddof=1)) / in_a.size + float(np.var(out_a - out_b, ddof=1)) / out_a.size
     low, high, p_value = _normal_test(auc_a - auc_b, math.sqrt(variance), confidence, truth.size)
@@ -146,7 +125,7 @@ def compare_auc(
 def compare_over_targets(
     a_values: Sequence[float] | FloatArray, b_values: Sequence[float] | FloatArray, confidence: float = 0.95
 ) -> Difference:
-    """Compare a metric of two attacks over the same targets (Student, paired): at least two targets.
+    """Compare a metric of two attacks over the same targets (Student's paired test): at least two targets.
 
     Parameters
     ----------
@@ -155,32 +134,86 @@ def compare_over_targets(
     confidence : float
         Coverage of the interval.
     """
+    from scipy.stats import ttest_rel
+
     a, b = checked_values(a_values, (-math.inf, math.inf)), checked_values(b_values, (-math.inf, math.inf))
     if a.size != b.size:
         raise PlmiaError(f"attack A has {a.size} targets, attack B {b.size}: give both on the same targets")
-    differences = a - b
-    difference, spread = float(differences.mean()), 0.0
-    if np.ptp(differences) > 0:
-        spread = float(differences.std(ddof=1)) / math.sqrt(a.size)
-    half = float(stdtrit(a.size - 1, 1 - _tail(confidence))) * spread
-    p_value = _p_value(difference, spread, lambda t: float(stdtr(a.size - 1, t)), a.size)
-    return Difference(
-        a=float(a.mean()),
-        b=float(b.mean()),
-        difference=difference,
-        low=difference - half,
-        high=difference + half,
-        p_value=p_value,
-        confidence=float(confidence),
-    )
+    difference = float((a - b).mean())
+    if np.ptp(a - b) > 0:
+        found = _t_test(lambda: ttest_rel(a, b), confidence)
+    else:
+        # Smallest p-value of a test that swaps A and B on each target.
+        found = difference, difference, 0.5 ** (a.size - 1) if difference else 1.0
+    return Difference(float(a.mean()), float(b.mean()), difference, *found, float(confidence))
+
+
+def unpaired_over_targets(first: FloatArray, other: FloatArray, confidence: float = 0.95) -> Difference:
+    """Compare the mean of a metric over two independent sets of targets (Welch's test).
+
+    Parameters
+    ----------
+    first, other : arrays of float, shapes [targets]
+        One value per target, at least two on each side; the difference is ``other`` minus ``first``.
+    confidence : float
+        Coverage of the interval.
+    """
+    from scipy.stats import ttest_ind
+
+    difference = float(other.mean() - first.mean())
+    if np.ptp(first) > 0 or np.ptp(other) > 0:
+        found = _t_test(lambda: ttest_ind(other, first, equal_var=False), confidence)
+    else:
+        # Smallest p-value of a permutation test that redistributes the targets.
+        least = min(1.0, 2 / math.comb(first.size + other.size, first.size))
+        found = difference, difference, least if difference else 1.0
+    return Difference(float(other.mean()), float(first.mean()), difference, *found, float(confidence))
+
+
+def unpaired(first: Measured, other: Measured) -> Difference:
+    """Compare two independent measurements, from their intervals alone; the difference is ``other`` minus ``first``.
+
+    The distances to the ends that face each other are added in squares (MOVER, Zou and Donner, 2008). The p-value is
+    that of a normal test with the spread on the side of 0: it is below ``1 - confidence`` exactly if the interval
+    excludes 0.
+    """
+    difference, z = other.value - first.value, -float(ndtri((1 - first.interval.confidence) / 2))
+    below = math.hypot(other.value - other.interval.low, first.interval.high - first.value)
+    above = math.hypot(other.interval.high - other.value, first.value - first.interval.low)
+    facing = below if difference > 0 else above
+    p_value = 1.0 if difference == 0 else 2 * float(ndtr(-abs(difference) * z / facing))
+    low, high = difference - below, difference + above
+    return Difference(other.value, first.value, difference, low, high, p_value, first.interval.confidence)
+
+
+def holm(p_values: Sequence[float]) -> FloatArray:
+    """p-values [n] adjusted for multiple tests (Holm, 1979), however the tests depend on each other."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(p.size)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)))
+    return adjusted
+
+
+def _resolved_point(roc: Roc, fpr: float) -> Operating:
+    point = roc.tpr_at(fpr)
+    if point.fpr == 0:
+        raise PlmiaError("FPR is 0, but resamples cannot show the TPR at exactly that rate: give a larger FPR")
+    if not point.resolved:
+        raise PlmiaError(
+            f"an FPR of {fpr} needs {point.needed:,} non-members, there are {roc.n_non_members:,}: "
+            "give more non-members or a larger FPR"
+        )
+    return point
 
 
 @dataclass(frozen=True, eq=False)
 class _Top:
-    """What of an attack can lie above its cut.
+    """The non-members near and above the threshold of an attack.
 
-    `order` [T] holds the top non-members, from the top; `ends` [G] where each of their tie groups ends in it. A cut
-    below c groups calls the members whose `passed` [members] groups, those at or above their score, are at most c.
+    `order` [T] holds them in decreasing order of score; `ends` [G] is where each of their tie groups ends in it.
+    `passed` [members] counts the groups at or above the score of each member: a threshold below c groups calls the
+    members with at most c.
     """
 
     order: IntArray
@@ -192,7 +225,7 @@ def _top(scores: FloatArray, members: BoolArray, allowed: int) -> _Top:
     others = scores[~members]
     order = np.argsort(-others, kind="stable")
     values = others[order]
-    # Resampled cuts lie within a few standard deviations, of sqrt(allowed), of this one.
+    # Resampled thresholds lie within a few standard deviations of sqrt(allowed) of this one.
     most = allowed + math.ceil(8 * math.sqrt(allowed + 1)) + 30
     if most < values.size:
         order = order[: np.searchsorted(-values, -values[most], side="right")]
@@ -200,19 +233,34 @@ def _top(scores: FloatArray, members: BoolArray, allowed: int) -> _Top:
     values = values[: order.size]
     ends = np.append(np.flatnonzero(values[1:] != values[:-1]), values.size - 1)
     passed = np.searchsorted(-values[ends], -scores[members], side="right")
-    # Members below all that is kept lie below every cut, unless everything is kept.
+    # Members below all that is kept lie below every threshold, unless everything is kept.
     passed[scores[members] < values[-1]] += not whole
     return _Top(order, ends, passed)
 
 
+def _resampled_spread(
+    values: Sequence[FloatArray], members: BoolArray, fpr: float, resamples: int, rng: np.random.Generator
+) -> float:
+    """Standard deviation of the difference of the true-positive rates: over non-members, and over members given these.
+
+    Members are not drawn, so that A against B and B against A have the same interval.
+    """
+    n = int(np.count_nonzero(~members))
+    allowed = largest_count(fpr, n)
+    tops = [_top(scores, members, allowed) for scores in values]
+    difference, variance = (
+        np.concatenate(part) for part in zip(*_resampled(tops, n, allowed, resamples, rng), strict=True)
+    )
+    return math.sqrt(float(difference.var(ddof=1)) + float(variance.mean()))
+
+
 def _resampled(
-    a: _Top, b: _Top, n: int, allowed: int, resamples: int, rng: np.random.Generator
+    tops: Sequence[_Top], n: int, allowed: int, resamples: int, rng: np.random.Generator
 ) -> Iterator[tuple[FloatArray, FloatArray]]:
     """Differences of the true-positive rates in resamples of the `n` non-members, and their variance over members."""
-    kept, places = np.unique(np.concatenate([a.order, b.order]), return_inverse=True)
-    ends = (a.ends, b.ends)
-    orders = (places[: a.order.size], places[a.order.size :])
-    members = a.passed.size
+    kept, places = np.unique(np.concatenate([top.order for top in tops]), return_inverse=True)
+    orders = np.split(places, [tops[0].order.size])
+    members = tops[0].passed.size
     block = max(1, _BLOCK // max(kept.size, members))
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
@@ -220,28 +268,18 @@ def _resampled(
         hits = rng.binomial(n, kept.size / n, size=rows)
         cells = np.repeat(np.arange(rows) * kept.size, hits) + rng.integers(kept.size, size=int(hits.sum()))
         drawn = np.bincount(cells, minlength=rows * kept.size).reshape(rows, kept.size)
-        cuts = [
-            np.count_nonzero(np.cumsum(drawn[:, order], axis=1)[:, end] <= allowed, axis=1)
-            for order, end in zip(orders, ends, strict=True)
-        ]
-        in_a, in_b = a.passed <= cuts[0][:, None], b.passed <= cuts[1][:, None]
-        # Members that only one attack calls make the difference; resampled, their numbers are multinomial.
+        in_a, in_b = (
+            top.passed <= np.count_nonzero(np.cumsum(drawn[:, order], axis=1)[:, top.ends] <= allowed, axis=1)[:, None]
+            for top, order in zip(tops, orders, strict=True)
+        )
+        # The difference is due to members that only one attack calls; resampled, their numbers are multinomial.
         only_a, only_b = (np.count_nonzero(x & ~y, axis=1) / members for x, y in ((in_a, in_b), (in_b, in_a)))
         difference = only_a - only_b
         yield difference, (only_a + only_b - difference**2) / members
 
 
-def _spread(resampled: Sequence[tuple[FloatArray, FloatArray]]) -> float:
-    """Deviation of the difference: over draws of the non-members, and over members given these.
-
-    Nothing is drawn here, so that A against B and B against A have the same interval.
-    """
-    difference, variance = (np.concatenate(part) for part in zip(*resampled, strict=True))
-    return math.sqrt(float(difference.var(ddof=1)) + float(variance.mean()))
-
-
 def _placements(scores: FloatArray, members: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Of each member the share of non-members it outscores, of each non-member the share of members above it."""
+    """Share of non-members that each member outscores, and share of members above each non-member."""
     inside, outside = np.sort(scores[members]), np.sort(scores[~members])
 
     def below(values: FloatArray, others: FloatArray) -> FloatArray:
@@ -253,49 +291,41 @@ def _placements(scores: FloatArray, members: BoolArray) -> tuple[FloatArray, Flo
 
 def _normal_test(difference: float, spread: float, confidence: float, n: int) -> tuple[float, float, float]:
     """Interval of a difference of two rates, which lies in [-1, 1], and its p-value."""
-    half = -float(ndtri(_tail(confidence))) * spread
-    low, high = max(-1.0, difference - half), min(1.0, difference + half)
-    return low, high, _p_value(difference, spread, lambda z: float(ndtr(z)), n)
+    half = -float(ndtri(tail_of(confidence))) * spread
+    p_value = 1.0
+    if difference:
+        # Without spread: the smallest p-value of a test that swaps A and B at each of the n queries.
+        p_value = 2 * float(ndtr(-abs(difference) / spread)) if spread > 0 else 0.5 ** (n - 1)
+    return max(-1.0, difference - half), min(1.0, difference + half), p_value
 
 
-def _p_value(difference: float, spread: float, law: Callable[[float], float], n: int) -> float:
-    if difference == 0:
-        return 1.0
-    # Without any spread it is the least that a test which swaps A and B in each of the n could give.
-    return 2 * law(-abs(difference) / spread) if spread > 0 else 0.5 ** (n - 1)
+def _t_test(test: Callable[[], Any], confidence: float) -> tuple[float, float, float]:
+    """Interval and p-value of a test of scipy.stats."""
+    require_rate("confidence", confidence)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # about values that are nearly equal
+        found = test()
+        ends = found.confidence_interval(confidence)
+    return float(ends.low), float(ends.high), float(found.pvalue)
 
 
-def _sign_test(only_a: int, only_b: int) -> float:
-    """Exact two-sided p-value of the members that one attack alone calls, at the given cuts."""
-    return min(1.0, 2 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
+def _sign_test(called_a: BoolArray, called_b: BoolArray) -> float:
+    """Exact two-sided p-value of the members [members] that only one attack calls."""
+    from scipy.stats import binomtest
+
+    only_a, only_b = (int(np.count_nonzero(x & ~y)) for x, y in ((called_a, called_b), (called_b, called_a)))
+    return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
 
 
-def _tail(confidence: float) -> float:
-    if not 0 < confidence < 1:
-        raise PlmiaError(f"confidence is {confidence}: it must lie strictly between 0 and 1")
-    return (1 - confidence) / 2
-
-
-# The two sides of a comparison, an attack in a run each, and the tests of their difference, paired or not.
-#
-# Where both sides saw the same records of the same targets most of their luck is common, and paired tests take it out.
-# Where they did not, what is left are two independent measurements, and the test adds their uncertainties.
+# The two sides of a comparison ---------------------------------------------------------------------------------------
 
 Method = Literal["paired records", "paired targets", "unpaired records", "unpaired targets"]
-"""What a test resamples or counts, and whether it is the same on both sides."""
+"""The unit of a test, and whether both sides share it."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run and what it is called.
-
-    Parameters
-    ----------
-    name : str
-        Its label.
-    results : SavedResults
-        What it wrote.
-    """
+    """The saved results of a run, and its name in tables."""
 
     name: str
     results: SavedResults
@@ -303,17 +333,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Side:
-    """One attack in one run: a side of a comparison.
-
-    Parameters
-    ----------
-    name : str
-        What the table calls it: the run, or the attack where there is one run.
-    run : Run
-        The run.
-    attack : str
-        The attack.
-    """
+    """One attack of one run; ``name`` is that of the run, or of the attack if attacks of one run are compared."""
 
     name: str
     run: Run
@@ -326,25 +346,25 @@ class Side:
         return {target: saved.roc(self.attack, target) for target in saved.targets}
 
     def values(self, fpr: float | None) -> FloatArray:
-        """TPR at ``fpr``, or AUC without one, of each target [targets]."""
+        """TPR at ``fpr``, or the AUC if it is None, on each target [targets]."""
         rocs = self.rocs.values()
         return np.array([roc.auc if fpr is None else roc.tpr_at(fpr).tpr for roc in rocs])
 
     def measured(self, fpr: float | None, confidence: float) -> Measured:
-        """Mean over targets, with an interval: over further targets where there are several, else over records."""
+        """Mean over targets, with an interval for further targets if there are several, else for further records."""
         values = self.values(fpr)
         if len(values) > 1:
             return Measured(float(values.mean()), over_targets(values, confidence=confidence))
         return self.on_these(fpr, confidence)
 
     def on_these(self, fpr: float | None, confidence: float) -> Measured:
-        """Mean over these very targets; the mean ends of their intervals are cautious if their errors differ."""
+        """Mean over these targets, with the mean ends of their intervals, which is conservative."""
         ends = [
             auc_interval(roc, confidence) if fpr is None else tpr_interval(roc, fpr, confidence)
             for roc in self.rocs.values()
         ]
-        low, high = (float(np.mean([getattr(end, side) for end in ends])) for side in ("low", "high"))
-        return Measured(float(self.values(fpr).mean()), Interval(low, high, confidence))
+        low, high = np.mean([(end.low, end.high) for end in ends], axis=0)
+        return Measured(float(self.values(fpr).mean()), Interval(float(low), float(high), confidence))
 
 
 @dataclass(frozen=True)
@@ -360,8 +380,8 @@ class Measured:
 
 
 def same_records(a: SavedResults, b: SavedResults) -> bool:
-    """Whether two runs attacked the same targets by number and evaluated the same members and non-members of them."""
-    # Another data set of the same size has the same design by the same seed.
+    """Whether two runs attacked the same targets and evaluated the same members and non-members of each."""
+    # A different data set of the same size has the same design with the same seed.
     if a.targets != b.targets or different_data(a, b):
         return False
     if a.labels is not None and b.labels is not None and not np.array_equal(a.labels, b.labels):
@@ -373,13 +393,13 @@ def same_records(a: SavedResults, b: SavedResults) -> bool:
 
 
 def different_data(a: SavedResults, b: SavedResults) -> bool:
-    """Whether two runs are known to be of different data: audits tell by a digest."""
-    data = [results.metrics["about"].get("audit", {}).get("data") for results in (a, b)]
-    return None not in data and data[0] != data[1]
+    """Whether two runs are known to use different data; audits store a digest."""
+    one, two = a.result.about.data_digest, b.result.about.data_digest
+    return one is not None and two is not None and one != two
 
 
 def method_of(first: SavedResults, other: SavedResults) -> Method:
-    """How two runs can be compared: in pairs if they saw the same records, over targets if both have several."""
+    """How to compare two runs: paired if they evaluated the same records, over targets if both have several."""
     several = min(len(first.targets), len(other.targets)) > 1
     if same_records(first, other):
         return "paired targets" if several else "paired records"
@@ -389,20 +409,9 @@ def method_of(first: SavedResults, other: SavedResults) -> Method:
 def change_of(
     method: Method, fpr: float | None, first: Side, other: Side, rng: np.random.Generator, confidence: float
 ) -> Difference:
-    """Test the metric of ``other`` less that of ``first``.
+    """Test the metric of ``other`` minus that of ``first``: the TPR at ``fpr``, or the AUC if it is None.
 
-    Parameters
-    ----------
-    method : Method
-        How; see `method_of`.
-    fpr : float or None
-        The metric is the TPR at this false-positive rate, or the AUC.
-    first, other : Side
-        What to compare.
-    rng : numpy Generator
-        Draws the resamples, where records are paired.
-    confidence : float
-        Coverage of the interval.
+    Only the method "paired records" draws from ``rng``; see `method_of` for the choice of the method.
     """
     if method == "unpaired records":
         return _clipped(unpaired(first.on_these(fpr, confidence), other.on_these(fpr, confidence)))
@@ -420,69 +429,11 @@ def change_of(
 
 
 def _clipped(found: Difference) -> Difference:
-    """The same, with an interval in [-1, 1]: no two rates are further apart."""
+    """Clip the interval to [-1, 1], the range of a difference of two rates."""
     return replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
 
 
-def unpaired(first: Measured, other: Measured) -> Difference:
-    """Difference of two independent measurements, from their intervals alone.
-
-    The distances to the ends that face each other are added in squares (MOVER, Zou and Donner, 2008), and the p-value
-    is that of a normal test with the spread on the side of 0: it is below ``1 - confidence`` exactly where the interval
-    leaves out 0.
-    """
-    difference, z = other.value - first.value, -float(ndtri((1 - first.interval.confidence) / 2))
-    below = math.hypot(other.value - other.interval.low, first.interval.high - first.value)
-    above = math.hypot(other.interval.high - other.value, first.value - first.interval.low)
-    facing = below if difference > 0 else above
-    p_value = 1.0 if difference == 0 else 2 * float(ndtr(-abs(difference) * z / facing))
-    low, high = difference - below, difference + above
-    return Difference(other.value, first.value, difference, low, high, p_value, first.interval.confidence)
-
-
-def unpaired_over_targets(first: FloatArray, other: FloatArray, confidence: float = 0.95) -> Difference:
-    """Difference of a metric's mean over two independent sets of targets (Welch).
-
-    Parameters
-    ----------
-    first, other : arrays of float, shapes [targets]
-        One value a target, two or more on each side.
-    confidence : float
-        Coverage of the interval.
-    """
-    shares = [float(values.var(ddof=1)) / values.size if np.ptp(values) > 0 else 0.0 for values in (first, other)]
-    difference, spread = float(other.mean() - first.mean()), math.sqrt(sum(shares))
-    if spread == 0:
-        # The least that a test which deals the targets to both sides anew could give.
-        p_value = 1.0 if difference == 0 else min(1.0, 2 / math.comb(first.size + other.size, first.size))
-        half = 0.0
-    else:
-        freedom = spread**4 / (shares[0] ** 2 / (first.size - 1) + shares[1] ** 2 / (other.size - 1))
-        half = float(stdtrit(freedom, (1 + confidence) / 2)) * spread
-        p_value = 2 * float(stdtr(freedom, -abs(difference) / spread))
-    ends = (difference - half, difference + half)
-    return Difference(float(other.mean()), float(first.mean()), difference, *ends, p_value, float(confidence))
-
-
-def holm(p_values: Sequence[float]) -> FloatArray:
-    """p-values [n] adjusted for all of them (Holm, 1979): below a level only with that chance, if none is real.
-
-    Parameters
-    ----------
-    p_values : array of float, shape [n]
-        Of any tests, however they depend on each other.
-    """
-    p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p, kind="stable")
-    adjusted = np.empty(p.size)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)))
-    return adjusted
-
-
-# Whether one run leaks more than another: runs side by side, or attacks of one run, with tests of the differences.
-
-# Shown where all runs have the non-members for it.
-USUAL_FPRS = (0.01, 0.001)
+# Runs and attacks side by side ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -492,15 +443,15 @@ class Row:
     Parameters
     ----------
     label : str
-        The attack, or the run where attacks are compared.
+        The attack, or the run if attacks are compared.
     fpr : float or None
-        The metric is the TPR at this false-positive rate, or the AUC.
+        The metric is the TPR at this false-positive rate, or the AUC if it is None.
     first, other : Measured
-        Of the first side and of the other.
+        The metric on each side.
     change : Difference
-        Other less first, with a p-value of its own.
+        Other minus first, with its own p-value.
     p_adjusted : float
-        The p-value after Holm, over all rows of the comparison.
+        The p-value after Holm's adjustment over all rows of the comparison.
     method : Method
         How it was tested.
     """
@@ -515,7 +466,7 @@ class Row:
 
     @property
     def shown(self) -> bool:
-        """Whether a difference is shown, all tests together erring with at most ``1 - confidence``."""
+        """Whether a difference is shown; the error over all tests together is at most ``1 - confidence``."""
         return self.p_adjusted < 1 - self.change.confidence
 
     @property
@@ -549,9 +500,9 @@ class Pair:
     what : {"runs", "attacks"}
         What the sides are.
     rows : tuple of Row
-        One a metric and attack.
+        One per metric and attack.
     other_data : bool
-        Whether the two are known to be of different data.
+        Whether the two are known to use different data.
     """
 
     first: str
@@ -562,14 +513,14 @@ class Pair:
 
     @property
     def method(self) -> Method:
-        """How the rows were tested, all alike."""
+        """How the rows were tested."""
         return self.rows[0].method
 
     @property
     def chief(self) -> Row:
-        """The row that the sentence is about: that of the first rate, and of the attack that finds most.
+        """The row that `text` is about: the first rate, and the attack that finds most.
 
-        It is picked by the sum of both sides, which says nothing of their difference.
+        It is chosen by the sum of both sides, which carries no information about their difference.
         """
         rate = next((row.fpr for row in self.rows if row.fpr is not None), None)
         area = {row.label: row.first.value + row.other.value for row in self.rows if row.fpr is None}
@@ -581,21 +532,21 @@ class Pair:
 
     @property
     def text(self) -> str:
-        """What came out, in words."""
+        """The result in words."""
         row = self.chief
         size, than = _size(row)
-        where = "" if row.fpr is None else f" of the members at {100 * row.fpr:g} % FPR"
+        where = "" if row.fpr is None else f" of the members at {round_percent(row.fpr)} FPR"
         if self.what == "runs":
             sentence = f"{'In' if row.shown else 'in'} {self.other} {row.label} {size}{where} {than} in {self.first}"
         else:
             sentence = f"{self.other} {size}{where} {than} {self.first}"
         several = self.what == "runs" and any(other.label != row.label for other in self.rows)
         shown = "" if row.shown else f"No difference was shown{' by the best attack' * several}: "
-        data = " The two are of different data, which may be all the difference." if self.other_data else ""
+        data = " The two runs use different data, which may explain the difference." if self.other_data else ""
         return f"{shown}{sentence}, {p_words(row.p_adjusted)}.{self._others(row)}{data}"
 
     def _others(self, chief: Row) -> str:
-        """How many attacks show a difference of the same metric, where there are several, and in AUC if any does."""
+        """How many attacks show a difference of the same metric, if there are several, and of the AUC if any does."""
         rows = [row for row in self.rows if row.fpr == chief.fpr]
         less, more = _shown(rows)
         auc = _shown([row for row in self.rows if row.fpr is None])
@@ -619,7 +570,7 @@ def _shown(rows: Sequence[Row]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Everything that was compared with the first run or attack; `compare_runs` and `compare_attacks` make one.
+    """All comparisons with the first run or attack; `compare_runs` and `compare_attacks` make one.
 
     Parameters
     ----------
@@ -663,19 +614,19 @@ def compare_runs(
 ) -> SideBySide:
     """Compare each run with the first, attack by attack.
 
-    Runs on the same records (equal membership and queries of the same targets) are tested in pairs: of records where
-    there is one target, of targets where there are several. Others count as independent.
+    Runs on the same records (equal membership and queries of the same targets) are tested in pairs: of records if there
+    is one target, of targets if there are several. Other runs are treated as independent.
 
     Parameters
     ----------
     runs : sequence of Run
-        Two or more, each with a name of its own.
+        Two or more, with different names.
     rng : numpy Generator
         Draws the resamples of paired tests.
     attacks : sequence of str, optional
-        Which attacks; by default all that every run has.
+        Names of attacks; by default all that every run has.
     fprs : sequence of float, optional
-        False-positive rates; by default those of `USUAL_FPRS` that every run resolves.
+        False-positive rates; by default those of `COMPARED_FPRS` that every run resolves.
     confidence : float
         Coverage of each interval.
     """
@@ -684,9 +635,8 @@ def compare_runs(
         raise PlmiaError(f"{len(runs)} run was given: give two, or one and two attacks")
     if len(set(names)) < len(names):
         raise PlmiaError(f"two runs have the same name ({', '.join(names)}): give each its own with --names")
-    chosen = (
-        _once(attacks) if attacks else [a for a in runs[0].results.attacks if all(a in r.results.attacks for r in runs)]
-    )
+    common = [name for name in runs[0].results.attacks if all(name in run.results.attacks for run in runs)]
+    chosen = _once(attacks) if attacks else common
     if not chosen:
         have = "; ".join(f"{run.name} has {', '.join(run.results.attacks)}" for run in runs)
         raise PlmiaError(f"the runs have no attack in common ({have}): score them with the same attacks")
@@ -705,10 +655,8 @@ def compare_attacks(
 
     Parameters
     ----------
-    run : Run
-        The run.
-    attacks : sequence of str
-        Two or more.
+    run, attacks : Run, sequence of str
+        The run, and two or more attacks.
     rng, fprs, confidence
         As for `compare_runs`.
     """
@@ -722,7 +670,7 @@ def compare_attacks(
 
 
 def _size(row: Row) -> tuple[str, str]:
-    """How large a difference is, in words, and the word that joins what it is compared with."""
+    """The size of a difference in words, and the conjunction before the side it is compared with."""
     change = row.change
     has = "has an AUC" if row.fpr is None else "finds"
     if change.difference == 0:
@@ -758,8 +706,7 @@ def _side_by_side(
     confidence: float,
 ) -> SideBySide:
     """Compare ``sides`` [sides][labels] with the first of them, and adjust all p-values together."""
-    if not 0 < confidence < 1:
-        raise PlmiaError(f"confidence is {confidence}: it must lie strictly between 0 and 1")
+    require_rate("confidence", confidence)
     rates = _rates([side for group in sides for side in group], fprs)
     pairs = []
     for group in sides[1:]:
@@ -777,21 +724,20 @@ def _side_by_side(
 
 
 def _rates(sides: Sequence[Side], fprs: Sequence[float] | None) -> tuple[float, ...]:
-    """False-positive rates that every target of every side resolves; what was asked for must be among them."""
+    """The false-positive rates to compare; every target of every side must resolve them."""
     fewest, target, name = min(
         (roc.n_non_members, target, side.run.name) for side in sides for target, roc in side.rocs.items()
     )
     roc = next(iter(sides[0].rocs.values()))
     for fpr in fprs or ():
-        if not 0 < fpr < 1:
-            raise PlmiaError(f"--at-fpr is {fpr:g}: give a rate between 0 and 1 (1 % is 0.01)")
+        require_rate("--at-fpr", fpr)
         needed = roc.tpr_at(fpr).needed
         if needed > fewest:
             raise PlmiaError(
                 f"an FPR of {fpr_key(fpr)} needs {needed:,} evaluated non-members, target {target} of {name} has "
                 f"{fewest:,}: give a larger --at-fpr, or audit more records"
             )
-    return tuple(dict.fromkeys(fprs)) if fprs else tuple(f for f in USUAL_FPRS if roc.tpr_at(f).needed <= fewest)
+    return tuple(dict.fromkeys(fprs)) if fprs else tuple(f for f in COMPARED_FPRS if roc.tpr_at(f).needed <= fewest)
 
 
 def _row(

@@ -109,7 +109,7 @@ def test_a_rate_without_enough_non_members_leaves_the_auc(simulate_signals):
     plan = make_plan(pilot, 0.001, Cost(), None, 0)
     assert plan.best.tpr is None
     assert plan.best.power == plan.best.auc
-    assert "the split is the best for the AUC" in plan.words[-1]
+    assert "5,000 non-members" in plan.words[-1]
     assert all(row.half_width is None for row in plan.queries)
 
 
@@ -123,14 +123,16 @@ def test_the_words_say_what_the_numbers_do(pilot):
     assert plan.words[1].startswith("1 view instead would leave 48 references")
     far = make_plan(pilot, 0.01, Cost(), 10_000, 0)
     assert far.best.references == 256
-    assert "(roughly extrapolated from 32); nothing is said of more than 8 times" in far.words[0]
+    assert "(roughly extrapolated from 32)" in far.words[0]
+    assert "beyond 8 times" in far.words[0]
 
 
 def test_references_that_add_nothing_are_not_advised(simulate_signals):
     pilot = start(simulate_signals(0, models=18, points=1500, shift=12.0), PL_MIA, 0, Setup(), 0.01)
     plan = make_plan(pilot, 0.01, Cost(), 64, 0)
     assert (plan.best.references, plan.best.affordable, plan.best.tpr) == (16, 64, 1.0)
-    assert "(measured); 64, which it pays for, would add less than 0.1 points." in plan.words[0]
+    assert "(measured)" in plan.words[0]
+    assert "pays for 64, which would add less than 0.1 points" in plan.words[0]
     less = make_plan(pilot, 0.01, Cost(), 12, 0)
     assert less.best.references == 12
 
@@ -143,12 +145,12 @@ def test_few_references_are_measured_but_not_extrapolated(simulate_signals):
     assert plan.words[0].startswith(
         "With 100 models: train 16 references first and plan again. 8 references and 1 view"
     )
-    assert sum("too few to say what more would give" in word for word in plan.words) == 1
+    assert sum("too few to extrapolate" in word for word in plan.words) == 1
     some = make_plan(pilot, 0.01, Cost(), 12, 0)
     assert some.words[0].startswith("With 12 models: train 12 references first and plan again.")
     none = make_plan(pilot, 0.01, Cost(), 8, 0)
     assert none.words[0].startswith("With 8 models: 8 references and 1 view, for ")
-    assert sum("too few to say what more would give: 16 are needed" in word for word in none.words) == 1
+    assert sum("too few to extrapolate to more: train at least 16" in word for word in none.words) == 1
     assert [cell for row in rows_of(plan)[2:] for cell in row[1:]] == ["–"] * 3
 
 
@@ -170,7 +172,7 @@ def test_single_models_are_bought_one_by_one():
 
 def test_bad_numbers_are_refused(pilot):
     for fpr in (0.0, 1.0, -0.1, 2.0, float("nan")):
-        with pytest.raises(PlmiaError, match="strictly between 0 and 1"):
+        with pytest.raises(PlmiaError, match=f"rate is {fpr}"):
             start(pilot.signals, PL_MIA, 0, Setup(), fpr)
-    with pytest.raises(PlmiaError, match="give at least 4"):
+    with pytest.raises(PlmiaError, match="at least 4"):
         make_plan(pilot, 0.01, Cost(), 3, 0)

@@ -333,7 +333,7 @@ def test_other_data_are_named(run):
     assert (
         compare_runs([first, other], rng())
         .pairs[0]
-        .text.endswith(" The two are of different data, which may be all the difference.")
+        .text.endswith(" The two runs use different data, which may explain the difference.")
     )
     assert "different data" not in compare_runs([first, Run("z", first.results)], rng()).pairs[0].text
 
@@ -398,7 +398,7 @@ def test_json_has_every_row(run):
         (lambda a, b: compare_attacks(a, ["a"], rng()), "give a second run, or two attacks of a, b"),
         (lambda a, b: compare_attacks(a, ["a", "a"], rng()), "attack 'a' was given twice"),
         (lambda a, b: compare_attacks(a, ["a", "b"], rng(), [0.001]), r"0.001 needs 1,000 .* target 0 of x has \d{3}:"),
-        (lambda a, b: compare_attacks(a, ["a", "b"], rng(), [1.5]), "--at-fpr is 1.5: give a rate between 0 and 1"),
+        (lambda a, b: compare_attacks(a, ["a", "b"], rng(), [1.5]), "--at-fpr is 1.5"),
         (lambda a, b: compare_attacks(a, ["a", "b"], rng(), None, 1.0), "confidence is 1.0"),
     ],
 )

@@ -1,10 +1,10 @@
-"""What users are told: named errors, notes with codes, and how numbers and names are written in both.
+"""Messages to users: named errors, notes with codes, and how numbers and names are written in both.
 
-An error message states what was wrong, where, and what to do. A note has a code and a severity:
+An error message states what is wrong, the value, the limit, and what to do. A note has a code and a severity:
 
-- ``info``: changes nothing;
-- ``caution``: weakens what the audit can exclude. A shown leak stays shown; "no leak shown" becomes "inconclusive";
-- ``invalid``: the numbers do not mean what they say.
+- ``info``: has no consequence;
+- ``caution``: weakens what the audit can exclude. A leak that was found stays; "no leak found" becomes "inconclusive";
+- ``invalid``: the numbers cannot be interpreted.
 
 The verdict, the gate and the colour of the report depend on codes and severities, never on wording.
 """
@@ -50,14 +50,14 @@ class RecipeError(PlmiaError):
 
 
 class TrainingError(PlmiaError):
-    """Training that could not go on; what was finished is kept.
+    """Training that could not continue; finished models are kept.
 
     Parameters
     ----------
     sentence : str
         What happened and what to do.
     trace : str
-        The traceback of the user's own code, where that raised.
+        Traceback of the user's own code, if that raised the error.
     """
 
     def __init__(self, sentence: str, trace: str = "") -> None:
@@ -75,14 +75,14 @@ class OutputError(PlmiaError):
 
 def some(indices: Sequence[int] | npt.NDArray[np.intp], most: int = 5) -> str:
     """Name up to ``most`` indices and count the rest: ``"3, 17, 20 and 4 more"``."""
-    shown = ", ".join(str(int(i)) for i in indices[:most])
+    named = ", ".join(str(int(i)) for i in indices[:most])
     rest = len(indices) - most
-    return f"{shown} and {rest:,} more" if rest > 0 else shown
+    return f"{named} and {rest:,} more" if rest > 0 else named
 
 
 def shown(name: str) -> str:
     """Name of a file as text that can be written anywhere: bytes that are not UTF-8 become replacement characters."""
-    # Python stands lone surrogates in for such bytes.
+    # Python represents such bytes by lone surrogates.
     return re.sub("[\ud800-\udfff]", "\ufffd", name)
 
 
@@ -116,13 +116,13 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None, 
     Parameters
     ----------
     name : str
-        What was given.
+        The name that was given.
     known : iterable of str
         Names that exist.
     otherwise : str, optional
-        What to say where none is near; by default all known names.
+        Text if none is near; by default a list of all known names.
     cutoff : float
-        How alike two names must be, from 0 to 1.
+        Required similarity of the two names, from 0 to 1.
     """
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
@@ -149,7 +149,7 @@ def require_members(value: object, contract: type, error: type[PlmiaError] = Plm
 
 Severity = Literal["info", "caution", "invalid"]
 
-# Every code, and what it says. `plmia gate --accept CODE` takes those whose note is a caution or invalid.
+# Every code and its meaning. `plmia gate --accept CODE` takes those whose note is a caution or invalid.
 CODES: dict[str, str] = {
     "answers-unlike-references": "a given target is right more or less often than its references",
     "attacks-left-out": "attacks that could not run",
@@ -184,20 +184,20 @@ CODES: dict[str, str] = {
     "weak-attacks": "only attacks that use no references were run",
     "wide-interval": "the interval does not exclude a leak worth worrying about",
 }
-# About the number of evaluated records: more records would help, where nothing else is in doubt.
+# Codes about the number of evaluated records: more records would help if nothing else is in doubt.
 SIZE = ("few-non-members", "wide-interval")
 
 
 @dataclass(frozen=True)
 class Note:
-    """One thing that a reader must know.
+    """One remark or warning for the reader.
 
     Parameters
     ----------
     code : str
-        A key of `CODES`; stays the same when the wording changes.
+        A key of `CODES`, which stays the same when the wording changes.
     severity : {"info", "caution", "invalid"}
-        What follows from it; see the module.
+        Its consequence; see the module.
     text : str
         One or two sentences: what happened, the value, the limit, the remedy.
     """

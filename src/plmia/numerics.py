@@ -1,22 +1,21 @@
-"""Stable formulas, each written once: confidences on the logit scale, the Cauchy transform, numbers in logs.
+"""Stable formulas, each written once: confidences on the logit scale, the Cauchy transform, numbers as logarithms.
 
-Everything here is elementwise (or along one axis of classes), works in float64 unless said otherwise, and
-stays finite and accurate for every finite input that its documentation admits.
+All functions work elementwise (or along one axis of classes) and in float64 unless stated otherwise. They stay finite
+and accurate for every finite input that their documentation allows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import erf, erfcx, log_expit, ndtr
 
+from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import SignalsError
-
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 # Beyond six sigma the tail u = Phi(-x) is below 1e-9, so tan(pi u) = pi u (1 + 3e-18): the far formula is exact.
 _FAR_TAIL = 6.0
@@ -38,8 +37,8 @@ _LOG_SMALLEST = -700.0
 def logit_from_logits(logits: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArray:
     """Logit-scaled confidence of the true label, from class logits.
 
-    ``log p_y - log(1 - p_y)`` under the softmax is ``z_y - logsumexp(z_c, c != y)``. Written so, nothing
-    saturates: a confidence of 500 comes out as 500, where the softmax has long been rounded to 1.
+    Under the softmax, ``log p_y - log(1 - p_y)`` equals ``z_y - logsumexp(z_c, c != y)``. This form does not
+    saturate: a confidence of 500 is returned as 500, where the softmax itself would be rounded to 1.
 
     Parameters
     ----------
@@ -97,7 +96,7 @@ def logit_from_probabilities(p: npt.ArrayLike, dtype: npt.DTypeLike | None = Non
     confidence : ndarray of float64, shape [...]
         ``log p - log(1 - p)``, always finite.
     n_clipped : int
-        How many entries were moved by the clipping; a report says so.
+        Number of entries that were changed by the clipping.
 
     Raises
     ------
@@ -114,10 +113,10 @@ def logit_from_probabilities(p: npt.ArrayLike, dtype: npt.DTypeLike | None = Non
     bad = ~((value >= 0.0) & (value <= 1.0))
     if bad.any():
         raise SignalsError(f"probabilities hold {_first(value, bad)}: every probability must lie in [0, 1]")
-    # A dtype wider than float64 still passes through float64 here, so its resolution counts for no more.
+    # A dtype wider than float64 passes through float64 here, so it has no finer resolution.
     info = np.finfo(stored if stored.itemsize <= 8 else np.float64)
-    # The smallest normal number would not do as the lower end: it lies above every subnormal probability, and in
-    # float16 these begin at 6e-5 already.
+    # The smallest normal number cannot be the lower end: it lies above every subnormal probability, and in float16
+    # these begin at 6e-5.
     low, high = float(info.smallest_subnormal), 1.0 - float(info.epsneg)
     clipped = np.clip(value, low, high)
     confidence: FloatArray = np.log(clipped) - np.log1p(-clipped)
@@ -236,8 +235,8 @@ class SignedLog(NamedTuple):
         return np.where(self.sign < 0.0, np.log1p(-q), log_q) / math.log(10.0) + 0.0
 
 
-def strictly_increasing(values: SignedLog, take: npt.NDArray[np.integer]) -> SignedLog:
-    """Restore the order of numbers that are known to increase, where rounding has tied or swapped them.
+def strictly_increasing(values: SignedLog, take: Labels) -> SignedLog:
+    """Restore the order of numbers that are known to increase, but were tied or swapped by rounding.
 
     Parameters
     ----------
@@ -249,8 +248,8 @@ def strictly_increasing(values: SignedLog, take: npt.NDArray[np.integer]) -> Sig
     Returns
     -------
     SignedLog
-        The numbers, strictly increasing in ``(sign, log_abs)`` and in ``asinh()``. None of them is moved by
-        more than 5e-10 of its size for the sake of strictness: more than 16,000 ties in a row stay ties.
+        The numbers, strictly increasing in ``(sign, log_abs)`` and in ``asinh()``. Each is moved by at most 5e-10
+        of its size; more than 16,000 ties in a row therefore stay ties.
     """
     # In place and in blocks: with a million queries each array counts.
     keys = np.empty(values.sign.size, dtype=np.int64)
@@ -280,7 +279,7 @@ def _log_cauchy_far(x: FloatArray) -> FloatArray:
     return np.asarray(0.5 * x * x - np.log(0.5 * math.pi * erfcx(x * _SQRT_HALF)))
 
 
-def _labels_as_index(labels: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[np.intp]:
+def _labels_as_index(labels: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
     y = np.asarray(labels)
     if not np.issubdtype(y.dtype, np.integer):
         raise SignalsError(f"labels have dtype {y.dtype}: labels must be integers, 0 to {shape[-1] - 1}")
@@ -293,7 +292,7 @@ def _labels_as_index(labels: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArr
         raise SignalsError(f"labels of shape {y.shape} do not fit logits of shape {shape}") from None
 
 
-def _first(values: npt.NDArray[np.generic], bad: npt.NDArray[np.bool_]) -> str:
+def _first(values: npt.NDArray[np.generic], bad: BoolArray) -> str:
     """Name the first bad entry: ``"nan at index 3, 0"``."""
     where = tuple(int(i) for i in np.argwhere(bad)[0])
     return f"{values[where]} at index {', '.join(map(str, where)) or '()'}"
@@ -334,9 +333,9 @@ def count_below(population: FloatArray, values: FloatArray) -> npt.NDArray[np.in
     Returns
     -------
     int array [Q]
-        How many numbers are smaller; equal ones are not counted.
+        Number of smaller numbers; equal ones are not counted.
     """
-    # Looking up values in ascending order keeps to neighbouring memory: several times faster than in any order.
+    # Looking up values in ascending order reads neighbouring memory, which is several times faster.
     ordered, below = np.sort(population), np.empty(len(values), dtype=np.int32)
     for part in _blocks(len(values)):
         order = np.argsort(values[part])

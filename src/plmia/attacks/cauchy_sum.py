@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from plmia.data.arrays import FloatArray
 from plmia.errors import PlmiaError, PopulationError
 from plmia.numerics import (
-    FloatArray,
     SignedLog,
     log_abs_cauchy_transform,
     log_cauchy_kernel,

@@ -1,6 +1,6 @@
-"""Published data sets, read from the archives of their authors or the folders these unpack to.
+"""Published data sets, read from their authors' archives or from the unpacked folders.
 
-Nothing is unpacked to disk: members of a tar are read by name, one pass through the archive.
+Nothing is unpacked to disk: members of a tar are read by name, in one pass through the archive.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from functools import partial
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from plmia.data.arrays import Array, Labels
 from plmia.errors import DataError
 
 Part = Literal["train", "valid", "test"]
-Array = npt.NDArray[Any]
 
-# The largest file of the published archives has less than half of this.
-_MOST_BYTES = 1 << 30
-_DEEPEST_FOLDER = 4
+# The largest file of the published archives is less than half as long.
+_MAX_BYTES = 1 << 30
+_MAX_DEPTH = 4
 _ROWS_AT_ONCE = 10_000
 
 CINIC_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -39,35 +38,18 @@ PURCHASE_FEATURES = 600
 
 
 class PublishedData(NamedTuple):
-    """What a published archive holds.
-
-    Parameters
-    ----------
-    X : array [points, features] or [points, height, width, channels]
-        Its points, in the archive's order (CINIC-10: by class and file name).
-    y : int array [points]
-        Labels from 0 on.
-    name : str
-        What the data set is called.
-    """
+    """Points X [points, ...] in the archive's order (CINIC-10: by class and file name), labels y from 0, and name."""
 
     X: Array
-    y: npt.NDArray[np.integer[Any]]
+    y: Labels
     name: str
 
 
 @dataclass(frozen=True)
 class Member:
-    """One file of an archive or a folder.
+    """One file of an archive or a folder: its path inside, its bytes, and a function that opens it.
 
-    Parameters
-    ----------
-    name : str
-        Its path inside, with slashes.
-    size : int
-        Bytes.
-    open : callable
-        Opens it; for an archive only until the next member is asked for.
+    In an archive it can only be opened until the next member is read.
     """
 
     name: str
@@ -75,10 +57,11 @@ class Member:
     open: Callable[[], IO[bytes]]
 
     def read(self, path: Path) -> bytes:
-        """All bytes; ``path`` is the archive's, for the error message."""
-        if self.size > _MOST_BYTES:
+        """Return all bytes; errors name the archive ``path``."""
+        if self.size > _MAX_BYTES:
             raise DataError(
-                f"{path} holds {self.name} of {self.size} bytes, no published file is so long: get it again"
+                f"{path} holds {self.name} with {self.size} bytes, published files have at most {_MAX_BYTES}: download "
+                "it again"
             )
         with self.open() as file:
             return file.read()
@@ -86,20 +69,20 @@ class Member:
 
 @dataclass(frozen=True)
 class Published:
-    """A published data set: how its files are told and read.
+    """A published data set: how its files are recognised and read.
 
     Parameters
     ----------
     name : str
-        What it is called.
+        Name of the data set.
     member : str
-        Regular expression that paths of its files match, and those of no other set do.
+        Regular expression that only the paths of its own files match.
     read : callable
-        Takes the path and the part, gives X and y.
+        Reads X and y, given the path and the part.
     n_points : mapping of part to int
-        How many points each part has.
+        Number of points of each part.
     md5 : str, optional
-        MD5 of the archive, where one was published.
+        MD5 of the archive, if one was published.
     """
 
     name: str
@@ -116,8 +99,8 @@ def read_archive(path: Path, part: Part = "train", verify: bool = True) -> Publi
     ----------
     path : Path
         ``cifar-10-binary.tar.gz``, ``cifar-100-binary.tar.gz``, ``CINIC-10.tar.gz``, ``dataset_purchase.tgz``, a folder
-        that holds what one of them unpacks to, or the text ``dataset_purchase`` itself. What a file is called does not
-        matter, except inside.
+        with the unpacked files of one of them, or the text file ``dataset_purchase``. Only the names of the files
+        inside matter.
     part : {"train", "valid", "test"}
         Which part; CIFAR has no "valid", Purchase-100 is all "train".
     verify : bool
@@ -133,7 +116,7 @@ def read_archive(path: Path, part: Part = "train", verify: bool = True) -> Publi
     if verify and len(y) != published.n_points[part]:
         raise DataError(
             f"{path} holds {len(y)} points of {published.name}'s part {part!r}, {published.n_points[part]} were "
-            "published: get the whole set again, or read it with verify=False"
+            "published: download it again, or read it with verify=False"
         )
     return PublishedData(X, y, f"{published.name} {part}")
 
@@ -143,19 +126,21 @@ def _damage_named(path: Path) -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(f"{path} is damaged or truncated ({error}): get it again") from error
+        raise DataError(f"{path} is damaged or truncated ({error}): download it again") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror or error}): check it, or get it again") from error
+        raise DataError(
+            f"{path} cannot be read ({error.strerror or error}): check its permissions, or download it again"
+        ) from error
 
 
 def _recognise(path: Path) -> Published:
-    """Tell by its files which data set lies at ``path``."""
+    """Recognise the data set at ``path`` by its files."""
     found: list[Published] = []
     pickled = False
     for member in _members(path):
         pickled = pickled or _is_pickled(member)
         found += [p for p in PUBLISHED if p not in found and re.search(p.member, member.name)]
-        # A folder may hold several sets; an archive is one, and long to go through.
+        # A folder may hold several sets. An archive holds one and takes long to read.
         if found and not path.is_dir():
             break
     if len(found) == 1:
@@ -165,12 +150,12 @@ def _recognise(path: Path) -> Published:
         raise DataError(f"{path} holds {names}: give the folder or the archive of one of them")
     if pickled:
         raise DataError(
-            f"{path} is CIFAR's Python version, pickled objects that could run code and are never loaded: "
-            "get the binary version (cifar-10-binary.tar.gz, cifar-100-binary.tar.gz) from the same page"
+            f"{path} is CIFAR's Python version with pickled objects, which could run code and are never loaded: "
+            "download the binary version (cifar-10-binary.tar.gz, cifar-100-binary.tar.gz) from the same page"
         )
     raise DataError(
-        f"{path} is no data set that can be read: give an npz with `X` and `y`, or the published archive or folder of "
-        f"{', '.join(p.name for p in PUBLISHED)}"
+        f"{path} is not a data set that plmia reads: give an npz with `X` and `y`, or the published archive or folder "
+        f"of {', '.join(p.name for p in PUBLISHED)}"
     )
 
 
@@ -187,8 +172,8 @@ def _compare_md5(path: Path, published: Published) -> None:
         md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if md5 != published.md5:
         raise DataError(
-            f"{path} has MD5 {md5}, the published archive of {published.name} has {published.md5}: get it again, or "
-            "read it with verify=False if it was changed on purpose"
+            f"{path} has MD5 {md5}, the published archive of {published.name} has {published.md5}: download it again, "
+            "or read it with verify=False if it was changed on purpose"
         )
 
 
@@ -219,7 +204,7 @@ def _files_under(folder: Path) -> Iterator[Member]:
     """Files in ``folder`` and below, sorted, as deep as published archives go."""
     for parent, folders, files in os.walk(folder):
         inside = Path(parent).relative_to(folder)
-        folders[:] = sorted(folders) if len(inside.parts) < _DEEPEST_FOLDER else []
+        folders[:] = sorted(folders) if len(inside.parts) < _MAX_DEPTH else []
         for name in sorted(files):
             file = Path(parent) / name
             if file.is_file():
@@ -231,7 +216,7 @@ def _starts_like_purchase(path: Path) -> bool:
         return re.match(rb"[0-9]{1,3}(,[01]){20}", file.read(64)) is not None
 
 
-# CIFAR: a record is one or two label bytes, then 3,072 bytes of 32 x 32 pixels, one plane a colour.
+# CIFAR: a record is one or two label bytes, then 3,072 bytes of 32 x 32 pixels, one plane per colour.
 
 
 def _read_cifar10(path: Path, part: Part) -> tuple[Array, Array]:
@@ -253,7 +238,7 @@ def _read_cifar(path: Path, names: list[str], label_bytes: int, n_classes: int) 
             break
     for name in names:
         if name not in found:
-            raise DataError(f"{path} lacks {name}: get the whole archive again")
+            raise DataError(f"{path} lacks {name}: download it again")
     records = np.concatenate([found[name] for name in names])
     planes = records[:, label_bytes:].reshape(-1, 3, 32, 32)
     # Of CIFAR-100's two labels (coarse, fine) the last is the fine one.
@@ -265,7 +250,7 @@ def _cifar_records(path: Path, member: Member, label_bytes: int, n_classes: int)
     length = label_bytes + 3 * 32 * 32
     if not raw or len(raw) % length:
         raise DataError(
-            f"{path} is damaged: {member.name} has {len(raw)} bytes, not a multiple of {length}; get it again"
+            f"{path} is damaged: {member.name} has {len(raw)} bytes, not a multiple of {length}; download it again"
         )
     records = np.frombuffer(raw, dtype=np.uint8).reshape(-1, length)
     labels = records[:, label_bytes - 1]
@@ -273,12 +258,12 @@ def _cifar_records(path: Path, member: Member, label_bytes: int, n_classes: int)
         record = int(labels.argmax())
         raise DataError(
             f"{path} is damaged: {member.name} has label {labels[record]} at record {record}, labels are 0 to "
-            f"{n_classes - 1}; get it again"
+            f"{n_classes - 1}; download it again"
         )
     return records
 
 
-# CINIC-10: one PNG an image, in folders part/class.
+# CINIC-10: one PNG per image, in folders part/class.
 
 _CINIC_MEMBER = r"(?:^|/)(train|valid|test)/([^/]+)/([^/]+\.png)$"
 
@@ -290,18 +275,16 @@ def _read_cinic(path: Path, part: Part) -> tuple[Array, Array]:
         if match is None or match[1] != part:
             continue
         if match[2] not in CINIC_CLASSES:
-            raise DataError(
-                f"{path} holds {member.name}, but CINIC-10 has no class {match[2]!r}: get the archive again"
-            )
+            raise DataError(f"{path} holds {member.name}, but CINIC-10 has no class {match[2]!r}: download it again")
         images[CINIC_CLASSES.index(match[2]), match[3]] = _decoded(path, member)
     if not images:
-        raise DataError(f"{path} holds no image of CINIC-10's part {part!r}: get the whole archive again")
+        raise DataError(f"{path} holds no image of CINIC-10's part {part!r}: download it again")
     order = sorted(images)
     return np.stack([images[key] for key in order]), np.array([label for label, _ in order], dtype=np.int64)
 
 
 def _decoded(path: Path, member: Member) -> Array:
-    """Pixels [32, 32, 3] of a PNG; some of CINIC-10's are grey."""
+    """Pixels [32, 32, 3] of a PNG, which may be grey."""
     try:
         pillow = import_module("PIL.Image")
     except ImportError as error:
@@ -314,28 +297,28 @@ def _decoded(path: Path, member: Member) -> Array:
             size = image.size
             pixels: Array = np.asarray(image.convert("RGB")) if size == (32, 32) else np.empty(0)
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise DataError(f"{path} is damaged: {member.name} is not a PNG image ({error}); get it again") from error
+        raise DataError(f"{path} is damaged: {member.name} is not a PNG image ({error}); download it again") from error
     if size != (32, 32):
         raise DataError(
-            f"{path} holds {member.name} of {size[0]} x {size[1]} pixels, CINIC-10 has 32 x 32: get it again"
+            f"{path} holds {member.name} of {size[0]} x {size[1]} pixels, CINIC-10 has 32 x 32: download it again"
         )
     return pixels
 
 
-# Purchase-100: a line a point, its label (1 to 100) and 600 zeros and ones, with commas.
+# Purchase-100: one line per point, its label (1 to 100) and 600 zeros and ones, separated by commas.
 
 
 def _read_purchase(path: Path, part: Part) -> tuple[Array, Array]:
-    del part  # there is one
+    del part  # there is only one
     for member in _members(path):
         if re.search(_PURCHASE_MEMBER, member.name):
             return _parse_purchase(path, member)
-    raise DataError(f"{path} lacks dataset_purchase: get the whole archive again")
+    raise DataError(f"{path} lacks dataset_purchase: download it again")
 
 
 def _parse_purchase(path: Path, member: Member) -> tuple[Array, Array]:
-    if member.size > _MOST_BYTES:
-        raise DataError(f"{path} holds {member.size} bytes of text, Purchase-100 has far fewer: get it again")
+    if member.size > _MAX_BYTES:
+        raise DataError(f"{path} holds {member.size} bytes of text, Purchase-100 has far fewer: download it again")
     points, labels, n_lines = [], [], 0
     with member.open() as file:
         while lines := list(itertools.islice(file, _ROWS_AT_ONCE)):
@@ -344,7 +327,7 @@ def _parse_purchase(path: Path, member: Member) -> tuple[Array, Array]:
             labels.append(y)
             n_lines += len(lines)
     if not points:
-        raise DataError(f"{path} is empty: get it again")
+        raise DataError(f"{path} is empty: download it again")
     return np.concatenate(points), np.concatenate(labels)
 
 
@@ -357,7 +340,7 @@ def _parse_lines(path: Path, lines: list[bytes], before: int) -> tuple[Array, Ar
     if len(wrong):
         raise DataError(
             f"{path} is damaged: line {before + wrong[0] + 1} is not a label of 1 to 100 and {PURCHASE_FEATURES} zeros "
-            "and ones with commas; get it again"
+            "and ones with commas; download it again"
         )
     text = np.frombuffer(b"".join(match[2] for match in matches if match), dtype=np.uint8)
     return text.reshape(len(lines), PURCHASE_FEATURES, 2)[:, :, 1] == ord("1"), y - 1

@@ -1,4 +1,4 @@
-"""The user's own Python files: attacks and recipes that are named on the command line."""
+"""Users' own Python files: attacks and recipes named on the command line."""
 
 from __future__ import annotations
 
@@ -15,24 +15,16 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "unable
 
 
 def load_user_file(path: Path, kind: type[PlmiaError]) -> ModuleType:
-    """Run a Python file that the user named, and return its module.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    kind : type of PlmiaError
-        What to raise when it is not there or does not run.
-    """
+    """Run a user's Python file and return its module; raises ``kind`` if it is missing or does not run."""
     return run_user_text(read_user_file(path, kind), path, kind)
 
 
 def read_user_file(path: Path, kind: type[PlmiaError]) -> bytes:
-    """Text of a Python file that the user named; raises ``kind`` when there is none."""
+    """Text of a user's Python file; raises ``kind`` if there is none."""
     try:
         if path.suffix == ".py":
             return path.read_bytes()
-    except (FileNotFoundError, ValueError):  # the latter of names that no file can have
+    except (FileNotFoundError, ValueError):  # ValueError for names that no file can have
         pass
     except OSError as error:
         raise kind(f"there is no Python file {path} to read ({error.strerror or error}): check the path") from error
@@ -40,25 +32,25 @@ def read_user_file(path: Path, kind: type[PlmiaError]) -> bytes:
 
 
 def run_user_text(text: bytes, path: Path, kind: type[PlmiaError]) -> ModuleType:
-    """Run the text of a user's file, here or where the file itself is not, and return its module.
+    """Run the text of a user's file, even on a machine without the file, and return its module.
 
     Parameters
     ----------
     text : bytes
-        What stands in the file.
+        Contents of the file.
     path : Path
-        Where it stood; tracebacks name it.
+        The file, for tracebacks.
     kind : type of PlmiaError
-        What to raise when it does not run.
+        Raised if the text does not run.
     """
     loader = _Text(f"plmia_user_{path.stem}", str(path), text)
     spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
     assert spec is not None  # noqa: S101 - it is given its loader; this tells the type checker
     module = importlib.util.module_from_spec(spec)
-    # Modules beside the file can be imported, as when Python runs it; last, so that they hide nothing else.
+    # Modules beside the file can be imported, as if Python ran it; they come last, so that they hide no others.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    # Dataclasses look their module up by its name, when annotations are strings.
+    # Dataclasses look up their module by its name if annotations are strings.
     sys.modules[loader.name] = module
     try:
         loader.exec_module(module)
@@ -68,27 +60,19 @@ def run_user_text(text: bytes, path: Path, kind: type[PlmiaError]) -> ModuleType
 
 
 def failure(error: BaseException, file: str | None) -> str:
-    """Say what the user's code raised, and at which line of the user's file: the last one that stands there.
-
-    Parameters
-    ----------
-    error : BaseException
-        What was raised.
-    file : str, optional
-        The user's file.
-    """
+    """Describe the error that the user's code raised, with the last line of the user's file in its traceback."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file and frame.filename == file]
     where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name}: " if frames else ""
     return f"{where}{type(error).__name__}: {error}"
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether memory did not suffice; libraries say that under errors of many kinds."""
+    """Whether memory was exhausted; libraries raise errors of many classes then."""
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 class _Text(SourceFileLoader):
-    """Runs exactly this text: no compiled file beside it that is as old and as long, but of other text."""
+    """Loader of exactly this text, never of a compiled file beside it with the same age and length."""
 
     def __init__(self, name: str, path: str, text: bytes) -> None:
         super().__init__(name, path)

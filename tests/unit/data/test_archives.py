@@ -349,9 +349,9 @@ def test_two_sets_in_one_folder_are_not_guessed_between(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["tar", "folder"])
 def test_anything_else_is_refused(tmp_path: Path, way: str) -> None:
     path = WAYS[way](tmp_path, {"notes/readme.txt": b"hello", "notes/train": b"choo choo"})
-    refused(path, "no data set", "CIFAR-10, CIFAR-100, CINIC-10, Purchase-100")
+    refused(path, "not a data set", "CIFAR-10, CIFAR-100, CINIC-10, Purchase-100")
     (tmp_path / "table.csv").write_text("a,b\n1,2\n")
-    refused(tmp_path / "table.csv", "no data set", "npz with `X` and `y`")
+    refused(tmp_path / "table.csv", "not a data set", "npz with `X` and `y`")
 
 
 def test_nothing_leaves_the_archive(tmp_path: Path) -> None:
@@ -365,11 +365,11 @@ def test_nothing_leaves_the_archive(tmp_path: Path) -> None:
         tar.addfile(info)
     before = sorted(tmp_path.rglob("*"))
     assert len(read_archive(path, verify=False).y) == 50
-    refused(tmp_path / "in" / "link.tar", "no data set")
+    refused(tmp_path / "in" / "link.tar", "not a data set")
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_member_that_claims_to_be_huge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plmia.data.archives, "_MOST_BYTES", 30_729)
-    refused(write_tar(tmp_path / "c.tgz", cifar10_files()), "data_batch_1.bin of 30730 bytes")
+    monkeypatch.setattr(plmia.data.archives, "_MAX_BYTES", 30_729)
+    refused(write_tar(tmp_path / "c.tgz", cifar10_files()), "data_batch_1.bin with 30730 bytes")
     refused(write_tar(tmp_path / "p.tgz", purchase_files()), "bytes of text")

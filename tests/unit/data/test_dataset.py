@@ -383,7 +383,7 @@ def encrypted(path: Path) -> None:
         (lambda path: path.write_bytes(b""), ["not an npz file"]),
         (lambda path: path.write_text("X,y\n1,2\n"), ["not an npz file"]),
         (lambda path: path.write_bytes(b"\x80\x04N."), ["not an npz file"]),
-        (lambda path: path.mkdir(), ["no data set"]),
+        (lambda path: path.mkdir(), ["not a data set"]),
         (lambda path: path.with_suffix(".tmp.npy").rename(path), ["single array"]),
         (encrypted, ["damaged", "encrypted"]),
     ],

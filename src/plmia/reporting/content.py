@@ -13,7 +13,7 @@ import numpy as np
 
 from plmia.attacks.scoring import Scores
 from plmia.data.arrays import BoolArray, IntArray
-from plmia.errors import DataError, OutputError, SignalsError, StoreError, sentence
+from plmia.errors import DataError, SignalsError, StoreError, sentence
 from plmia.evaluation.records import RecordTable
 from plmia.reporting.extras import Extras
 from plmia.results.result import About, RunResult, TargetSummary, Verdict
@@ -158,15 +158,11 @@ def read_content(
     folder, about = saved.folder, saved.result.about
     attack = attack or saved.result.verdict.attack
     target = min(saved.targets) if target is None else target
-    if attack not in saved.attacks:
-        raise OutputError(f"{attack!r} is not among the results in {folder}: choose one of {', '.join(saved.attacks)}")
-    if target not in saved.targets:
-        known = ", ".join(map(str, saved.targets))
-        raise OutputError(f"target {target} is not among the results in {folder}: choose one of {known}")
     store, reason = _own_store(folder / "signals", about)
     finished, used = {} if store is None else store.finished(), _used_models(about)
     training = {k: TrainingRecord.from_json(record) for k, record in finished.items() if used is None or k in used}
     content = Content(saved, attack, target, extras, training, store, reason)
+    _ = content.table  # raises for an attack or a target without results
     _require_same_records(content)
     return content
 

@@ -12,7 +12,7 @@ import numpy as np
 from plmia.attacks.attack import ATTACKS
 from plmia.errors import Note, doubts, percent, round_percent, sentence
 from plmia.evaluation.intervals import Interval
-from plmia.reporting.content import Content
+from plmia.reporting.content import Content, TrainingRecord
 from plmia.reporting.plots.figure import duration
 from plmia.reporting.plots.leakage import rate_at
 from plmia.results.result import AttackSummary, Verdict
@@ -103,7 +103,7 @@ def _tpr_tile(content: Content) -> Iterator[Tile]:
     joint = ", for all attacks at once," if len(content.result.attacks) > 1 else ""
     times = f"; this is {tpr / fpr:.0f} times chance" if content.verdict.leak_shown and interval.low > fpr else ""
     rate = round_percent(fpr)
-    note = f"95 % interval{joint} {ends(interval)}; guessing finds {rate}{times}"
+    note = f"95 % interval{joint} {_ends(interval)}; guessing finds {rate}{times}"
     yield Tile(f"Members found at {rate} false-positive rate", percent(tpr), note, _scale(tpr, interval, fpr))
 
 
@@ -135,8 +135,7 @@ def _epsilon_tile(content: Content) -> Tile:
     return Tile("Differential privacy refuted below", f"ε = {attack.epsilon.low:.2f}", note)
 
 
-def ends(interval: Interval) -> str:
-    """Ends of an interval of shares."""
+def _ends(interval: Interval) -> str:
     return f"{percent(interval.low)} to {percent(interval.high)}"
 
 
@@ -221,7 +220,7 @@ def _accuracy_rows(content: Content) -> Iterator[tuple[str, str]]:
 
 
 def _versions(content: Content) -> str:
-    versions = {name: version for record in content.training.values() for name, version in record.versions.items()}
+    versions = dict(next(iter(content.training.values()), TrainingRecord()).versions)
     if content.about.plmia:
         versions["plmia"] = content.about.plmia
     return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
@@ -258,14 +257,14 @@ def check_notes(content: Content) -> list[str]:
 def auc_interval(attack: AttackSummary) -> str:
     """Interval of an attack's AUC, if there is one: over targets, else of the first target."""
     interval = attack.auc.interval or attack.per_target[0].auc_interval
-    return ends(interval) if interval else ""
+    return _ends(interval) if interval else ""
 
 
 def tpr_cell(attack: AttackSummary, fpr: float) -> tuple[str, str]:
     """A TPR and its interval, or the number of non-members needed to resolve it."""
     if (rate := rate_at(attack, fpr)) is None:
         return "–", f"needs {attack.tpr[fpr].needed_non_members:,.0f}"
-    return percent(rate.tpr), f"{percent(rate.low)} to {percent(rate.high)}"
+    return percent(rate.tpr), rate.ends
 
 
 def named_cell(attack: AttackSummary, fdr: float) -> str:

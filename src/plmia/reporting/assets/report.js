@@ -1,4 +1,4 @@
-// The page's behaviour: figures drawn by plotly.js when they come into sight, and the table of records.
+// Behaviour of the page: plotly.js draws figures when they become visible; the table of records sorts and filters.
 "use strict";
 (() => {
   const byId = (id) => document.getElementById(id);
@@ -45,14 +45,14 @@
         font: { size: narrow ? 12 : 14 }, standoff: 8,
       };
       layout[key].tickfont = { size: narrow ? 11 : 12 };
-      // Long labels of many ticks would touch: every other one stays.
+      // Many long labels would overlap, so every second one is left out.
       const labels = layout[key].ticktext;
       if (narrow && across && labels.length > 5 && labels[0].includes("%")) {
         layout[key].ticktext = labels.map((text, i) => ((labels.length - i) % 2 ? text : ""));
       }
     }
     if (narrow && layout.xaxis2) {
-      // Two panels side by side become one above the other.
+      // Two panels side by side are stacked.
       Object.assign(layout.xaxis, { domain: [0, 1] });
       Object.assign(layout.xaxis2, { domain: [0, 1] });
       layout.yaxis.domain = [0.6, 1];
@@ -76,13 +76,13 @@
 
   const config = {
     responsive: true, displaylogo: false, displayModeBar: coarse.matches ? false : "hover",
-    // Named one by one: among plotly's own choice is one that sends the figure's data to a server.
+    // Listed one by one, since a default button of plotly sends the figure's data to a server.
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
     plotlyServerURL: "",
   };
   const shown = new Map(); // name of a figure -> its traces as they are shown
 
-  // What a figure is drawn for: colours and width.
+  // Colours and width for which a figure is drawn.
   const look = () => `${dark.matches} ${window.innerWidth < NARROW}`;
 
   function draw(node) {
@@ -103,24 +103,24 @@
       }
       retick(plot, figure);
       node.dataset.drawn = "true";
-      // What changed while it was drawn for the first time went by unheard.
+      // A change during the first drawing triggers no event.
       if (look() !== asked) draw(node);
     });
   }
 
-  // The ticks of a figure are made for all of it: of a part plotly chooses them, until the whole is shown again.
+  // The given ticks fit the whole figure. After a zoom, plotly chooses ticks until the whole figure is shown again.
   function retick(plot, figure) {
     const wanted = {};
     for (const key of Object.keys(figure.layout).filter((name) => /^[xy]axis/.test(name))) {
       const axis = figure.layout[key];
       const whole = axis.range.every((end, i) => Math.abs(end - plot.layout[key].range[i]) < 1e-6);
-      // Groups are named by their ticks, and between them there is nothing to name.
+      // An axis without a title has one tick per group, and nothing between the groups.
       if (!axis.title.text) continue;
       const mode = whole ? "array" : "auto";
       if (plot.layout[key].tickmode === mode) continue;
       wanted[`${key}.tickmode`] = mode;
       if (mode === "auto") wanted[`${key}.nticks`] = 6;
-      // Shares are labelled in per cent.
+      // Shares are labelled in percent.
       if (mode === "auto") wanted[`${key}.tickformat`] = axis.ticktext.some((text) => text.includes("%")) ? ".3~%" : "";
     }
     if (Object.keys(wanted).length) Plotly.relayout(plot, wanted);
@@ -215,7 +215,7 @@
   }, { rootMargin: "500px" });
   figures.forEach((node) => watcher.observe(node));
   const redraw = () => figures.filter((node) => node.dataset.drawn).forEach(draw);
-  // A list of its own: Chromium tells nobody of a change that was read from the list before.
+  // A separate query list: Chromium sends no event for a change that was already read from a list.
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   let width = window.innerWidth;
   window.addEventListener("resize", () => {
@@ -239,7 +239,7 @@
     { key: "q", head: "q", text: (i) => number(rows.q[i], 3) },
     { key: "member", head: "Member", text: (i) => (rows.member[i] ? "yes" : "no"), below: true },
   ].filter((column) => rows[column.key]);
-  // On a small screen the numbers of a record stand in one line; its class, whether it is a member and what it is below.
+  // On a small screen, the numbers of a record are on one line; its class, membership and preview are below.
   const slim = window.matchMedia("screen and (max-width: 760px)");
   const visible = () => columns.filter((column) => !((column.words || column.below) && slim.matches));
   const state = { key: "rank", up: true, page: 0, found: [] };
@@ -360,7 +360,7 @@
   }
 
   function csv() {
-    // A spreadsheet would run a text that starts like a formula.
+    // A spreadsheet would execute a text that looks like a formula.
     const quoted = (text) => `"${(/^[=+\-@\t\r]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
     const lines = state.found.map((i) => {
       const cells = [rows.index[i], rows.label ? rows.label[i] : "", rows.score[i], rows.p[i], rows.q[i], rows.rank[i]];

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,15 +32,28 @@ LOWEST_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Rate:
-    """True-positive rate of an attack, counted from 0, with the ends of its interval."""
+    """True-positive rate with the ends of its interval."""
 
-    attack: int
     tpr: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        return f"{percent(self.tpr)} ({percent(self.low)} to {percent(self.high)})"
+        return f"{percent(self.tpr)} ({self.ends})"
+
+    @property
+    def ends(self) -> str:
+        """The interval in words."""
+        return f"{percent(self.low)} to {percent(self.high)}"
+
+
+def rate_at(attack: AttackSummary, fpr: float) -> Rate | None:
+    """TPR at a false-positive rate, mean over targets; None if the data do not resolve it."""
+    found = attack.tpr[fpr]
+    if not found.resolved:
+        return None
+    interval = found.interval or attack.per_target[0].tpr[fpr].interval
+    return Rate(found.mean, interval.low, interval.high)
 
 
 def roc_figure(content: Content) -> Figure | Absent:
@@ -100,7 +113,7 @@ def _verdict_trace(content: Content, low: float) -> Iterator[Spec]:
     verdict = content.verdict
     if verdict.fpr is None or verdict.tpr is None or verdict.interval is None:
         return
-    found = Rate(0, verdict.tpr, verdict.interval.low, verdict.interval.high)
+    found = Rate(verdict.tpr, verdict.interval.low, verdict.interval.high)
     y, bottom, top = ([max(low, value)] for value in (found.tpr, found.low, found.high))
     mean = f", mean over {verdict.targets} targets" if verdict.targets > 1 else ""
     text = f"verdict: {verdict.attack} finds {found} at {round_percent(verdict.fpr)} FPR{mean}"
@@ -137,11 +150,9 @@ def _above(trace: Spec, low: float) -> Spec:
 
 def tpr_figure(content: Content) -> Figure:
     """TPR of each attack at fixed false-positive rates, with intervals."""
-    attacks = content.saved.attacks
-    summaries = list(content.result.attacks.values())
-    every = {fpr: [rate_at(attack, fpr, k) for k, attack in enumerate(summaries)] for fpr in RATES}
-    found = {fpr: known for fpr, rates in every.items() if (known := [rate for rate in rates if rate])}
-    values = [value for rates in found.values() for rate in rates for value in (rate.tpr, rate.low, rate.high)]
+    attacks = list(content.result.attacks)
+    found = {fpr: rates for fpr in RATES if (rates := _rates_at(content, fpr))}
+    values = [value for rates in found.values() for rate in rates.values() for value in (rate.tpr, rate.low, rate.high)]
     values += list(found)
     least = min((v for v in values if v > 0), default=0.01)
     low = 10.0 ** (math.floor(math.log10(min(least, LOWEST_SHARE)) * 2) / 2)
@@ -151,7 +162,7 @@ def tpr_figure(content: Content) -> Figure:
         "tpr",
         "Members found at fixed false-positive rates",
         _tpr_caption(content, found),
-        "Dot plot. " + " ".join(_best_at(attacks, fpr, rates) for fpr, rates in found.items()),
+        "Dot plot. " + " ".join(_best_at(fpr, rates) for fpr, rates in found.items()),
         [_rate_trace(attacks, fpr, rates, k, len(found), low) for k, (fpr, rates) in enumerate(found.items())],
         fig.one_panel(
             fig.log_percent_axis(f"True-positive rate{at} (members found)", low / EDGE, TOP),
@@ -182,29 +193,24 @@ def _tpr_caption(content: Content, fprs: Iterable[float]) -> str:
     return caption
 
 
+def _rates_at(content: Content, fpr: float) -> dict[str, Rate]:
+    """TPR of each attack for which the data resolve it."""
+    return {name: rate for name, attack in content.result.attacks.items() if (rate := rate_at(attack, fpr))}
+
+
 def _rate_trace(
-    attacks: Sequence[str], fpr: float, rates: Sequence[Rate], number: int, n_fprs: int, low: float
+    attacks: Sequence[str], fpr: float, rates: Mapping[str, Rate], number: int, n_fprs: int, low: float
 ) -> Spec:
     """One dot per attack, the first attack on top; dots of different false-positive rates are shifted apart."""
     colour, _, symbol = series(number)
-    at = [len(attacks) - 1 - rate.attack + 0.17 * ((n_fprs - 1) / 2 - number) for rate in rates]
-    ends = np.array([(rate.tpr, rate.low, rate.high) for rate in rates])
-    tpr, bottom, top = np.maximum(ends, low).T
-    name = f"at {round_percent(fpr)} FPR"
-    texts = [f"{attacks[rate.attack]}: {rate} {name}" for rate in rates]
+    at = [len(attacks) - 1 - attacks.index(name) + 0.17 * ((n_fprs - 1) / 2 - number) for name in rates]
+    tpr, bottom, top = np.maximum([(rate.tpr, rate.low, rate.high) for rate in rates.values()], low).T
+    legend = f"at {round_percent(fpr)} FPR"
+    texts = [f"{name}: {rate} {legend}" for name, rate in rates.items()]
     errors = fig.error_bars(tpr, bottom, top, colour)
-    return fig.points(name, tpr, at, colour, symbol, size=9, error_x=errors, texts=texts)
+    return fig.points(legend, tpr, at, colour, symbol, size=9, error_x=errors, texts=texts)
 
 
-def rate_at(attack: AttackSummary, fpr: float, number: int = 0) -> Rate | None:
-    """TPR at a false-positive rate, mean over targets; None if the data do not resolve it."""
-    found = attack.tpr[fpr]
-    if not found.resolved:
-        return None
-    interval = found.interval or attack.per_target[0].tpr[fpr].interval
-    return Rate(number, found.mean, interval.low, interval.high)
-
-
-def _best_at(attacks: Sequence[str], fpr: float, rates: Sequence[Rate]) -> str:
-    best = max(rates, key=lambda rate: rate.tpr)
-    return f"At a false-positive rate of {round_percent(fpr)} the best attack is {attacks[best.attack]} with {best}."
+def _best_at(fpr: float, rates: Mapping[str, Rate]) -> str:
+    name, best = max(rates.items(), key=lambda pair: pair[1].tpr)
+    return f"At a false-positive rate of {round_percent(fpr)} the best attack is {name} with {best}."

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -16,7 +15,6 @@ import numpy.typing as npt
 
 from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 from plmia.data.dataset import LabelledData, checked_groups
-from plmia.data.npz import load_npy, save_npy, unpack_bits
 from plmia.errors import DataError, ReferencesError, SignalsError, some
 
 DesignKind = Literal["pairs", "halves", "exact"]
@@ -67,23 +65,6 @@ class MembershipDesign:
         sha = hashlib.sha256(f"membership {self.matrix.shape}\n".encode())
         sha.update(np.packbits(self.matrix, axis=1).tobytes())
         return sha.hexdigest()
-
-    def save(self, path: Path) -> None:
-        """Write an npy file of bits packed along points, uint8 [models, ceil(points / 8)]."""
-        save_npy(path, np.packbits(self.matrix, axis=1))
-
-    @classmethod
-    def load(cls, path: Path, n_points: int) -> MembershipDesign:
-        """Read what `save` wrote for ``n_points`` points."""
-        packed = load_npy(path)
-        if packed.ndim != 2 or packed.dtype != np.uint8 or packed.shape[1] != (n_points + 7) // 8:
-            raise DataError(
-                f"{path} has shape {packed.shape} and type {packed.dtype}, but packed membership of {n_points} points "
-                f"is uint8 [models, {(n_points + 7) // 8}]: it belongs to other data, write it again"
-            )
-        if n_points % 8 and (packed[:, -1] & (0xFF >> n_points % 8)).any():
-            raise DataError(f"{path} has members beyond point {n_points - 1}: it belongs to other data, write it again")
-        return cls(unpack_bits(packed, n_points))
 
     def require_classes(self, y: Labels) -> None:
         """Raise `DataError` unless every model trains on every class of the labels y [points], 0 to C - 1."""

@@ -244,10 +244,12 @@ class SignalStore:
                 _write_at(file, layout.span(stack.models[i])[0], stack.signals[i])
             os.fsync(file.fileno())
             together = tuple(stack.models[i] for i in rows)
-            name = _record_name(together)
-            records = [ModelRecord(stack.models[i], digests[i], stack.provenance[i], name, together) for i in rows]
+            records = [
+                {"model": stack.models[i], "chunks": digests[i], "provenance": stack.provenance[i]} for i in rows
+            ]
             (path / "records").mkdir(exist_ok=True)
-            write_atomically(path / "records" / name, _record_json(layout, records))
+            record = sealed({"key": layout.key, "models": records})
+            write_atomically(path / "records" / _record_name(together), record)
             remove_leftovers(path / "records")
 
     def read(self, models: Numbers | None = None) -> FloatArray32:
@@ -424,31 +426,15 @@ def store_key(
 
 @dataclass(frozen=True)
 class Layout:
-    """What is in a store and where: the contents of store.json.
+    """What is in a store and where: the contents of store.json."""
 
-    Parameters
-    ----------
-    about : dict
-        What the signals were made of, as the caller described it.
-    views : tuple of str
-        Name of each view.
-    n_points, n_models : int
-        Size of the design; models may be added later.
-    labels : str or None
-        Digest of the labels, if there are any.
-    membership : str
-        Digest of the bit-packed design.
-    chunk : int
-        Number of points that share a checksum.
-    """
-
-    about: dict[str, Any]
-    views: tuple[str, ...]
+    about: dict[str, Any]  # what the signals were made of, as the caller described it
+    views: tuple[str, ...]  # names
     n_points: int
-    n_models: int
-    labels: str | None
-    membership: str
-    chunk: int = CHUNK_POINTS
+    n_models: int  # of the design; models may be added later
+    labels: str | None  # digest, if there are labels
+    membership: str  # digest of the bit-packed design
+    chunk: int = CHUNK_POINTS  # number of points that share a checksum
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -459,11 +445,6 @@ class Layout:
     def key(self) -> str:
         """Digest of the identity, part of every record."""
         return digest(_canonical(self.identity))
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Models, points, views."""
-        return self.n_models, self.n_points, len(self.views)
 
     @property
     def point_bytes(self) -> int:
@@ -654,7 +635,7 @@ def _allocate(file: FileIO, layout: Layout) -> None:
     rows = max(layout.n_models, -(-(size - NPY_HEADER_BYTES) // layout.model_bytes))
     if size < layout.span(rows)[0]:
         file.truncate(layout.span(rows)[0])
-    header = npy_header(DTYPE, (rows, *layout.shape[1:]))
+    header = npy_header(DTYPE, (rows, layout.n_points, len(layout.views)))
     file.seek(0)
     if file.read(NPY_HEADER_BYTES) != header:
         _write_at(file, 0, header)
@@ -668,7 +649,8 @@ def _header_problems(folder: Folder, layout: Layout) -> Iterator[str]:
     match = re.search(rb"\(([0-9]{1,18}),", header)
     rows = int(match[1]) if match else 0
     # An interrupted extension leaves more rows than the layout has; they do no harm.
-    if not layout.n_models <= rows <= room or header != npy_header(DTYPE, (rows, *layout.shape[1:])):
+    expected = npy_header(DTYPE, (rows, layout.n_points, len(layout.views)))
+    if not layout.n_models <= rows <= room or header != expected:
         yield f"{folder}/signals.npy has a damaged header or was cut off: running the same audit again repairs it"
 
 
@@ -750,30 +732,14 @@ def _parse_npy(what: str, data: bytes, dtype: str, shape: tuple[int, ...]) -> Ar
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """What makes a model count as finished.
-
-    Parameters
-    ----------
-    model : int
-        Number of the model.
-    chunks : tuple of str
-        SHA-256 of its signals, for each chunk of points.
-    provenance : dict
-        How it was made, as the caller described it.
-    file : str
-        File of the record, relative to the store.
-    together : tuple of int
-        All models of this file: they were finished at once.
-    verified : bool
-        Whether the file has a digest that covers the provenance; those of earlier versions have none.
-    """
+    """What makes a model count as finished."""
 
     model: int
-    chunks: tuple[str, ...]
-    provenance: dict[str, Any]
-    file: str
-    together: tuple[int, ...]
-    verified: bool = True
+    chunks: tuple[str, ...]  # SHA-256 of its signals, for each chunk of points
+    provenance: dict[str, Any]  # how it was made, as the caller described it
+    file: str  # of the record, relative to the store
+    together: tuple[int, ...]  # all models of this file, which were finished at once
+    verified: bool = True  # whether a digest covers the provenance; earlier versions wrote none
 
 
 @dataclass(frozen=True)
@@ -795,11 +761,6 @@ def _claimed(name: str) -> tuple[int, int] | None:
     """First and last model that the name of a record claims."""
     match = _RECORD_NAME.fullmatch(name)
     return None if match is None else (int(match[1]), int(match[2] or match[1]))
-
-
-def _record_json(layout: Layout, records: Sequence[ModelRecord]) -> bytes:
-    models = [{"model": r.model, "chunks": r.chunks, "provenance": r.provenance} for r in records]
-    return sealed({"key": layout.key, "models": models})
 
 
 def _scan(
@@ -931,20 +892,10 @@ def _raise_first(problems: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Stack:
-    """Models that were trained together, in increasing order, and their signals.
-
-    Parameters
-    ----------
-    models : tuple of int
-        Numbers of the models.
-    signals : float32 array [models, points, views]
-        Logit-scaled true-label confidence, finite.
-    provenance : tuple of dict
-        How each model was made.
-    """
+    """Models that were trained together, in increasing order, with their signals and how each was made."""
 
     models: tuple[int, ...]
-    signals: FloatArray32
+    signals: FloatArray32  # [models, points, views], logit-scaled and finite
     provenance: tuple[dict[str, Any], ...]
 
     @classmethod

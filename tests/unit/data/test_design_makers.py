@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -256,30 +255,6 @@ def test_digest_tells_matrices_apart(seed: int, n_points: int, n_models: int) ->
     changed[-1, -1] ^= True
     wider = np.concatenate([matrix, np.zeros((n_models, 1), bool)], axis=1)
     assert len({digest, MembershipDesign(changed).digest, MembershipDesign(wider).digest}) == 3
-
-
-@pytest.mark.parametrize("n_points", [7, 8, 9, 16, 100])
-def test_designs_are_saved_as_packed_bits(tmp_path: Path, n_points: int) -> None:
-    design = complementary_pairs(n_points, 3, rng(n_points))
-    path = tmp_path / "design.npy"
-    design.save(path)
-    assert np.load(path).shape == (6, -(-n_points // 8))
-    assert MembershipDesign.load(path, n_points).digest == design.digest
-    with pytest.raises(DataError, match="belongs to other data"):
-        MembershipDesign.load(path, n_points + 8)
-
-
-def test_files_that_are_no_designs_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "design.npy"
-    MembershipDesign(np.ones((2, 8), bool)).save(path)
-    with pytest.raises(DataError, match="members beyond point 6"):
-        MembershipDesign.load(path, 7)
-    np.save(path, np.ones((2, 1)))
-    with pytest.raises(DataError, match="type float64"):
-        MembershipDesign.load(path, 8)
-    path.write_bytes(b"text")
-    with pytest.raises(DataError, match=r"design\.npy is damaged"):
-        MembershipDesign.load(path, 8)
 
 
 @pytest.mark.parametrize("kind", ["pairs", "halves", "exact"])

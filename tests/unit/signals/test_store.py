@@ -208,6 +208,28 @@ def test_the_new_models_of_a_stack_are_added_to_those_that_are_there(store: Sign
     assert store.verify() == []
 
 
+# SHA-256 (its start) of each file of a small store: what is on disk stays readable for ever.
+FORMAT = {
+    "labels.npy": "efbb4bafd41c2d85",
+    "membership.npy": "bcaaeae95addad60",
+    "records/000000-000001.json": "f082cdaea50708bb",
+    "signals.npy": "b9a30ce397392b87",
+    "stacks/stack-000002.json": "38dbe0b3daac5618",
+    "stacks/stack-000002.npy": "fa4b2de251a5a566",
+    "store.json": "a495d55751164e27",
+}
+
+
+def test_the_format_on_disk_does_not_change(tmp_path: Path) -> None:
+    design = MembershipDesign(np.arange(33).reshape(3, 11) % 2 == 0)
+    values = np.linspace(-4, 4, 66, dtype=np.float32).reshape(3, 11, 2)
+    about = {"seed": 0, "recipe": {"lr": 0.1}}
+    store = SignalStore.create(tmp_path / "store", about, design, ["a", "b"], np.arange(11) % 3)
+    store.append([1, 0], values[[1, 0]], [{"seed": 1, "losses": [0.5, None]}, {"seed": 0}])
+    write_stack(tmp_path / "store" / "stacks", [2], values[2:], [{"seconds": 1.5}], key=store.key)
+    assert {name: digest[:16] for name, digest in contents(tmp_path / "store").items()} == FORMAT
+
+
 # Bad input
 
 

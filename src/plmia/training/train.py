@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from plmia.data.dataset import LabelledData
-from plmia.data.files import replacing
+from plmia.data.files import file_lock, replacing
 from plmia.errors import OutputError, TrainingError, require_members, some
 from plmia.signals.store import SignalStore, differences, groups_about
 from plmia.training.engines import Engine, Failed, Inline, LocalProcesses
@@ -182,12 +182,8 @@ def train_missing(
 
     Parameters
     ----------
-    store : SignalStore
-        Receives the signals.
-    work : Work
-        Trains the models of a job.
-    engine : Engine
-        Runs the jobs.
+    store, work, engine
+        The store receives signals, the work trains the models of a job, and the engine runs jobs.
     seed : int
         Seed of the audit.
     report : callable
@@ -325,8 +321,7 @@ def shared_data(data: LabelledData, folder: Path, engine: Engine) -> Iterator[La
             f"cannot write to {folder} ({error.strerror or error}): free some space, or use another folder"
         ) from error
     try:
-        with lock:
-            _lock(lock)
+        with lock, file_lock(lock.fileno(), wait=False):
             data.save(shared)
             yield shared
     finally:
@@ -339,21 +334,9 @@ def is_running(folder: Path) -> bool:
 
 
 def _in_use(shared: Path) -> bool:
+    """Whether a process holds the lock of shared data; False on systems without locks."""
     try:
-        with (shared / _LOCK).open("r+b") as lock:
-            return not _lock(lock)
+        with (shared / _LOCK).open("r+b") as lock, file_lock(lock.fileno(), wait=False) as free:
+            return not free and os.name == "posix"
     except OSError:
         return False
-
-
-def _lock(lock: IO[bytes]) -> bool:
-    """Lock a file until it is closed; False if another process holds the lock, True on systems without locks."""
-    try:
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):
-        return True
-    return True

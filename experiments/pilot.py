@@ -13,7 +13,6 @@ import re
 import sys
 from pathlib import Path
 
-from plmia.cli.terminal import stderr
 from plmia.errors import DataError, RecipeError
 
 from .script import end
@@ -44,7 +43,7 @@ def main(folder: Path, name: str, runs: Path = RUNS) -> int:
     data = read_whole(*files)
     for text in recipes(name):
         run = runs / re.sub(r"[^a-z0-9]+", "-", f"pilot-{name}-{text}")
-        about = about_store(train_store(name, data, text, REFERENCES, run, 0, stderr()))
+        about = about_store(train_store(name, data, text, REFERENCES, run, 0, True))
         train, test = (100 * about[key] for key in ("train_accuracy", "test_accuracy"))
         sys.stdout.write(f"{text}: {train:.2f} % of members right, {test:.2f} % of others\n")
         if about["train_accuracy"] >= ENOUGH:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from plmia.cli.terminal import stderr
+from plmia.auditing.progress import stderr
 from plmia.errors import PlmiaError
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from plmia.attacks.moments import IntArray
 from plmia.attacks.view import Mode
+from plmia.auditing.progress import Meter
 from plmia.auditing.run import AuditPlan, default_engine, train_run
-from plmia.cli.progress import Meter
 from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import MembershipDesign
 from plmia.errors import ReferencesError, SignalsError
@@ -120,8 +119,8 @@ class Setting:
         Seed of all random draws.
     runs : Path
         Folder in which the signals of trained models are kept and reused.
-    console : Console, optional
-        Console for the progress of training.
+    progress : bool
+        Whether to show the progress of training.
     """
 
     references: int | None = None
@@ -132,7 +131,7 @@ class Setting:
     quick: bool = False
     seed: int = 0
     runs: Path = field(default=RUNS)
-    console: Console | None = None
+    progress: bool = False
 
     def __post_init__(self) -> None:
         if self.references is not None and self.references % 2:
@@ -278,7 +277,7 @@ def _trained(setting: Setting, name: str) -> tuple[Signals, dict[str, Any]]:
     references += 2 * ((setting.targets or TARGETS) > 1)
     data = read_data(path)
     folder = setting.runs / re.sub(r"[^a-z0-9.]+", "-", f"{data.name}-{text}-{setting.seed}".lower())
-    store = train_store(name, data, text, references, folder, setting.seed, setting.console)
+    store = train_store(name, data, text, references, folder, setting.seed, setting.progress)
     return store.signals(), {"data": spelled(data.name)} | about_store(store)
 
 
@@ -289,7 +288,7 @@ def spelled(name: str) -> str:
 
 
 def train_store(
-    name: str, data: LabelledData, text: str, references: int, folder: Path, seed: int, console: Console | None
+    name: str, data: LabelledData, text: str, references: int, folder: Path, seed: int, progress: bool
 ) -> SignalStore:
     """Train the target and the references that are missing in the folder."""
     recipe = parse_recipe(text)
@@ -297,7 +296,7 @@ def train_store(
     is_network = data.is_images and name.startswith(("cifar10_wrn", "cifar100_wrn"))
     views = parse_views("rmia18") if is_network else views_for(recipe, data)
     plan = AuditPlan(data, recipe, references, views, Setup(seed=seed), (), may_skip=True)
-    with Meter(f"training {text}", plan.references + 1, console) as meter:
+    with Meter(f"training {text}", plan.references + 1, progress) as meter:
         return train_run(plan, folder, default_engine(recipe), lambda _model, _trained: meter.tick(), meter.skip)
 
 

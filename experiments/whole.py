@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from plmia.cli.terminal import stderr
 from plmia.data.arrays import Array
 from plmia.data.dataset import LabelledData, read_data
 from plmia.data.npz import load_npz
@@ -165,7 +164,7 @@ def main(data: Path, folder: Path, names: list[str]) -> int:
                 skipped = 1
                 continue
             say(f"{name}: {whole.recipe} on {' and '.join(file.name for file in files)}")
-            train_store(name, read_whole(*files), whole.recipe, whole.references, folder / name, 0, stderr())
+            train_store(name, read_whole(*files), whole.recipe, whole.references, folder / name, 0, True)
         if not about.exists():
             about.write_text(f"{json.dumps(whole.about(), indent=1)}\n", encoding="utf-8")
     return skipped

@@ -35,12 +35,16 @@ if TYPE_CHECKING:
     from plmia.attacks.population import WithinClass
     from plmia.attacks.statistics import GaussianLR, Loss
     from plmia.attacks.view import AttackView
+    from plmia.auditing.gate import GateDecision, gate
     from plmia.auditing.given_target import GivenTarget
     from plmia.auditing.planning import Plan
-    from plmia.auditing.run import Audit, audit
+    from plmia.auditing.reproduce import reproduce
+    from plmia.auditing.run import audit, demo
+    from plmia.auditing.score import Audit, score
+    from plmia.auditing.verbs import compare, import_signals, plan, report
     from plmia.data.dataset import LabelledData, read_data
     from plmia.data.designs import MembershipDesign, exact_k_per_point
-    from plmia.errors import Note, PlmiaError
+    from plmia.errors import Note, PlmiaError, PlmiaWarning
     from plmia.evaluation.decisions import Analytic, Conformal, HeldOut, Known, Tolerance, decide, judge
     from plmia.evaluation.epsilon import epsilon_bound
     from plmia.evaluation.metrics import evaluate
@@ -48,7 +52,6 @@ if TYPE_CHECKING:
     from plmia.numerics import logit_from_logits, logit_from_probabilities
     from plmia.results.comparison import SideBySide
     from plmia.results.saved import SavedResults
-    from plmia.signals.importers import import_signals
     from plmia.signals.signals import Signals, read_signals
     from plmia.signals.store import SignalStore
     from plmia.training.engines import Inline, LocalProcesses, Ray
@@ -62,12 +65,13 @@ __version__ = "0.1.0"
 __all__ = [
     "ATTACKS", "ATTACK_P", "ATTACK_R", "LIRA", "LIRA_FIXED", "PL_MIA", "PL_MIA_EB", "PL_MIA_PLUS", "PL_MIA_POOLED",
     "RMIA", "Analytic", "Attack", "AttackView", "Audit", "BinaryVote", "CauchyCombination", "Conformal",
-    "FixedVariance", "Function", "GaussianLR", "GivenTarget", "HeldOut", "Inline", "Known", "LabelledData",
-    "LocalProcesses", "Loss", "MedianCentre", "MedianOfViews", "MembershipDesign", "NoCalibration", "Note",
-    "PerPointVariance", "Plan", "PlmiaError", "PooledVariance", "Ray", "SavedResults", "Setup", "SideBySide",
-    "SignalStore", "Signals", "Sklearn", "Tolerance", "View", "WithinClass", "attack_targets", "audit", "decide",
-    "epsilon_bound", "evaluate", "exact_k_per_point", "find_attack", "import_signals", "judge", "logit_from_logits",
-    "logit_from_probabilities", "read_data", "read_signals",
+    "FixedVariance", "Function", "GateDecision", "GaussianLR", "GivenTarget", "HeldOut", "Inline", "Known",
+    "LabelledData", "LocalProcesses", "Loss", "MedianCentre", "MedianOfViews", "MembershipDesign", "NoCalibration",
+    "Note", "PerPointVariance", "Plan", "PlmiaError", "PlmiaWarning", "PooledVariance", "Ray", "SavedResults", "Setup",
+    "SideBySide", "SignalStore", "Signals", "Sklearn", "Tolerance", "View", "WithinClass", "attack_targets", "audit",
+    "compare", "decide", "demo", "epsilon_bound", "evaluate", "exact_k_per_point", "find_attack", "gate",
+    "import_signals", "judge", "logit_from_logits", "logit_from_probabilities", "plan", "read_data", "read_signals",
+    "report", "reproduce", "score",
 ]
 # fmt: on
 
@@ -81,12 +85,16 @@ _NAMES = {
     "attacks.population": "WithinClass",
     "attacks.statistics": "GaussianLR Loss",
     "attacks.view": "AttackView",
+    "auditing.gate": "GateDecision gate",
     "auditing.given_target": "GivenTarget",
     "auditing.planning": "Plan",
-    "auditing.run": "Audit audit",
+    "auditing.reproduce": "reproduce",
+    "auditing.run": "audit demo",
+    "auditing.score": "Audit score",
+    "auditing.verbs": "compare import_signals plan report",
     "data.dataset": "LabelledData read_data",
     "data.designs": "MembershipDesign exact_k_per_point",
-    "errors": "Note PlmiaError",
+    "errors": "Note PlmiaError PlmiaWarning",
     "evaluation.decisions": "Analytic Conformal HeldOut Known Tolerance decide judge",
     "evaluation.epsilon": "epsilon_bound",
     "evaluation.metrics": "evaluate",
@@ -94,7 +102,6 @@ _NAMES = {
     "numerics": "logit_from_logits logit_from_probabilities",
     "results.comparison": "SideBySide",
     "results.saved": "SavedResults",
-    "signals.importers": "import_signals",
     "signals.signals": "Signals read_signals",
     "signals.store": "SignalStore",
     "training.engines": "Inline LocalProcesses Ray",

@@ -73,6 +73,10 @@ class OutputError(PlmiaError):
     """A result that cannot be written."""
 
 
+class PlmiaWarning(UserWarning):
+    """What a user should know while something runs; the command prints it as one line."""
+
+
 def some(indices: Sequence[int] | npt.NDArray[np.intp], most: int = 5) -> str:
     """Name up to ``most`` indices and count the rest: ``"3, 17, 20 and 4 more"``."""
     named = ", ".join(str(int(i)) for i in indices[:most])

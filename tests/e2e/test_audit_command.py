@@ -165,7 +165,7 @@ def test_groups_by_another_name_are_refused(name: str, audit: Run, tmp_path: Pat
 def test_arrays_that_are_not_used_are_noted(audit: Run, tmp_path: Path) -> None:
     known = {"groups": np.arange(120) // 2, "class_names": np.array(["no", "yes"])}
     extra = {"patient": np.arange(120), "feature_name": np.arange(6), "age_group": np.arange(120)}
-    result = audit(data={**arrays_of(), **known, **extra})
+    result = audit("--verbose", data={**arrays_of(), **known, **extra})
     assert result.exit_code == 0
     found = json.loads((tmp_path / "run/metrics.json").read_text())["notes"]
     notes = [note["text"] for note in found if note["code"] == "unused-arrays"]
@@ -176,7 +176,7 @@ def test_arrays_that_are_not_used_are_noted(audit: Run, tmp_path: Path) -> None:
     assert "'feature_names'" in notes[1]
     for note in notes:
         assert f"plmia: {note}" in result.stderr
-        assert f"- {note}" in result.stdout
+        assert f"info (unused-arrays): {note}" in result.stdout
 
 
 # What was audited ----------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_an_audit_writes_metrics_scores_and_signals(audit: Run, command: Run, tm
         assert [entry["target"] for entry in attack["per_target"]] == [0]
     for words in (
         "1 target",
-        "120 points",
+        "120 records",
         "8 references",
         "accuracy on members and non-members: target",
         "rmia",
@@ -391,7 +391,7 @@ def test_a_recipe_in_json(audit: Run, tmp_path: Path) -> None:
 def test_the_demo_runs(command: Run, tmp_path: Path) -> None:
     result = command("demo", "-o", tmp_path / "demo", "--references", 4)
     assert result.exit_code == 0, result.output
-    assert "1,797 points" in result.stdout
+    assert "1,797 records" in result.stdout
     metrics = json.loads((tmp_path / "demo/metrics.json").read_text())
     assert metrics["attacks"]["rmia"]["auc"]["mean"] > 0.8
     trained = (tmp_path / "demo/signals/records/000000.json").stat().st_mtime_ns
@@ -604,7 +604,7 @@ def test_ctrl_c_ends_with_a_sentence_and_the_same_command_goes_on(workers: str, 
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == 130, stderr
     assert stdout == ""
-    assert stderr == "plmia: stopped after 2 more trained models, which are kept: the same command goes on\n"
+    assert stderr == "plmia: stopped after 2 more trained models, which are kept: run the same again to continue\n"
     finished = list(SignalStore.open(tmp_path / "run/signals").finished())
     assert finished == [0, 1]
     assert not list((tmp_path / "run").glob(".data-*"))

@@ -329,7 +329,9 @@ def test_what_cannot_be_parsed(arguments: list[str], signals_file: Write, comman
 HEADER = """
 from dataclasses import dataclass
 import numpy as np
-from plmia import ATTACKS, Attack, CauchyCombination, FreshPopulation, NoCalibration, VotesOfViews, WithinClass, RMIA
+from plmia import ATTACKS, Attack, CauchyCombination, NoCalibration, WithinClass, RMIA
+from plmia.attacks.calibration import VotesOfViews
+from plmia.attacks.population import FreshPopulation
 
 class S:
     def __init__(self, f): self.f = f
@@ -349,7 +351,7 @@ USER_FILES: dict[str, tuple[str, list[str]]] = {
     "defines something else": ("MINE = 3; OTHER = RMIA", ["no Attack called 'MINE'", "OTHER"]),
     "defines nothing": ("", ["no Attack called 'MINE'", "RMIA"]),
     "takes a known name": ("MINE = ATTACKS['lira']", ["'lira'", "rename"]),
-    "statistic raises": ("MINE = make(lambda view: 1 / 0)", ["mine", "ZeroDivisionError", "mine.py, line 8"]),
+    "statistic raises": ("MINE = make(lambda view: 1 / 0)", ["mine", "ZeroDivisionError", "mine.py, line 10"]),
     "statistic is not callable": (
         "MINE = Attack('mine', 3, NoCalibration())",
         ["mine", "statistic", "no method __call__"],
@@ -422,7 +424,7 @@ def test_an_output_folder_that_cannot_be_written(kind: str, signals_file: Write,
     assert result.stdout == ""
     said = f"plmia: {taken} is a file, a folder is needed" if "a file" in kind else "plmia: cannot write to "
     assert result.stderr.startswith(said)
-    assert result.stderr.endswith("choose another folder with -o\n")
+    assert "choose another folder" in result.stderr
     assert result.stderr.count("\n") == 1
     assert taken.read_text() == "something of mine"
     assert sorted(tmp_path.rglob("*")) == before
@@ -486,10 +488,7 @@ def test_a_file_in_place_of_the_folder_is_refused(command: Run, signals_file: Wr
     (tmp_path / "file").write_text("mine")
     result = command("score", signals_file(), "-o", tmp_path / "file")
     assert result.exit_code == 2
-    assert (
-        f"{tmp_path / 'file'} is a file, a folder is needed for the results: choose another folder with -o"
-        in result.stderr
-    )
+    assert f"{tmp_path / 'file'} is a file, a folder is needed for the results: choose another folder" in result.stderr
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -499,6 +498,6 @@ def test_groups_of_signals_by_another_name_are_refused(refused: Callable[..., st
 
 
 def test_arrays_beside_signals_that_are_not_used_are_noted(command: Run, signals_file: Write, tmp_path: Path) -> None:
-    result = command("score", signals_file(replace={"member": np.arange(3)}), "-o", tmp_path / "out")
+    result = command("score", signals_file(replace={"member": np.arange(3)}), "-o", tmp_path / "out", "--verbose")
     assert "Array 'member' of" in result.stdout
     assert "did you mean 'membership'?" in result.stdout

@@ -42,17 +42,17 @@ def test_a_defence_on_the_same_records_is_seen_in_pairs(score: Score, command: R
     before, after = score("before", shift=3.0), score("after", shift=1.0)
     text = _ok(command("compare", before, after))
     lines = text.splitlines()
-    assert lines[0] == "after against before (paired: the same records)"
-    assert lines[1].split() == ["attack", "metric", "before", "after", "difference", "p"]
-    rows = [line.split()[:2] for line in lines[2:6]]
+    assert lines[1] == "after against before (paired: the same records)"
+    assert lines[2].split() == ["attack", "metric", "before", "after", "difference", "p"]
+    rows = [line.split()[:2] for line in lines[3:7]]
     assert rows == [["lira", "AUC"], ["lira", "TPR@1%"], ["pl-mia", "AUC"], ["pl-mia", "TPR@1%"]]
-    assert all(line.endswith("<0.001") for line in lines[2:6])
-    assert lines[6] == "In percent; 95 % intervals, each for itself; p for all 4 tests at once (Holm)."
-    assert lines[7].startswith("In after ")
-    assert " points fewer (" in lines[7]
-    assert ") of the members at 1 % FPR than in before, p < 0.001." in lines[7]
-    assert "Attacks shown to find fewer: 2 of 2; more: 0. Shown to have a lower AUC: 2 of 2" in lines[7]
-    assert max(map(len, lines[:6])) <= 100
+    assert all(line.endswith("<0.001") for line in lines[3:7])
+    assert lines[7] == "In percent; 95 % intervals, each for itself; p for all 4 tests at once (Holm)."
+    assert lines[0].startswith("In after ")
+    assert " points fewer (" in lines[0]
+    assert ") of the members at 1 % FPR than in before, p < 0.001." in lines[0]
+    assert "Attacks shown to find fewer: 2 of 2; more: 0. Shown to have a lower AUC: 2 of 2" in lines[0]
+    assert max(map(len, lines[1:7])) <= 100
 
 
 def test_the_table_and_the_json_show_the_numbers_of_the_two_runs(score: Score, command: Run) -> None:
@@ -73,13 +73,13 @@ def test_the_table_and_the_json_show_the_numbers_of_the_two_runs(score: Score, c
     table = _ok(command("compare", before, after, "--attack", "lira")).splitlines()
     change = auc["change"]
     shown = f"{100 * change['difference']:+.1f} ({100 * change['low']:+.1f} to {100 * change['high']:+.1f})"
-    assert shown in table[2]
-    assert table[-1] == pair["text"]
+    assert shown in table[3]
+    assert table[0] == pair["text"]
 
 
 def test_other_records_are_said_to_be_unpaired(score: Score, command: Run) -> None:
     text = _ok(command("compare", score("a", shift=3.0), score("b", seed=1, shift=3.0)))
-    assert text.splitlines()[0].startswith("b against a (unpaired: not the same records")
+    assert text.splitlines()[1].startswith("b against a (unpaired: not the same records")
     assert "No difference was shown by the best attack: in b " in text
 
 
@@ -94,11 +94,11 @@ def test_several_targets_are_paired_by_target(score: Score, command: Run) -> Non
 def test_attacks_of_one_run(score: Score, command: Run) -> None:
     folder = score("run", "--attack", "lira", "--attack", "attack-p", "--attack", "pl-mia", shift=4.0, difficulty=4.0)
     lines = _ok(command("compare", folder, "--attack", "lira", "--attack", "attack-p")).splitlines()
-    assert lines[0] == "attack-p against lira (paired: the same records)"
-    assert lines[1].split() == ["run", "metric", "lira", "attack-p", "difference", "p"]
-    assert lines[-1].startswith("attack-p finds ")
-    assert "points fewer" in lines[-1]
-    assert lines[-1].endswith("of the members at 1 % FPR than lira, p < 0.001.")
+    assert lines[1] == "attack-p against lira (paired: the same records)"
+    assert lines[2].split() == ["run", "metric", "lira", "attack-p", "difference", "p"]
+    assert lines[0].startswith("attack-p finds ")
+    assert "points fewer" in lines[0]
+    assert lines[0].endswith("of the members at 1 % FPR than lira, p < 0.001.")
     options = [f"--attack={attack}" for attack in ("lira", "attack-p", "pl-mia")]
     three = json.loads(_ok(command("compare", folder, *options, "--json")))
     assert [(pair["first"], pair["other"]) for pair in three["pairs"]] == [("lira", "attack-p"), ("lira", "pl-mia")]
@@ -110,7 +110,7 @@ def test_names_and_rates_and_a_file(score: Score, command: Run, tmp_path: Path) 
     text = _ok(command("compare", *runs, *options))
     assert "dropout against baseline" in text
     assert "dp [x] against baseline" in text
-    assert text.splitlines()[1].split()[2:4] == ["baseline", "dropout"]
+    assert text.splitlines()[3].split()[2:4] == ["baseline", "dropout"]
     assert "TPR@5%" in text
     assert "than in baseline" in text
     contents = json.loads((tmp_path / "out.json").read_text())
@@ -145,7 +145,7 @@ def test_folders_of_one_name_are_told_apart_by_their_paths(score: Score, command
         (("a", "c", "--attack", "rmia"), "'rmia' is not among the results in"),
         (("a", "b", "--at-fpr", 0.0001), "an FPR of 0.0001 needs 10,000 evaluated non-members, target 0 of a has"),
         (("a", "b", "--at-fpr", 2), "--at-fpr is 2"),
-        (("a", "b", "--names", "x"), "--names 'x' names 1 runs, 2 were given"),
+        (("a", "b", "--names", "x"), "1 names were given for 2 runs"),
         (("a", "b", "--names", "x,x"), "two runs have the same name"),
         (("a", "nowhere"), "nowhere has no results"),
         (("a", "b", "--confidence", 95), "confidence is 95.0"),
@@ -175,3 +175,6 @@ def test_a_run_in_doubt_is_named(score: Score, command: Run) -> None:
     lines = command("compare", before, few).stdout.splitlines()
     assert "caution (few-references)" in next(line for line in lines if line.startswith("- few"))
     assert not any(line.startswith("- before") for line in lines)
+    runs = {run["name"]: run for run in json.loads(command("compare", before, few, "--json").stdout)["runs"]}
+    assert "few-references" in {note["code"] for note in runs["few"]["doubts"]}
+    assert runs["before"]["doubts"] == []

@@ -81,12 +81,17 @@ def test_ctrl_c_ends_every_command_with_130_and_one_line(
     def interrupted(*_arguments: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    reader = {"score": "_read", "plan": "_pilot_signals"}.get(name, "SavedResults")
-    monkeypatch.setattr(f"plmia.cli.commands.{name}.{reader}", interrupted)
+    reader = {
+        "score": "score.open_signals",
+        "plan": "verbs.open_signals",
+        "gate": "gate.SavedResults",
+        "compare": "verbs.SavedResults",
+    }
+    monkeypatch.setattr(f"plmia.auditing.{reader[name]}", interrupted)
     options = {"score": ["-o", tmp_path / "out"], "gate": ["--max-tpr", 0.1, "--at-fpr", 0.01]}.get(name, [])
     result = command(name, tmp_path / "input", *options)
     assert (result.exit_code, result.stdout) == (130, "")
-    assert result.stderr == "plmia: stopped; run the same command again to go on\n"
+    assert result.stderr == "plmia: stopped; run the same command again to continue\n"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
@@ -104,4 +109,4 @@ def test_a_real_interrupt_ends_with_130(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert (process.returncode, stdout) == (130, "")
-    assert stderr == "plmia: stopped; run the same command again to go on\n"
+    assert stderr == "plmia: stopped; run the same command again to continue\n"

@@ -62,7 +62,7 @@ def test_imported_signals_score_like_the_originals(
     assert result.exit_code == 0, result.stderr
     labels = "no labels" if kind == "privacy-meter" else f"{CLASSES} classes"
     assert result.stdout.splitlines() == [
-        f"16 models, 120 points, 1 view, {labels}, 8 complementary pairs",
+        f"16 models, 120 records, 1 view, {labels}, 8 complementary pairs",
         f"Next: plmia score {tmp_path / 'in' / 'signals.npz'} -o out",
     ]
     np.savez(tmp_path / "original.npz", **simulate(0, models=MODELS, points=POINTS))
@@ -89,7 +89,7 @@ def test_notes_and_odd_names_are_shown(folders: dict[str, Path], command: Run, t
     np.save(folders["arrays"] / "membership.npy", np.tri(MODELS, POINTS, dtype=bool))
     result = command("import", "arrays", folders["arrays"], "-o", tmp_path / "my [x] signals.npz")
     assert result.stdout.splitlines() == [
-        "16 models, 120 points, 1 view, 5 classes, no complementary pairs",
+        "16 models, 120 records, 1 view, 5 classes, no complementary pairs",
         f"Next: plmia score '{tmp_path}/my [x] signals.npz' -o out",
     ]
 

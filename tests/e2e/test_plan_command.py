@@ -38,17 +38,20 @@ def audit(tmp_path: Path, simulate: Callable[..., Any]) -> Path:
 
 
 def test_the_tables_and_the_plan_in_words(repository: Path, command: Run) -> None:
-    lines = _ok(command("plan", repository / SLICE, "--fpr", "0.01", "--budget", "64")).splitlines()
-    assert lines[0] == "pl-mia-eb on target 0: TPR@1% in % by references and views (~ extrapolated)"
-    assert lines[1].split() == ["references", "1", "view", "2", "views"]
-    assert [line.split()[0] for line in lines[2:9]] == ["4", "8", "16", "32", "64", "128", "256"]
-    assert "~" not in lines[5]
-    assert lines[6].count("~") == 2
-    assert any(line.split()[:2] == ["population", "AUC"] for line in lines)
-    assert any(line.startswith("member queries") for line in lines)
+    arguments = ("plan", repository / SLICE, "--fpr", "0.01", "--budget", "64")
+    lines = _ok(command(*arguments)).splitlines()
+    assert re.match(r"With 64 models: 62 references and 2 views, for a TPR at 1 % FPR of about [\d.]+ %", lines[0])
+    assert lines[1] == "pl-mia-eb on target 0: TPR@1% in % by references and views (~ extrapolated)"
+    assert lines[2].split() == ["references", "1", "view", "2", "views"]
+    assert [line.split()[0] for line in lines[3:10]] == ["4", "8", "16", "32", "64", "128", "256"]
+    assert "~" not in lines[6]
+    assert lines[7].count("~") == 2
     words = [line for line in lines if line.startswith("- ")]
-    assert re.match(r"- With 64 models: 62 references and 2 views, for a TPR at 1 % FPR of about [\d.]+ %", words[0])
     assert "resolve a false-positive rate of 1 %" in words[-1]
+    assert not any(line.startswith(("population", "member queries")) for line in lines)
+    everything = _ok(command(*arguments, "--verbose")).splitlines()
+    assert any(line.split()[:2] == ["population", "AUC"] for line in everything)
+    assert any(line.startswith("member queries") for line in everything)
 
 
 def test_json_holds_the_same(repository: Path, command: Run) -> None:
@@ -61,9 +64,10 @@ def test_json_holds_the_same(repository: Path, command: Run) -> None:
     assert set(made["curves"]) == {"1", "2"}
     assert [curve["metric"] for curve in made["curves"]["2"]] == ["auc", "0.01"]
     assert made["best"] == made["splits"][0]
-    assert made["words"] == [line[2:] for line in _ok(command(*arguments)).splitlines() if line.startswith("- ")]
-    quiet = _ok(command(*arguments, "--quiet")).splitlines()
-    assert quiet == [f"- {sentence}" for sentence in made["words"]]
+    first, *others = made["words"]
+    lines = _ok(command(*arguments)).splitlines()
+    assert [lines[0], *(line for line in lines if line.startswith("- "))] == [first, *(f"- {text}" for text in others)]
+    assert _ok(command(*arguments, "--quiet")).splitlines() == [first, *(f"- {text}" for text in others)]
 
 
 def test_an_audit_tells_what_a_model_costs(audit: Path, command: Run) -> None:

@@ -55,7 +55,7 @@ def test_it_writes_the_page_and_the_figures(command: Run, scored: tuple[Path, Pa
     assert f"{verdict['headline']}: " not in body
     lines = result.stdout.splitlines()
     assert verdict["text"] in lines
-    assert {"rmia", "lira"} <= {line.split(" ")[0] for line in lines}
+    assert {"rmia", verdict["attack"]} <= {line.split(" ")[0] for line in lines}
     assert lines[-1].startswith(str(folder / "report.html"))
     names = {path.stem for path in (folder / "figures").glob("*.svg")}
     assert {"roc", "tpr", "scores", "classes", "fpr", "p-values", "record-1"} <= names

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from plmia import ATTACKS, Setup, Signals, __version__, attack_targets, read_signals
-from plmia.cli.commands.options import store_notes
+from plmia.auditing.score import store_notes
 from plmia.cli.main import main
 from plmia.data.designs import MembershipDesign
 from plmia.errors import CODES
@@ -279,23 +279,45 @@ def test_quiet_prints_nothing(signals_file: Write, command: Run, tmp_path: Path)
     assert _ok(command("score", signals_file(), "-o", tmp_path, "--quiet")).output == ""
 
 
-def test_the_table_shows_percent_and_the_notes(signals_file: Write, command: Run, tmp_path: Path) -> None:
+def test_the_verdict_comes_first_then_five_attacks_and_three_notes(
+    signals_file: Write, command: Run, tmp_path: Path
+) -> None:
     file = signals_file(points=600)
     lines = _ok(command("score", file, "-o", tmp_path, "--target", 0, "--target", 1)).stdout.splitlines()
-    for part in ("2 target", "600 points", "online", "14 references", "population "):
-        assert part in lines[0]
-    assert lines[1].split() == ["attack", "AUC", "TPR@1%", "TPR@0.1%", "TPR@0.01%", "TPR@0%", "ε", "≥", "check@1%"]
-    rows = {line.split()[0]: line.split()[1:] for line in lines[2 : 2 + len(ATTACKS)]}
-    assert list(rows) == list(ATTACKS)
-    auc = _metrics(tmp_path)["attacks"]["pl-mia"]["auc"]
+    contents = _metrics(tmp_path)
+    assert lines[0] == contents["verdict"]["text"]
+    for part in ("2 target", "600 records", "online", "14 references", "population "):
+        assert part in lines[1]
+    # 0.1 % and less take more non-members than there are.
+    assert lines[2].split() == ["attack", "AUC", "TPR@1%", "TPR@0%", "ε", "≥"]
+    rows = {line.split()[0]: line.split()[1:] for line in lines[3:8]}
+    assert list(rows) == ["pl-mia-eb", "pl-mia", "lira-fixed", "rmia", "attack-p"]
+    auc = contents["attacks"]["pl-mia"]["auc"]
     assert rows["pl-mia"][:3] == [f"{100 * auc['mean']:.2f}", "±", f"{100 * auc['std']:.2f}"]
-    texts = {note["code"]: note["text"] for note in _metrics(tmp_path)["notes"]}
     shown = [line for line in lines if line.startswith("- ")]
-    assert len(shown) == len(texts)
-    assert all(any(line.endswith(text) for line in shown) for text in texts.values())
-    assert texts["excluded-references"].startswith("Model 1 ")
-    assert _metrics(tmp_path)["verdict"]["text"] in lines
+    texts = [note["text"] for note in contents["notes"]]
+    assert len(texts) > 3
+    assert all(any(line.endswith(text) for text in texts) for line in shown[:3])
+    assert shown[3:] == [f"- {len(texts) - 3} more note{'s' * (len(texts) > 4)}: --verbose shows all."]
     assert lines[-1].endswith("records.csv")
+
+
+def test_verbose_shows_all_attacks_columns_and_notes(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    file = signals_file(points=600)
+    lines = _ok(command("score", file, "-o", tmp_path, "--verbose")).stdout.splitlines()
+    assert lines[2].split() == ["attack", "AUC", "TPR@1%", "TPR@0%", "ε", "≥", "own", "p-value"]
+    assert [line.split()[0] for line in lines[3 : 3 + len(ATTACKS)]] == list(ATTACKS)
+    shown = [line for line in lines if line.startswith("- ")]
+    notes = {note["code"]: note for note in _metrics(tmp_path)["notes"]}
+    assert {line.rpartition("): ")[0].partition(" (")[2] for line in shown} == set(notes)
+    assert all(any(line.endswith(note["text"]) for line in shown) for note in notes.values())
+    assert notes["excluded-references"]["text"].startswith("Model 1 ")
+
+
+def test_attacks_that_were_asked_for_are_shown(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    asked = ["--attack", "lira", "--attack", "attack-r"]
+    lines = _ok(command("score", signals_file(points=600), "-o", tmp_path, *asked)).stdout.splitlines()
+    assert [line.split()[0] for line in lines[3:5]] == ["lira", "attack-r"]
 
 
 def test_rows_of_the_table_do_not_break_where_there_is_no_terminal(
@@ -303,22 +325,22 @@ def test_rows_of_the_table_do_not_break_where_there_is_no_terminal(
 ) -> None:
     """With 10,000 non-members and two targets every column is filled, and a row is longer than 80 characters."""
     file = signals_file(points=30_000, models=24, shift=4.0)
-    lines = _ok(command("score", file, "-o", tmp_path, "--target", 0, "--target", 2)).stdout.splitlines()
+    lines = _ok(command("score", file, "-o", tmp_path, "--target", 0, "--target", 2, "--verbose")).stdout.splitlines()
     rows = [line for line in lines if line.startswith(tuple(f"{name} " for name in ATTACKS))]
     assert [row.split()[0] for row in rows] == list(ATTACKS)
     assert max(map(len, rows)) > 80
-    assert all("–" not in row.rsplit(maxsplit=1)[0] for row in rows)
+    assert all("TPR@" not in row for row in rows)
 
 
 def test_a_p_value_that_does_not_hold_is_named(repository: Path, command: Run, tmp_path: Path) -> None:
     """On real signals the combined p-value flags nearly all known non-members; the command says so, and what to do."""
-    out = _ok(command("score", repository / SLICE, "-o", tmp_path)).stdout
+    out = _ok(command("score", repository / SLICE, "-o", tmp_path, "--verbose")).stdout
     contents = _metrics(tmp_path)
     assert contents["attacks"]["pl-mia"]["own_p_value_on_population"]["flagged"] > 0.5
     assert contents["attacks"]["pl-mia"]["own_p_value_on_population"]["check_failed"] is True
     assert contents["attacks"]["lira"]["own_p_value_on_population"]["flagged"] is None
     row = next(line for line in out.splitlines() if line.startswith("pl-mia "))
-    assert "fails (98.8)" in row
+    assert "98.8%" in row
     (note,) = (note["text"] for note in contents["notes"] if note["code"] == "combined-p-value")
     assert "pl-mia, pl-mia-pooled, pl-mia-eb" in note
     assert "98.8 %" in note
@@ -345,7 +367,7 @@ def one_in(signals_file: Write, simulate: Callable[..., dict[str, Any]]) -> Path
 def test_of_all_attacks_those_that_lack_references_are_left_out(
     target: str, one_in: Path, command: Run, tmp_path: Path
 ) -> None:
-    out = _ok(command("score", one_in, "-o", tmp_path / "all", "--target", target)).stdout
+    out = _ok(command("score", one_in, "-o", tmp_path / "all", "--target", target, "--verbose")).stdout
     contents = _metrics(tmp_path / "all")
     skipped = contents["skipped"]
     assert {"lira", "pl-mia-plus", "pl-mia", "pl-mia-pooled"} <= set(skipped)
@@ -398,7 +420,7 @@ def level(signals_file: Write, simulate: Callable[..., dict[str, Any]]) -> Path:
 
 
 def test_of_all_attacks_one_with_a_constant_score_is_left_out(level: Path, command: Run, tmp_path: Path) -> None:
-    out = _ok(command("score", level, "-o", tmp_path, "--scale", "logit")).stdout
+    out = _ok(command("score", level, "-o", tmp_path, "--scale", "logit", "--verbose")).stdout
     contents = _metrics(tmp_path)
     assert list(contents["skipped"]) == ["rmia"]
     assert set(contents["attacks"]) == set(ATTACKS) - {"rmia"}
@@ -615,7 +637,7 @@ def test_any_terminal_can_show_the_table(encoding: str, signals_file: Write, tmp
         timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert "pl-mia-pooled" in done.stdout.decode(encoding)
+    assert "pl-mia-eb" in done.stdout.decode(encoding)
 
 
 def test_a_folder_name_is_shown_as_it_is(signals_file: Write, command: Run, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import tempfile
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,20 +14,32 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.attacks.attack import ATTACKS, Attack
+from plmia.attacks.view import Mode
 from plmia.auditing.given_target import GivenTarget
-from plmia.data.dataset import LabelledData
+from plmia.auditing.progress import Meter
+from plmia.auditing.score import Audit, choose_attacks, output_folder
+from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
 from plmia.data.files import make_private
-from plmia.errors import DataError, Note, PopulationError, RecipeError, ReferencesError, require_members, some
-from plmia.evaluation.records import RecordTable
+from plmia.data.npz import DATA_ARRAYS, unused_arrays
+from plmia.errors import (
+    DataError,
+    Note,
+    PlmiaWarning,
+    PopulationError,
+    RecipeError,
+    ReferencesError,
+    TrainingError,
+    require_members,
+    some,
+)
 from plmia.evaluation.targets import Setup
 from plmia.results.folder import run_attacks
-from plmia.results.overview import Overview
 from plmia.results.result import About, RunResult, SignalsAbout
-from plmia.results.saved import SavedResults
+from plmia.signals.signals import Signals
 from plmia.signals.store import SignalStore, write_groups, writing
 from plmia.training.engines import Engine
-from plmia.training.recipes.named import as_recipe
+from plmia.training.recipes.named import as_recipe, parse_recipe
 from plmia.training.recipes.recipe import Recipe, Trained, views_for
 from plmia.training.records import TrainingRecord, training_notes
 from plmia.training.train import (
@@ -39,11 +50,12 @@ from plmia.training.train import (
     is_running,
     shared_data,
     train_missing,
+    weights_file,
 )
-from plmia.training.views import View, check_views
+from plmia.training.views import View, check_views, parse_views
 
 if TYPE_CHECKING:
-    from plmia.reporting import Extras, Figure
+    from plmia.reporting import Extras
 
 
 # From this share of copies on, they weaken what an audit can exclude.
@@ -209,36 +221,17 @@ class AuditPlan:
         return found
 
 
-@dataclass(frozen=True, repr=False)
-class Audit(Overview):
-    """The result of an audit; a notebook shows the verdict and a table.
-
-    Parameters
-    ----------
-    folder : Path
-        Where signals, metrics and scores are.
-    result : RunResult
-        The content of metrics.json.
-    """
-
-    folder: Path
-    result: RunResult
-
-    def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
-        """Evaluated points, the most exposed first; see `SavedResults.records`."""
-        return SavedResults(self.folder).records(attack, target)
-
-    def figures(self) -> dict[str, Figure]:
-        """Return the report's figures by name; a notebook shows each."""
-        from plmia.reporting import figures
-
-        return figures(self.folder)
-
-
 def run_audit(
-    plan: AuditPlan, folder: Path, engine: Engine, keep_models: bool = False, *, show_records: bool = False
+    plan: AuditPlan,
+    folder: Path,
+    engine: Engine,
+    keep_models: bool = False,
+    *,
+    show_records: bool = False,
+    extras: Extras | None = None,
+    progress: bool = False,
 ) -> Audit:
-    """Train what is missing, score, and write the results; run again, it goes on where it was.
+    """Train what is missing, score, and write the results; run again, it continues where it stopped.
 
     Parameters
     ----------
@@ -250,11 +243,44 @@ def run_audit(
         Where to train.
     keep_models : bool
         Whether to save the models' weights.
-    show_records : bool
+    show_records, extras
         As in `score_run`.
+    progress : bool
+        Whether to show progress on standard error.
     """
-    store = train_run(plan, folder, engine, keep_models=keep_models)
-    return Audit(folder, score_run(plan, store, folder, show_records=show_records))
+    for problem in open_store(plan, folder).problems():
+        warnings.warn(problem, PlmiaWarning, stacklevel=3)
+    with Meter("training", plan.references + 1, progress) as meter:
+        accuracies = _Accuracies(meter)
+        try:
+            store = train_run(plan, folder, engine, accuracies.report, meter.skip, keep_models)
+        except KeyboardInterrupt:
+            raise TrainingError(
+                f"stopped after {accuracies.models} more trained models, which are kept: run the same again to continue"
+            ) from None
+    gone = [model for model in store.finished() if not weights_file(folder / "models", model).exists()]
+    if keep_models and gone:
+        warnings.warn(f"weights of model {some(gone)} were not kept when it was trained", PlmiaWarning, stacklevel=3)
+    with Meter("scoring", len(plan.attacks) * plan.data.n_points, progress) as meter:
+        return Audit(folder, score_run(plan, store, folder, meter.tick, show_records, extras))
+
+
+class _Accuracies:
+    """Shows the models' mean accuracy so far beside the progress of training."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._train = self._test = 0.0
+        self.models = 0
+
+    def report(self, model: int, trained: Trained) -> None:
+        """Count one more model."""
+        del model
+        self.models += 1
+        self._train += trained.train_accuracy
+        self._test += trained.test_accuracy
+        train, test = (100 * total / self.models for total in (self._train, self._test))
+        self._meter.tick(detail=f"accuracy {train:.1f} % train, {test:.1f} % held out")
 
 
 def open_store(plan: AuditPlan, folder: Path) -> SignalStore:
@@ -311,7 +337,6 @@ def score_run(
     tick: Callable[[int], None] = lambda _: None,
     show_records: bool = False,
     extras: Extras | None = None,
-    notes: Sequence[Note] = (),
 ) -> RunResult:
     """Attack model 0 of the store and write metrics.json, scores.npz, records.csv and report.html.
 
@@ -322,22 +347,44 @@ def score_run(
     store : SignalStore
         The trained models' signals.
     tick : callable
-        Told how many points are done.
+        Called with the number of points that are done.
     show_records : bool
         Whether the report shows images, features and texts of records, and all files their groups.
     extras : Extras, optional
-        Texts and names that the report may show.
-    notes : sequence of Note
-        What is known beforehand and must stand beside the results; those of the plan are added.
+        Texts and names that the report may show; the results include their notes.
     """
     from plmia.reporting import Extras as Shown
     from plmia.reporting import write_report
 
+    extras = extras or Shown()
     # All of them: a model that went missing meanwhile must not be passed over.
     signals = store.signals(range(store.shape[0]))
     records = store.finished()
+    # The results themselves note attacks that lack references: they know which of them ran.
+    notes = [note for note in plan.notes() if note.code != "attacks-left-out"]
+    notes += plan.data_notes(records.values())
+    notes += [] if plan.target is None else plan.target.compared(signals)
+    result = run_attacks(
+        signals,
+        plan.attacks,
+        [0],
+        replace(plan.setup, references=plan.references),
+        folder,
+        _about(plan, store, signals),
+        tick,
+        may_skip=plan.may_skip,
+        notes=[*notes, *extras.notes],
+        show_records=show_records,
+    )
+    write_report(folder, replace(extras, data=plan.data, signals=signals), show_records=show_records)
+    return result
+
+
+def _about(plan: AuditPlan, store: SignalStore, signals: Signals) -> About:
+    """What was run, for metrics.json."""
+    records = store.finished()
     size = signals.n_models, signals.n_points, signals.n_views
-    about = replace(
+    return replace(
         About.of(signals, [0], plan.setup, records),
         signals=SignalsAbout(*size, store.fingerprint(signals.models)),
         audit=plan.about(),
@@ -345,26 +392,6 @@ def score_run(
         train_accuracy=_mean([record.get("train_accuracy") for record in records.values()]),
         test_accuracy=_mean([record.get("test_accuracy") for record in records.values()]),
     )
-    setup = replace(plan.setup, references=plan.references)
-    # The results themselves note attacks that lack references: they know which of them ran.
-    told = [note for note in plan.notes() if note.code != "attacks-left-out"]
-    told += plan.data_notes(records.values())
-    told += [*([] if plan.target is None else plan.target.compared(signals)), *notes]
-    result = run_attacks(
-        signals,
-        plan.attacks,
-        [0],
-        setup,
-        folder,
-        about,
-        tick,
-        may_skip=plan.may_skip,
-        notes=told,
-        show_records=show_records,
-    )
-    shown = replace(extras or Shown(), data=plan.data, signals=signals)
-    write_report(folder, shown, show_records=show_records)
-    return result
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -374,54 +401,70 @@ def _mean(values: list[float | None]) -> float | None:
 
 def audit(
     model: Any,
-    X: npt.ArrayLike,
-    y: npt.ArrayLike,
+    X: npt.ArrayLike | LabelledData | Path,
+    y: npt.ArrayLike | None = None,
     *,
-    references: int = 32,
-    views: Sequence[View] | None = None,
+    references: int | None = None,
+    views: str | Sequence[View] | None = None,
     target: GivenTarget | None = None,
-    attacks: Sequence[Attack] | None = None,
-    setup: Setup | None = None,
+    attacks: Sequence[str | Attack] | None = None,
+    mode: Mode = "online",
+    population: int | None = None,
+    seed: int = 0,
     design: DesignKind | MembershipDesign = "pairs",
     groups: npt.ArrayLike | None = None,
     folder: str | Path | None = None,
     engine: Engine | None = None,
+    merge: str | Path | None = None,
+    keep_models: bool = False,
     show_records: bool = False,
+    progress: bool = True,
 ) -> Audit:
-    """Audit a way to train: tell how surely someone can find out which records such a model was trained on.
+    """Audit a way to train: measure how well an attacker can find out which records such a model was trained on.
 
     Parameters
     ----------
     model : scikit-learn classifier, Recipe or str
         How to train, or the name of a recipe ("mlp", "gbdt?depth=5"). Clones of a classifier are trained, never the
         object itself.
-    X : array [points, ...] or pandas data frame
-        Features or images, numbers only. A scikit-learn classifier gets them as they are: type, shape and frame.
-    y : int array [points]
-        Labels 0 to C - 1.
-    references : int
-        How many reference models to train.
-    views : sequence of View, optional
+    X : array [points, ...], pandas data frame, LabelledData or path
+        Features or images, numbers only; or a data set with its labels, or the file of one (see `read_data`). A
+        scikit-learn classifier gets them as they are: type, shape and frame.
+    y : int array [points], optional
+        Labels 0 to C - 1; not needed with a data set.
+    references : int, optional
+        Number of reference models to train; by default 32, or those of a design of your own.
+    views : str or sequence of View, optional
         How points are shown to models; see `plmia.training.recipes.recipe.views_for`.
     target : GivenTarget, optional
         A model that exists already; by default the audit trains its target, too.
-    attacks : sequence of Attack, optional
-        What to run; by default all that have the references they need.
-    setup : Setup, optional
-        Mode, population and seed.
+    attacks : sequence of Attack or str, optional
+        What to run, by name or as values; by default all that have the references they need.
+    mode : {"online", "offline"}
+        Offline uses OUT references only.
+    population : int, optional
+        Known non-members to calibrate with; a quarter of them by default (at least 100, at most half).
+    seed : int
+        Seed of everything random.
     design : {"pairs", "halves", "exact"} or MembershipDesign
         How references share the points; see `AuditPlan`.
     groups : int array [points], optional
         Rows of one group (all of one patient, say) are members together or not at all.
     folder : path, optional
-        Where to keep everything; run again with the same folder, it goes on. By default a new folder among the
-        system's temporary files, `Audit.folder`, which stays until you remove it: like the data, it tells who is a
-        member, so choose a folder where the data may be.
+        Where to keep everything; run again with the same folder, the audit continues. By default a new folder among
+        the system's temporary files, `Audit.folder`, which stays until you remove it. It reveals who is a member, so
+        choose a folder where the data may be.
     engine : Engine, optional
         Where to train; all cores of this machine by default.
+    merge : path, optional
+        Take in models that ``python -m plmia.training.remote_worker`` trained on another machine.
+    keep_models : bool
+        Whether to save the models' weights.
     show_records : bool
         Whether the report shows images and features of records, and all files their groups; by default records are
         named by number only.
+    progress : bool
+        Whether to show progress on standard error.
 
     Examples
     --------
@@ -432,20 +475,65 @@ def audit(
     >>> plmia.audit(DecisionTreeClassifier(), X, y, references=8).auc("rmia") > 0.55
     True
     """
-    data = LabelledData(cast("Any", X), np.asarray(y), None if groups is None else np.asarray(groups))
+    where = output_folder(folder)
     recipe = as_recipe(model)
-    plan = AuditPlan(
-        data,
-        recipe,
-        references,
-        tuple(views or views_for(recipe, data)),
-        setup or Setup(),
-        tuple(ATTACKS.values() if attacks is None else attacks),
-        target,
-        design,
-        may_skip=attacks is None,
-    )
+    data, extras = _audited(X, y, groups)
+    if references is None:
+        references = design.n_models - 1 if isinstance(design, MembershipDesign) else 32
+    setup = Setup(mode, references, population, seed)
+    chosen, shown = tuple(choose_attacks(attacks)), tuple(_views(views, recipe, data))
+    plan = AuditPlan(data, recipe, references, shown, setup, chosen, target, design, may_skip=attacks is None)
+    if merge is not None:
+        merged = open_store(plan, where).import_npy(Path(merge))
+        warnings.warn(f"took in {len(merged)} models from {merge}", PlmiaWarning, stacklevel=2)
+    for note in (*(extras.notes if extras else ()), *plan.warnings()):
+        warnings.warn(note.text, PlmiaWarning, stacklevel=2)
+    engine = engine or default_engine(recipe)
+    return run_audit(plan, where, engine, keep_models, show_records=show_records, extras=extras, progress=progress)
+
+
+def _audited(
+    X: npt.ArrayLike | LabelledData | Path, y: npt.ArrayLike | None, groups: npt.ArrayLike | None
+) -> tuple[LabelledData, Extras | None]:
+    """The data of an audit, and what the report may show of a file, with notes on the file."""
+    if isinstance(X, LabelledData):
+        return X, None
+    if isinstance(X, str | Path):
+        from plmia.reporting import read_extras
+
+        path = Path(X)
+        data = read_data(path)
+        unused = unused_arrays(path, DATA_ARRAYS, DataError)
+        extras = read_extras(path, data)
+        return data, replace(extras, notes=(*unused, *extras.notes))
+    if y is None:
+        raise DataError("X has no labels: give y, or a data set with its labels")
+    return LabelledData(cast("Any", X), np.asarray(y), None if groups is None else np.asarray(groups)), None
+
+
+def _views(views: str | Sequence[View] | None, recipe: Recipe, data: LabelledData) -> Sequence[View]:
+    if isinstance(views, str):
+        return parse_views(views)
+    return views or views_for(recipe, data)
+
+
+def demo(folder: str | Path | None = None, *, references: int = 32, seed: int = 0, progress: bool = True) -> Audit:
+    """Audit a random forest on the digits of scikit-learn: no download, no GPU, under 90 seconds.
+
+    Parameters
+    ----------
+    folder, references, seed, progress
+        As in `audit`.
+    """
+    from sklearn.datasets import load_digits
+
+    where = output_folder(folder)
+    X, y = load_digits(return_X_y=True)
+    recipe = parse_recipe("sklearn:RandomForestClassifier?n_estimators=100")
+    data = LabelledData(X.astype("float32"), y, name="digits")
+    setup = Setup("online", references, None, seed)
+    plan = AuditPlan(data, recipe, references, views_for(recipe, data), setup, tuple(ATTACKS.values()))
     for note in plan.warnings():
-        warnings.warn(note.text, stacklevel=2)
-    where = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="plmia-"))
-    return run_audit(plan, where, engine or default_engine(recipe), show_records=show_records)
+        warnings.warn(note.text, PlmiaWarning, stacklevel=2)
+    # The data are public, so the report may show them.
+    return run_audit(plan, where, default_engine(recipe), show_records=True, progress=progress)

@@ -9,22 +9,23 @@ from typing import Any
 import click
 
 from plmia import __version__
-from plmia.cli.terminal import stderr
-from plmia.errors import PlmiaError
+from plmia.auditing.progress import stderr
+from plmia.cli.terminal import say
+from plmia.errors import PlmiaError, TrainingError, did_you_mean
 
-# Commands by name and the module that holds them, imported when the command is run.
+# Commands by name: the module that holds each, imported when the command is run, and a description.
 COMMANDS = {
-    "score": "plmia.cli.commands.score",
-    "attacks": "plmia.cli.commands.score",
-    "import": "plmia.cli.commands.import_",
-    "audit": "plmia.cli.commands.audit",
-    "demo": "plmia.cli.commands.audit",
-    "plan": "plmia.cli.commands.plan",
-    "gate": "plmia.cli.commands.gate",
-    "report": "plmia.cli.commands.report",
-    "compare": "plmia.cli.commands.compare",
-    "reproduce": "plmia.cli.commands.reproduce",
-    "completion": "plmia.cli.commands.completion",
+    "demo": ("audit", "Run a whole audit on data that ships with scikit-learn."),
+    "audit": ("audit", "Train a target and its references, and run every attack."),
+    "score": ("score", "Run attacks on signals that exist already."),
+    "report": ("report", "Write the report of results that exist already."),
+    "compare": ("compare", "Compare audits, or attacks of one audit, with tests."),
+    "gate": ("gate", "Fail if an audited model may leak more than allowed."),
+    "plan": ("plan", "Split a budget among references and views, from a pilot."),
+    "import": ("import_", "Make a signals file of what another tool left."),
+    "attacks": ("score", "List the attacks."),
+    "reproduce": ("reproduce", "Run the paper's experiments from a checkout."),
+    "completion": ("completion", "Print a script for completion with the Tab key."),
 }
 
 # What shells expect of a command that Ctrl-C ended: 128 and the signal's number.
@@ -45,29 +46,38 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         # No function can be called `import`.
-        command = getattr(import_module(COMMANDS[name]), f"{name}_" if iskeyword(name) else name)
+        attribute = f"{name}_" if iskeyword(name) else name
+        command = getattr(import_module(f"plmia.cli.commands.{COMMANDS[name][0]}"), attribute)
         return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; suggest the nearest one if there is no such command."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(f"there is no command {args[0]!r}: {did_you_mean(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one whole line about each command."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, description) for name, (_, description) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            _say("stopped; run the same command again to go on")
+            say("stopped; run the same command again to continue")
             ctx.exit(INTERRUPTED)
         except PlmiaError as error:
-            # One line, whatever a user's own file or path puts into the message; a traceback of the user's own code
-            # stands before it.
-            trace = getattr(error, "trace", "")
-            if trace:
-                stderr().print(trace.rstrip(), markup=False, soft_wrap=True)
-            _say(" ".join(str(error).split()))
-            # A command may tell what an interruption left: it says so while it handles that.
+            # A traceback of the user's own code stands before the sentence.
+            if isinstance(error, TrainingError) and error.trace:
+                stderr().print(error.trace.rstrip(), markup=False, soft_wrap=True)
+            say(str(error))
+            # A command may say what an interruption left: it raises while it handles that.
             ctx.exit(INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else 2)
-
-
-def _say(sentence: str) -> None:
-    stderr().print(f"plmia: {sentence}", markup=False, soft_wrap=True)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -77,12 +87,9 @@ def main() -> None:
 
     \b
     Examples:
-      plmia demo -o demo-out              a whole audit, in a minute
-      plmia audit --data data.npz --recipe mlp -o run
-      plmia score signals.npz -o out      every attack on signals that exist already
-      plmia import lira exp -o signals.npz              signals of what LiRA's code or another tool left
-      plmia attacks                       what can be run
-      plmia plan run                      how many references, views and records the next audit should have
+      plmia demo -o demo-out                            a whole audit, in a minute
+      plmia audit --data data.npz --recipe mlp -o run   train models and attack them
+      plmia score signals.npz -o out                    every attack on signals that exist already
       plmia gate run --max-tpr 0.02 --at-fpr 0.001      exit code 3 if the model leaks more than that
-      plmia compare before after          whether a defence helped, with paired tests
+      plmia compare before after                        whether a defence helped, with paired tests
     """  # noqa: D301 - click wants the control character itself

@@ -1,152 +1,183 @@
-"""What the command prints: consoles, the table of results and the notes."""
+"""What the command prints: consoles, warnings, the verdict, the table of results and the notes."""
 
 from __future__ import annotations
 
-import io
-import os
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.table import Table
 
-from plmia.errors import Note, doubts
-from plmia.evaluation.tables import SHOWN_FPRS
+from plmia.auditing.progress import open_console, stderr
+from plmia.errors import Note, PlmiaWarning, doubts, percent
+from plmia.results.overview import MAIN_ATTACKS
+from plmia.results.result import FPRS, About, Mean, MeanTpr, OwnPValue, RunResult
+
+# Notes that are shown without --verbose.
+MAX_NOTES = 3
 
 
 def stdout() -> Console:
-    """Return standard output; what its encoding cannot write appears as a question mark."""
+    """Return standard output."""
     # A file or a pipe has no width at which rows of a table should break.
-    return _console(sys.stdout, None if _is_terminal(sys.stdout) else 200)
+    return open_console(sys.stdout, None if sys.stdout.isatty() else 200)
 
 
-def stderr() -> Console:
-    """Return standard error."""
-    return _console(sys.stderr, None)
+def say(sentence: str) -> None:
+    """Print one line on standard error, whatever brackets or line breaks are in it."""
+    stderr().print(f"plmia: {' '.join(sentence.split())}", markup=False, soft_wrap=True)
 
 
-def _console(stream: TextIO, width: int | None) -> Console:
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")
-    terminal = _is_terminal(stream)
-    # Without a colour system neither colours nor bold letters are written (https://no-color.org).
-    plain = not terminal or bool(os.environ.get("NO_COLOR"))
-    return Console(
-        file=stream,
-        highlight=False,
-        emoji=False,
-        width=width,
-        force_terminal=terminal,
-        color_system=None if plain else "auto",
-    )
+@contextmanager
+def plain_warnings(quiet: bool = False) -> Iterator[None]:
+    """Print warnings of plmia as one line each, without the place in the code; not at all if ``quiet``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "always", PlmiaWarning)
+        others = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, PlmiaWarning):
+                say(str(message))
+            else:
+                others(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
 
 
-def _is_terminal(stream: TextIO) -> bool:
-    return bool(stream.isatty())
-
-
-def show_metrics(metrics: dict[str, Any], folder: Path) -> None:
-    """Print the table of results, the verdict and the notes.
+def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), verbose: bool = False) -> None:
+    """Print the verdict, the table of results, the notes and the files.
 
     Parameters
     ----------
-    metrics : dict
-        The contents of metrics.json.
+    result : RunResult
+        What the run found.
     folder : Path
         Where the results are.
+    asked : sequence of str
+        Attacks that were asked for by name.
+    verbose : bool
+        Whether to print all attacks, columns and notes.
     """
-    console, about = stdout(), metrics["about"]
-    console.print(_headline(about), soft_wrap=True, markup=False)
-    console.print(fitting_table(metrics, console))
-    console.print(metrics["verdict"]["text"], style="bold", soft_wrap=True, markup=False)
-    notes = [Note.from_json(note) for note in metrics["notes"]]
-    serious = doubts(notes)
+    console = stdout()
+    console.print(result.verdict.text, style="bold", soft_wrap=True, markup=False)
+    for line in _headline(result.about):
+        console.print(line, soft_wrap=True, markup=False)
+    console.print(fitting_table(result, console, asked, verbose))
     # The verdict of such an audit quotes its first doubt.
-    quoted = metrics["verdict"]["status"] in ("invalid", "inconclusive")
-    for note in serious[quoted:]:
-        console.print(f"- {note.severity} ({note.code}): {note.text}", markup=False, soft_wrap=True)
-    for note in notes:
-        if note not in serious:
-            console.print(f"- {note.text}", markup=False, soft_wrap=True)
+    quoted = result.verdict.status in ("invalid", "inconclusive")
+    serious = doubts(result.notes)
+    others = [note for note in result.notes if note not in serious]
+    for line in shown_notes([("", note) for note in [*serious[quoted:], *others]], verbose):
+        console.print(line, markup=False, soft_wrap=True)
     console.print("These files name members of the training data: keep them as safe as the data.", soft_wrap=True)
     names = ("report.html", "metrics.json", "scores.npz", "records.csv")
     files = "  ".join(str(folder / name) for name in names if (folder / name).exists())
     console.print(files, markup=False, soft_wrap=True)
 
 
-def fitting_table(metrics: dict[str, Any], console: Console) -> Table:
-    """Return the fullest table of results that fits the console: spreads go first, then columns without any number.
+def shown_notes(notes: Sequence[tuple[str, Note]], verbose: bool) -> list[str]:
+    """Notes as lines, each behind a prefix: all if ``verbose``, else the first ones and how many more there are."""
+    shown = notes if verbose else notes[:MAX_NOTES]
+    lines = [f"- {prefix}{_severity(note, verbose)}{note.text}" for prefix, note in shown]
+    more = len(notes) - len(shown)
+    return [*lines, f"- {more} more {'note' if more == 1 else 'notes'}: --verbose shows all."] if more else lines
+
+
+def _severity(note: Note, verbose: bool) -> str:
+    return f"{note.severity} ({note.code}): " if verbose or note.severity != "info" else ""
+
+
+def fitting_table(result: RunResult, console: Console, asked: Sequence[str] = (), verbose: bool = False) -> Table:
+    """Return the table of results, without spreads over targets where the console is too narrow for them.
 
     Parameters
     ----------
-    metrics : dict
-        The contents of metrics.json.
+    result, asked, verbose
+        As in `show_result`.
     console : Console
         Where it will be printed.
     """
     # Measured where there is any room: a console cuts what it measures to its own width.
     wide = console.options.update(max_width=10_000)
-    tables = list(_tables(metrics))
-    return next(
-        (table for table in tables if console.measure(table, options=wide).maximum <= console.width), tables[-1]
+    table = _table(result, asked, verbose, spread=True)
+    if console.measure(table, options=wide).maximum <= console.width:
+        return table
+    return _table(result, asked, verbose, spread=False)
+
+
+def _table(result: RunResult, asked: Sequence[str], verbose: bool, spread: bool) -> Table:
+    names = list(result.attacks) if verbose else _shown_attacks(result, asked)
+    attacks = [result.attacks[name] for name in names]
+    columns = {"attack": [name.replace("[", r"\[") for name in names]}
+    columns["AUC"] = [_spread(attack.auc, spread) for attack in attacks]
+    for fpr in sorted(FPRS, reverse=True):
+        rates = [attack.tpr[fpr] for attack in attacks]
+        columns[f"TPR@{100 * fpr:g}%"] = [_spread(rate, spread) if rate.resolved else "–" for rate in rates]
+    columns["ε ≥"] = [f"{attack.epsilon.low:.2f}" for attack in attacks]
+    if verbose:
+        columns["own p-value"] = [_own_p_value(attack.own_p_value_on_population) for attack in attacks]
+    filled = {name: cells for name, cells in columns.items() if set(cells) != {"–"}}
+    table = Table(box=None, pad_edge=False)
+    for name in filled:
+        table.add_column(name, justify="left" if name == "attack" else "right")
+    for row in zip(*filled.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _shown_attacks(result: RunResult, asked: Sequence[str]) -> list[str]:
+    """At most five attacks: those that were asked for, or usual ones that were run; the verdict's is among them."""
+    names, best = list(result.attacks), result.verdict.attack
+    usual = names if asked else [name for name in MAIN_ATTACKS if name in names]
+    shown = usual[: len(MAIN_ATTACKS)]
+    return shown if best in shown else [*shown[: len(MAIN_ATTACKS) - 1], best]
+
+
+def _headline(about: About) -> Iterator[str]:
+    """What was run, and the accuracy of the target beside that of its references."""
+    targets, views = len(about.targets), about.signals.views
+    yield ", ".join(
+        [
+            f"{targets} target{'s' * (targets > 1)}",
+            f"{about.signals.points:,} records",
+            f"{views} view{'s' * (views > 1)}",
+            about.mode,
+            f"{_range(about.references)} reference{'s' * (about.references != (1,))}",
+            f"population {_range(about.population)}",
+        ]
     )
-
-
-def _tables(metrics: dict[str, Any]) -> Iterator[Table]:
-    """Tables of the same results, each narrower than the one before."""
-    attacks = metrics["attacks"]
-    known = tuple(f for f in SHOWN_FPRS if any(attack["tpr"][f]["resolved"] for attack in attacks.values()))
-    for fprs, spread in ((SHOWN_FPRS, True), (SHOWN_FPRS, False), (known, False)):
-        table = Table(box=None, pad_edge=False)
-        table.add_column("attack")
-        for name in ("AUC", *(f"TPR@{100 * float(fpr):g}%" for fpr in fprs), "ε ≥", "check@1%"):
-            table.add_column(name, justify="right")
-        for name, attack in attacks.items():
-            rates = (attack["tpr"][fpr] for fpr in fprs)
-            cells = (_spread(rate, spread) if rate["resolved"] else "–" for rate in rates)
-            last = f"{attack['epsilon']['low']:.2f}", _check(attack["own_p_value_on_population"])
-            table.add_row(name.replace("[", r"\["), _spread(attack["auc"], spread), *cells, *last)
-        yield table
-
-
-def _headline(about: dict[str, Any]) -> str:
-    size, targets = about["signals"], len(about["targets"])
-    words = [
-        f"{targets} target{'s' * (targets > 1)}",
-        f"{size['points']:,} points",
-        f"{size['views']} view{'s' * (size['views'] > 1)}",
-        about["mode"],
-        f"{_range(about['references'])} reference{'s' * (about['references'] != [1])}",
-        f"population {_range(about['population'])}",
-    ]
-    return "\n".join([", ".join(words), *_accuracies(about.get("accuracy"))])
-
-
-def _accuracies(found: dict[str, Any] | None) -> Iterator[str]:
-    """Accuracy of the target beside that of its references."""
-    if found and found["measure"] == "accuracy":
-        target, others = (_accuracy(found[name]) for name in ("target", "references"))
+    if about.accuracy is not None and about.accuracy.measure == "accuracy":
+        target, others = (
+            f"{percent(pair.members)} and {percent(pair.non_members)}"
+            for pair in (about.accuracy.target, about.accuracy.references)
+        )
         yield f"accuracy on members and non-members: target {target}, references {others}"
 
 
-def _accuracy(pair: dict[str, float | None]) -> str:
-    return " and ".join("–" if value is None else f"{100 * value:.1f} %" for value in pair.values())
-
-
-def _range(values: list[int]) -> str:
+def _range(values: Sequence[int]) -> str:
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}"
 
 
-def _spread(value: dict[str, float], with_std: bool) -> str:
-    mean, std = 100 * value["mean"], 100 * value["std"]
+def _spread(value: Mean | MeanTpr, with_std: bool) -> str:
+    mean, std = 100 * value.mean, 100 * value.std
     return f"{mean:.2f} ± {std:.2f}" if std and with_std else f"{mean:.2f}"
 
 
-def _check(own: dict[str, Any]) -> str:
-    """Share of the known non-members that an attack's own p-value flags, and whether its threshold stands."""
-    if own["flagged"] is None:
+def _own_p_value(own: OwnPValue) -> str:
+    """Share of the known non-members that an attack's own p-value flags at its level, and whether that is too many."""
+    if own.flagged is None:
         return "–"
-    at = "" if own["level"] == 0.01 else f" at {100 * own['level']:g}%"
-    return f"{'fails' if own['check_failed'] else 'not refuted'} ({100 * own['flagged']:.1f}{at})"
+    flagged = f"flags {100 * own.flagged:.1f}% at {100 * own.level:g}%"
+    return f"{flagged}, miscalibrated" if own.check_failed else flagged

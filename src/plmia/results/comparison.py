@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
-from plmia.errors import PlmiaError, require_rate, round_percent
+from plmia.errors import PlmiaError, doubts, require_rate, round_percent
 from plmia.evaluation.intervals import Interval, auc_interval, checked_values, over_targets, tail_of, tpr_interval
 from plmia.evaluation.metrics import COMPARED_FPRS, Operating, Roc, fpr_key, largest_count, roc_curve
 from plmia.results.saved import SavedResults
@@ -592,7 +592,13 @@ class SideBySide:
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
         runs = [
-            {"name": run.name, "folder": str(run.results.folder), "targets": run.results.targets} for run in self.runs
+            {
+                "name": run.name,
+                "folder": str(run.results.folder),
+                "targets": run.results.targets,
+                "doubts": [note.to_json() for note in doubts(run.results.notes)],
+            }
+            for run in self.runs
         ]
         return {
             "schema": 1,

@@ -25,15 +25,15 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 import plmia
+from plmia.auditing import progress
 from plmia.auditing.given_target import GivenTarget
-from plmia.auditing.run import AuditPlan, open_store, run_audit, score_run, train_run
-from plmia.cli import progress
-from plmia.cli.commands.audit import _Accuracies
-from plmia.cli.progress import Meter
+from plmia.auditing.progress import Meter
+from plmia.auditing.run import AuditPlan, _Accuracies, open_store, run_audit, score_run, train_run
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign
 from plmia.errors import (
     DataError,
+    OutputError,
     PlmiaError,
     PopulationError,
     RecipeError,
@@ -41,7 +41,6 @@ from plmia.errors import (
     StoreError,
     TrainingError,
 )
-from plmia.evaluation.targets import Setup
 from plmia.signals.store import SignalStore
 from plmia.training.engines import Inline, LocalProcesses
 from plmia.training.recipes.function import Function
@@ -196,7 +195,7 @@ def test_the_same_again_trains_nothing_and_writes_the_same(tmp_path: Path) -> No
         ({"groups": np.arange(N) // 2}, "the data changed"),
         ({"model": Leaky(leak=2.0)}, "recipe option leak: 6.0 there, 2.0 here"),
         ({"model": GaussianNB()}, "recipe leaky there, sklearn:GaussianNB here"),
-        ({"setup": Setup(seed=1)}, "seed 0 there, 1 here"),
+        ({"seed": 1}, "seed 0 there, 1 here"),
         ({"views": [View(), View(scale=0.1)]}, "views identity there, identity;"),
         (
             {"target": GivenTarget(np.arange(N) < 60, np.arange(60.0, 60 - N, -1))},
@@ -234,7 +233,7 @@ def test_more_references_extend_the_folder_and_fewer_use_a_part(tmp_path: Path) 
 def test_attacks_and_mode_may_change(tmp_path: Path) -> None:
     recipe = Leaky()
     audit(recipe, tmp_path / "run")
-    found = audit(recipe, tmp_path / "run", attacks=[plmia.LIRA], setup=Setup("offline", population=10))
+    found = audit(recipe, tmp_path / "run", attacks=[plmia.LIRA], mode="offline", population=10)
     assert list(found.metrics["attacks"]) == ["lira"]
     assert found.metrics["about"]["mode"] == "offline"
     assert len(recipe.calls) == 9
@@ -557,8 +556,8 @@ def test_a_target_of_another_kind_is_unlike_its_references(tmp_path: Path) -> No
         ({"references": 0}, ReferencesError, "0 references"),
         ({"X": X.reshape(N, 2, 2)}, RecipeError, "leaky is for tables"),
         ({"views": [View(mirror=True)]}, RecipeError, "view mirror is for images"),
-        ({"setup": Setup(population=60)}, PopulationError, "population of 60 was asked for, the target has 60 non-mem"),
-        ({"setup": Setup(population=1)}, PopulationError, "a population of 1 was asked for"),
+        ({"population": 60}, PopulationError, "population of 60 was asked for, the target has 60 non-mem"),
+        ({"population": 1}, PopulationError, "a population of 1 was asked for"),
         ({"references": 2}, ReferencesError, "would have 1 IN or OUT references, the attacks need 2: ask for more"),
         ({"design": "halves", "references": 3}, ReferencesError, "would have 0 IN or OUT references"),
         ({"groups": np.zeros(N, int)}, DataError, "group 0, at least 2"),
@@ -601,7 +600,7 @@ def test_copies_on_both_sides_are_counted(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_the_folder_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(StoreError, match="run"):
+    with pytest.raises(OutputError, match="run is a file"):
         audit(Leaky(), tmp_path / "run")
     assert (tmp_path / "run").read_text() == "mine"
 
@@ -665,14 +664,14 @@ def test_time_left_does_not_count_what_was_there_before(monkeypatch: pytest.Monk
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
     console = Console(file=io.StringIO(), force_terminal=False, width=100, _environ={})
-    with Meter("training", 65, console) as meter:
+    with Meter("training", 65, True, console) as meter:
         accuracies = _Accuracies(meter)
-        accuracies.skip(60)
+        meter.skip(60)
         for model in range(60, 62):
             clock.now += 6
             accuracies.report(model, Trained(np.zeros((1, 1), np.float32), 1.0, 0.5 + 0.1 * (model - 60)))
     assert isinstance(console.file, io.StringIO)
-    expected = "training (accuracy 100.0 % train, 55.0 % held out): 95 %, about 18 s left\n"
+    expected = "training (accuracy 100.0 % train, 55.0 % held out): 95 %, about 0:00:18 left\n"
     assert console.file.getvalue() == expected
 
 

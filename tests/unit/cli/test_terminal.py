@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import io
+import warnings
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from plmia.cli import terminal
-from plmia.cli.terminal import fitting_table, show_metrics, stderr, stdout
+from plmia.auditing.progress import stderr
+from plmia.cli.terminal import fitting_table, plain_warnings, show_result, stdout
+from plmia.errors import Note, PlmiaWarning
+from plmia.results.result import (
+    FPRS,
+    About,
+    Accuracy,
+    AccuracyPair,
+    Mean,
+    MeanEpsilon,
+    MeanTpr,
+    OwnPValue,
+    SignalsAbout,
+)
 
 
 class Stream(io.StringIO):
@@ -20,29 +34,26 @@ class Stream(io.StringIO):
         return self._terminal
 
 
-def entry(mean, std, resolved=True):
-    return {"mean": mean, "std": std, "resolved": resolved, "needed_non_members": 1}
+def spread(mean, std, resolved=True):
+    return MeanTpr(mean, std, 0.01, resolved, 1.0)
 
 
-def metrics_of(std=0.0123, resolved=True, names=("lira", "pl-mia-pooled")):
-    tpr = {fpr: entry(0.1234, std, resolved or fpr in ("0", "0.01")) for fpr in terminal.SHOWN_FPRS}
-    own = {"level": 0.01, "flagged": 0.988, "check_failed": True}
-    attack = {"auc": entry(0.7345, std), "tpr": tpr, "epsilon": {"low": 2.68}, "own_p_value_on_population": own}
-    return {
-        "about": {
-            "signals": {"points": 100, "views": 1},
-            "targets": [0, 1],
-            "mode": "online",
-            "references": [8],
-            "population": [50],
-        },
-        "attacks": dict.fromkeys(names, attack),
-        "verdict": {"text": "The verdict.", "status": "leak"},
-        "notes": [
-            {"code": "groups", "severity": "info", "text": "A note."},
-            {"code": "unlike-references", "severity": "caution", "text": "A doubt."},
-        ],
-    }
+def result_of(std=0.0123, resolved=True, names=("lira", "pl-mia-pooled"), status="leak", about=None, notes=None):
+    """A result with what is printed of one."""
+    tpr = {fpr: spread(0.1234, std, resolved or fpr in (0.0, 0.01)) for fpr in FPRS}
+    attack = SimpleNamespace(
+        auc=Mean(0.7345, std),
+        tpr=tpr,
+        epsilon=MeanEpsilon(2.68, 2.0, 1e-5),
+        own_p_value_on_population=OwnPValue(0.01, 0.988, True),
+    )
+    options = {"references": (8,), "population": (50,)} | (about or {})
+    return SimpleNamespace(
+        about=About(SignalsAbout(20, 100, 1), "online", (0, 1), 0, **options),
+        attacks=dict.fromkeys(names, attack),
+        verdict=SimpleNamespace(text="The verdict.", status=status, attack=names[0]),
+        notes=[Note("groups", "info", "A note."), Note("unlike-references", "caution", "A doubt.")] + (notes or []),
+    )
 
 
 @pytest.fixture
@@ -62,34 +73,68 @@ def stream(monkeypatch):
     return replace
 
 
+def test_the_verdict_comes_first(stream, tmp_path):
+    out = stream(False)
+    show_result(result_of(), tmp_path)
+    assert out.getvalue().splitlines()[0] == "The verdict."
+
+
 def test_one_reference_is_one_reference(stream, tmp_path):
-    for references, words in ([1], "1 reference,"), ([2], "2 references,"), ([1, 2], "1 to 2 references,"):
-        out, metrics = stream(False), metrics_of()
-        metrics["about"]["references"] = references
-        show_metrics(metrics, tmp_path)
+    for references, words in ((1,), "1 reference,"), ((2,), "2 references,"), ((1, 2), "1 to 2 references,"):
+        out = stream(False)
+        show_result(result_of(about={"references": references}), tmp_path)
         assert f" {words}" in out.getvalue()
 
 
 def test_doubts_stand_before_other_notes_with_their_codes(stream, tmp_path):
-    out = stream(False)
-    show_metrics(metrics_of(), tmp_path)
-    lines = [line for line in out.getvalue().splitlines() if line.startswith("- ")]
-    assert lines == ["- caution (unlike-references): A doubt.", "- A note."]
-    out, metrics = stream(False), metrics_of()
-    metrics["verdict"]["status"] = "inconclusive"
-    show_metrics(metrics, tmp_path)
-    assert "A doubt." not in out.getvalue(), "the verdict quotes it"
+    def shown(**options):
+        out = stream(False)
+        show_result(result_of(**options), tmp_path)
+        return [line for line in out.getvalue().splitlines() if line.startswith("- ")]
+
+    assert shown() == ["- caution (unlike-references): A doubt.", "- A note."]
+    assert shown(status="inconclusive") == ["- A note."], "the verdict quotes the doubt"
+    more = [Note("members-swapped", "invalid", "Wrong."), Note("tied-scores", "info", "Tied.")]
+    assert shown(notes=more) == [
+        "- invalid (members-swapped): Wrong.",
+        "- caution (unlike-references): A doubt.",
+        "- A note.",
+        "- 1 more note: --verbose shows all.",
+    ]
+
+
+def test_five_attacks_are_shown_the_verdicts_among_them(stream, tmp_path):
+    names = ("lira", "attack-p", "attack-r", "rmia", "lira-fixed", "pl-mia", "pl-mia-eb")
+
+    def shown(**options):
+        console = Console(file=io.StringIO(), width=200, _environ={})
+        console.print(fitting_table(result_of(names=names), console, **options))
+        return [line.split()[0] for line in console.file.getvalue().splitlines()[1:]]
+
+    assert shown() == ["pl-mia-eb", "pl-mia", "lira-fixed", "rmia", "lira"]
+    assert shown(asked=names) == list(names[:5])
+    assert shown(verbose=True) == list(names)
 
 
 def test_accuracies_of_target_and_references_are_shown(stream, tmp_path):
-    out, metrics = stream(False), metrics_of()
-    metrics["about"]["accuracy"] = {
-        "measure": "accuracy",
-        "target": {"members": 1.0, "non_members": 0.5},
-        "references": {"members": 0.9, "non_members": None},
-    }
-    show_metrics(metrics, tmp_path)
+    out = stream(False)
+    accuracy = Accuracy("accuracy", AccuracyPair(1.0, 0.5), AccuracyPair(0.9, None))
+    show_result(result_of(about={"accuracy": accuracy}), tmp_path)
     assert "target 100.0 % and 50.0 %, references 90.0 % and –" in out.getvalue()
+
+
+def test_warnings_of_plmia_are_lines_and_others_are_left_alone(stream, monkeypatch):
+    out = stream(False)
+    seen = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_: seen.append(str(message)))
+    with plain_warnings():
+        warnings.simplefilter("always", RuntimeWarning)
+        warnings.warn("models\nare missing [x]", PlmiaWarning, stacklevel=1)
+        warnings.warn("something else", RuntimeWarning, stacklevel=1)
+    with plain_warnings(quiet=True):
+        warnings.warn("not shown", PlmiaWarning, stacklevel=1)
+    assert out.getvalue() == "plmia: models are missing [x]\n"
+    assert seen == ["something else"]
 
 
 # Colours -------------------------------------------------------------------------------------------------------------
@@ -97,7 +142,7 @@ def test_accuracies_of_target_and_references_are_shown(stream, tmp_path):
 
 def test_a_terminal_gets_a_bold_header_and_a_bold_verdict(stream, tmp_path):
     out = stream(True)
-    show_metrics(metrics_of(), tmp_path)
+    show_result(result_of(), tmp_path)
     assert "\x1b[1mThe verdict.\x1b[0m" in out.getvalue()
     assert "\x1b[1mattack" in out.getvalue()
 
@@ -108,7 +153,7 @@ def test_a_terminal_gets_a_bold_header_and_a_bold_verdict(stream, tmp_path):
 )
 def test_others_get_letters_alone(is_terminal, environment, stream, tmp_path):
     out = stream(is_terminal, **environment)
-    show_metrics(metrics_of(), tmp_path)
+    show_result(result_of(), tmp_path)
     stderr().print("[red]plmia:[/red] stopped", style="bold")
     assert "\x1b" not in out.getvalue()
     assert "The verdict." in out.getvalue().splitlines()
@@ -123,31 +168,29 @@ def test_an_empty_no_color_asks_for_nothing(stream):
 # Width ---------------------------------------------------------------------------------------------------------------
 
 
-def lines_of(metrics, width, is_terminal=True):
+def lines_of(result, width, is_terminal=True):
     console = Console(file=io.StringIO(), width=width, force_terminal=is_terminal, color_system=None, _environ={})
-    console.print(fitting_table(metrics, console))
+    console.print(fitting_table(result, console, verbose=True))
     return console.file.getvalue().splitlines()
 
 
-HEADER = ["attack", "AUC", "TPR@1%", "TPR@0.1%", "TPR@0.01%", "TPR@0%", "ε", "≥", "check@1%"]
+HEADER = ["attack", "AUC", "TPR@1%", "TPR@0.1%", "TPR@0.01%", "TPR@0%", "ε", "≥", "own", "p-value"]
 
 
-@pytest.mark.parametrize(("width", "spread"), [(300, True), (110, True), (100, False), (80, False)])
-def test_the_table_fits_with_as_much_as_there_is_room_for(width, spread):
+@pytest.mark.parametrize(("width", "with_spread"), [(300, True), (130, True), (110, False), (100, False)])
+def test_the_table_fits_with_as_much_as_there_is_room_for(width, with_spread):
     """All columns filled and over several targets, which is the widest there is."""
-    lines = lines_of(metrics_of(), width)
+    lines = lines_of(result_of(), width)
     assert len(lines) == 3
     assert max(len(line.rstrip()) for line in lines) <= width
-    assert ("±" in lines[1]) == spread
+    assert ("±" in lines[1]) == with_spread
     assert lines[0].split() == HEADER
 
 
-def test_columns_without_a_number_go_before_rows_break():
-    lines = lines_of(metrics_of(resolved=False), 60)
+def test_columns_without_a_number_are_left_out():
+    lines = lines_of(result_of(resolved=False), 300)
     assert lines[0].split() == [name for name in HEADER if name not in ("TPR@0.1%", "TPR@0.01%")]
-    assert len(lines) == 3
-    assert "TPR@0.1%" in lines_of(metrics_of(resolved=False), 90)[0]
 
 
 def test_an_attack_s_name_is_shown_as_it_is():
-    assert "[red]mine[/red]" in lines_of(metrics_of(names=("[red]mine[/red]",)), 100)[1]
+    assert "[red]mine[/red]" in lines_of(result_of(names=("[red]mine[/red]",)), 100)[1]

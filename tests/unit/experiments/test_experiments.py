@@ -16,18 +16,15 @@ import pytest
 
 from plmia.attacks.calibration import BinaryVote
 from plmia.attacks.theory import Hypothesis, blr_law, gaussian_tpr, glr_law
-from plmia.cli.commands.reproduce import PACKAGE, load_experiments
 from plmia.errors import ReferencesError, SignalsError, StoreError
 from plmia.signals.store import SignalStore
-
-load_experiments()
 
 Write = Callable[..., Path]
 ITEMS = 18
 
 
 def part(name: str) -> ModuleType:
-    return import_module(f"{PACKAGE}.{name}")
+    return import_module(f"experiments.{name}")
 
 
 outcome, setting, measure = part("outcome"), part("setting"), part("measure")

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmia.cli.commands.reproduce import PACKAGE, load_experiments
 from plmia.data.dataset import read_data
 from plmia.errors import DataError, SignalsError, StoreError
 from plmia.signals.store import read_stacks
@@ -19,14 +18,12 @@ from plmia.training.recipes.named import parse_recipe
 from plmia.training.remote_worker import train_stacks
 from plmia.training.views import VIEW_SETS
 
-load_experiments()
-
 TREE = "sklearn:DecisionTreeClassifier?max_depth=4"
 VIEWS = VIEW_SETS["rmia18"]
 
 
 def part(name: str) -> ModuleType:
-    return import_module(f"{PACKAGE}.{name}")
+    return import_module(f"experiments.{name}")
 
 
 kept, whole = part("kept"), part("whole")

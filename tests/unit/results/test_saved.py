@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from plmia.attacks.attack import ATTACKS
-from plmia.cli.terminal import show_metrics
+from plmia.cli.terminal import show_result
 from plmia.errors import OutputError, PlmiaError
 from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, figures, write_report
@@ -358,7 +358,7 @@ def test_whatever_stands_in_metrics_json_readers_say_it_in_one_sentence(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # values may be too large to draw
-                show_metrics(saved.metrics, copied)
+                show_result(saved.result, copied, verbose=True)
                 assert saved._repr_html_()
                 assert saved.columns()
                 figures(saved, Extras(signals=signals))

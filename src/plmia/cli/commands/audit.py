@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast, get_args
 
 import click
-from rich.console import Console
 
-from plmia.attacks.attack import ATTACKS
 from plmia.attacks.view import Mode
-from plmia.auditing.run import AuditPlan, open_store, score_run, train_run
+from plmia.auditing import run as verb
+from plmia.auditing.score import Audit
 from plmia.cli.commands.options import (
     attack_option,
-    chosen_attacks,
-    common_options,
     mode_option,
     population_option,
-    require_folder,
+    result_options,
     show_records_option,
 )
-from plmia.cli.progress import Meter
-from plmia.cli.terminal import show_metrics, stderr
-from plmia.data.dataset import LabelledData, read_data
+from plmia.cli.terminal import plain_warnings, show_result
 from plmia.data.designs import DesignKind, MembershipDesign
-from plmia.data.npz import DATA_ARRAYS, load_npy, unused_arrays
-from plmia.errors import DataError, Note, TrainingError, some
-from plmia.evaluation.targets import Setup
-from plmia.reporting import Extras, read_extras
-from plmia.training.engines import Engine, Ray
+from plmia.data.npz import load_npy
+from plmia.errors import DataError
+from plmia.training.engines import Ray
 from plmia.training.recipes.named import parse_recipe
-from plmia.training.recipes.recipe import Trained, views_for
-from plmia.training.train import default_engine, weights_file
-from plmia.training.views import parse_views
+from plmia.training.train import default_engine
+
+output_option = click.option(
+    "-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder of the audit."
+)
 
 
 @click.command()
 @click.option(
     "--data",
-    "data_path",
     required=True,
     type=click.Path(path_type=Path),
     help="npz with X and y, or a published archive (CIFAR-10, CIFAR-100, CINIC-10, Purchase-100).",
@@ -49,15 +42,15 @@ from plmia.training.views import parse_views
 @click.option(
     "--references", type=click.IntRange(min=2), default=32, show_default=True, help="Reference models; an even number."
 )
-@click.option("-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder of the audit.")
-@click.option("--views", metavar="VIEWS", help="Views of each point: one, mirror2, cifar4, rmia18, or a list.")
+@output_option
+@click.option("--views", metavar="VIEWS", help="Views of each record: one, mirror2, cifar4, rmia18, or a list.")
 @click.option(
     "--design",
     default="pairs",
     show_default=True,
     metavar="KIND|FILE.npy",
-    help="References in complementary pairs, on independent halves, exact (each point in half of them), or a bool "
-    "matrix [models, points] of your own, model 0 the target.",
+    help="References in complementary pairs, on independent halves, exact (each record in half of them), or a bool "
+    "matrix [models, records] of your own, model 0 the target.",
 )
 @attack_option
 @mode_option
@@ -70,46 +63,46 @@ from plmia.training.views import parse_views
     show_default=True,
     help="Processes of this machine, or a Ray cluster.",
 )
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Local processes; one a core by default.")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Local processes; one per core by default.")
 @click.option("--ray-address", metavar="ADDRESS", help="Address of a running Ray cluster; by default this machine's.")
 @click.option(
-    "--gpus", type=click.FloatRange(min=0), default=0.0, show_default=True, help="GPUs a Ray job; 0.25 packs four."
+    "--gpus", type=click.FloatRange(min=0), default=0.0, show_default=True, help="GPUs per Ray job; 0.25 packs four."
 )
 @click.option(
     "--merge",
-    "stacks",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="Take in models that python -m plmia.training.remote_worker trained on another machine.",
 )
 @click.option("--keep-models", is_flag=True, help="Save the models' weights as safetensors.")
 @show_records_option
-@common_options
+@result_options
 def audit(
-    data_path: Path,
+    data: Path,
     recipe: str,
     references: int,
     folder: Path,
     views: str | None,
     design: str,
-    names: tuple[str, ...],
+    attacks: tuple[str, ...],
     mode: str,
     population: int | None,
     engine_name: str,
     workers: int | None,
     ray_address: str | None,
     gpus: float,
-    stacks: Path | None,
+    merge: Path | None,
     keep_models: bool,
     show_records: bool,
     seed: int,
     as_json: bool,
+    verbose: bool,
     quiet: bool,
 ) -> None:
     """Train a target and its references, collect signals, run every attack.
 
-    Interrupted at any moment, the same command goes on where it was. Writes report.html, metrics.json, scores.npz,
-    records.csv, figures/ and signals/.
+    Interrupted at any moment, the same command continues where it stopped. Writes report.html, metrics.json,
+    scores.npz, records.csv, figures/ and signals/.
 
     \b
     Recipes: mlp, wide-resnet, gbdt, sklearn:CLASSIFIER, function:FILE.py
@@ -119,48 +112,52 @@ def audit(
       plmia audit --data data.npz --recipe 'gbdt?depth=5' -o run --engine ray
       plmia audit --data cifar-10-binary.tar.gz --recipe wide-resnet --views rmia18 -o run
     """  # noqa: D301 - click wants the control character itself
-    require_folder(folder)
-    way = parse_recipe(recipe)
-    data = read_data(data_path)
-    notes = unused_arrays(data_path, DATA_ARRAYS, DataError)
-    extras = read_extras(data_path, data)
-    notes += extras.notes
-    shown = parse_views(views) if views else views_for(way, data)
-    layout = _layout(design)
-    if isinstance(layout, MembershipDesign):
-        references = layout.n_models - 1
-    setup = Setup(cast("Mode", mode), references, population, seed)
-    plan = AuditPlan(data, way, references, shown, setup, tuple(chosen_attacks(names)), None, layout, not names)
-    engine = Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers)
-    if stacks is not None:
-        merged = open_store(plan, folder).import_npy(stacks)
-        _say(None if quiet else stderr(), [f"took in {len(merged)} models from {stacks}"])
-    perform(plan, folder, engine, keep_models, as_json, quiet, show_records, extras, notes)
+    way, layout = parse_recipe(recipe), _design(design)
+    with plain_warnings(quiet):
+        result = verb.audit(
+            way,
+            data,
+            references=None if isinstance(layout, MembershipDesign) else references,
+            views=views,
+            attacks=attacks or None,
+            mode=cast("Mode", mode),
+            population=population,
+            seed=seed,
+            design=layout,
+            folder=folder,
+            engine=Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers),
+            merge=merge,
+            keep_models=keep_models,
+            show_records=show_records,
+            progress=not quiet,
+        )
+    _print(result, attacks, as_json, verbose, quiet)
 
 
 @click.command()
-@click.option("-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder of the audit.")
+@output_option
 @click.option("--references", type=click.IntRange(min=2), default=32, show_default=True, help="Reference models.")
-@common_options
-def demo(folder: Path, references: int, seed: int, as_json: bool, quiet: bool) -> None:
+@result_options
+def demo(folder: Path, references: int, seed: int, as_json: bool, verbose: bool, quiet: bool) -> None:
     """Run a whole audit on data that ships with scikit-learn: no download, no GPU, under 90 seconds.
 
     \b
     Example:
       plmia demo -o demo-out
     """  # noqa: D301 - click wants the control character itself
-    from sklearn.datasets import load_digits
-
-    require_folder(folder)
-    X, y = load_digits(return_X_y=True)
-    way = parse_recipe("sklearn:RandomForestClassifier?n_estimators=100")
-    data = LabelledData(X.astype("float32"), y, name="digits")
-    setup = Setup("online", references, None, seed)
-    plan = AuditPlan(data, way, references, views_for(way, data), setup, tuple(ATTACKS.values()))
-    perform(plan, folder, default_engine(way), False, as_json, quiet, show_records=True)  # the data are public
+    with plain_warnings(quiet):
+        result = verb.demo(folder, references=references, seed=seed, progress=not quiet)
+    _print(result, (), as_json, verbose, quiet)
 
 
-def _layout(text: str) -> DesignKind | MembershipDesign:
+def _print(result: Audit, asked: tuple[str, ...], as_json: bool, verbose: bool, quiet: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result.result.to_json(), indent=1))
+    elif not quiet:
+        show_result(result.result, result.folder, asked=asked, verbose=verbose)
+
+
+def _design(text: str) -> DesignKind | MembershipDesign:
     """Read --design: a kind, or a file."""
     if text in get_args(DesignKind):
         return cast("DesignKind", text)
@@ -169,65 +166,3 @@ def _layout(text: str) -> DesignKind | MembershipDesign:
             f"there is no design {text!r}: give {', '.join(get_args(DesignKind))}, or the path of an npy file"
         )
     return MembershipDesign(load_npy(Path(text)))
-
-
-def perform(
-    plan: AuditPlan,
-    folder: Path,
-    engine: Engine,
-    keep_models: bool,
-    as_json: bool,
-    quiet: bool,
-    show_records: bool = False,
-    extras: Extras | None = None,
-    notes: Sequence[Note] = (),
-) -> None:
-    """Run the audit, show progress, print the result."""
-    console = None if quiet else stderr()
-    _say(console, [note.text for note in (*notes, *plan.warnings())])
-    _say(console, open_store(plan, folder).problems())
-    with Meter("training", plan.references + 1, console) as meter:
-        accuracies = _Accuracies(meter)
-        try:
-            store = train_run(plan, folder, engine, accuracies.report, accuracies.skip, keep_models)
-        except KeyboardInterrupt:
-            raise TrainingError(
-                f"stopped after {accuracies.models} more trained models, which are kept: the same command goes on"
-            ) from None
-    if keep_models:
-        gone = [model for model in store.finished() if not weights_file(folder / "models", model).exists()]
-        _say(console, [f"weights of model {some(gone)} were not kept when it was trained"] if gone else [])
-    with Meter("scoring", len(plan.attacks) * plan.data.n_points, console) as meter:
-        result = score_run(plan, store, folder, meter.tick, show_records, extras, notes)
-    if as_json:
-        click.echo(json.dumps(result.to_json(), indent=1))
-    elif not quiet:
-        show_metrics(result.to_json(), folder)
-
-
-def _say(console: Console | None, sentences: Iterable[str]) -> None:
-    if console is not None:
-        for sentence in sentences:
-            console.print(f"plmia: {sentence}", markup=False, soft_wrap=True)
-
-
-class _Accuracies:
-    """Shows the models' mean accuracy so far beside the progress of training."""
-
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-        self._sums = [0.0, 0.0]
-        self.models = 0
-
-    def skip(self, models: int) -> None:
-        """Count models that were finished before."""
-        self._meter.skip(models)
-
-    def report(self, model: int, trained: Trained) -> None:
-        """Count one more model."""
-        del model
-        self.models += 1
-        self._sums[0] += trained.train_accuracy
-        self._sums[1] += trained.test_accuracy
-        train, test = (100 * total / self.models for total in self._sums)
-        self._meter.tick(detail=f"accuracy {train:.1f} % train, {test:.1f} % held out")

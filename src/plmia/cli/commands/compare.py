@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from plmia.cli.terminal import stderr, stdout
-from plmia.errors import OutputError, PlmiaError, doubts
-from plmia.results.comparison import Measured, Method, Pair, Row, Run, SideBySide, compare_attacks, compare_runs
-from plmia.results.saved import SavedResults
+from plmia.auditing import verbs
+from plmia.cli.commands.options import seed_option
+from plmia.cli.terminal import plain_warnings, shown_notes, stdout
+from plmia.data.files import replacing
+from plmia.errors import OutputError, doubts
+from plmia.results.comparison import Measured, Method, Pair, Row, SideBySide
 
 METHODS: dict[Method, str] = {
     "paired records": "paired: the same records",
@@ -38,9 +37,10 @@ METHODS: dict[Method, str] = {
 )
 @click.option("--names", metavar="A,B,...", help="What to call the runs; their folders' names by default.")
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="Coverage of each interval.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resamples.")
+@seed_option
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--verbose", is_flag=True, help="Print all notes on the runs.")
 def compare(
     folders: tuple[Path, ...],
     attacks: tuple[str, ...],
@@ -50,6 +50,7 @@ def compare(
     seed: int,
     file: Path | None,
     as_json: bool,
+    verbose: bool,
 ) -> None:
     """Put audits side by side, before and after a defence, say; or attacks of one audit.
 
@@ -63,50 +64,30 @@ def compare(
       plmia compare run-1 run-2 run-3 --names baseline,dropout,dp --at-fpr 0.001 -o change.json
       plmia compare run --attack pl-mia --attack rmia
     """  # noqa: D301 - click wants the control character itself
-    runs = [Run(name, SavedResults(path)) for name, path in zip(_names(folders, names), folders, strict=True)]
-    for run in runs:
-        if not run.results.verified:
-            stderr().print(f"plmia: {run.results.unverified}", markup=False, soft_wrap=True)
-    rng = np.random.default_rng(seed)
-    if len(runs) == 1:
-        found = compare_attacks(runs[0], attacks, rng, fprs or None, confidence)
-    else:
-        found = compare_runs(runs, rng, attacks or None, fprs or None, confidence)
+    given = None if names is None else [name.strip() for name in names.split(",")]
+    with plain_warnings():
+        found = verbs.compare(*folders, attacks=attacks, fprs=fprs, names=given, confidence=confidence, seed=seed)
     text = json.dumps(found.to_json(), indent=1, allow_nan=False)
     if file is not None:
         _write(file, text)
     if as_json:
         click.echo(text)
     else:
-        _show(found, stdout())
-        _show_doubts(runs, stdout())
-
-
-def _names(folders: tuple[Path, ...], names: str | None) -> list[str]:
-    """What to call the runs: as told, else by their folders, with the whole path where that is not enough."""
-    if names is not None:
-        given = [name.strip() for name in names.split(",")]
-        if len(given) != len(folders) or not all(given):
-            raise PlmiaError(f"--names {names!r} names {len(given)} runs, {len(folders)} were given: give one a run")
-        return given
-    short = [path.resolve().name for path in folders]
-    return short if len(set(short)) == len(short) else [str(path) for path in folders]
+        _show(found, stdout(), verbose)
 
 
 def _write(file: Path, text: str) -> None:
     try:
-        with open(file, "w", encoding="utf-8", opener=_private) as stream:
-            stream.write(text + "\n")
+        with replacing(file) as stream:
+            stream.write(f"{text}\n".encode())
     except OSError as error:
         raise OutputError(f"cannot write {file} ({error.strerror}): choose another file with -o") from error
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _show(found: SideBySide, console: Console) -> None:
-    """Print one table for each run or attack after the first, then what came out in words."""
+def _show(found: SideBySide, console: Console, verbose: bool) -> None:
+    """Print the result in words, one table for each run or attack after the first, and notes that put runs in doubt."""
+    for pair in found.pairs:
+        console.print(pair.text, style="bold", markup=False, soft_wrap=True)
     for pair in found.pairs:
         heading = f"{pair.other} against {pair.first} ({METHODS[pair.method]})"
         console.print(heading, markup=False, soft_wrap=True)
@@ -118,15 +99,10 @@ def _show(found: SideBySide, console: Console) -> None:
         markup=False,
         soft_wrap=True,
     )
-    for pair in found.pairs:
-        console.print(pair.text, style="bold", markup=False, soft_wrap=True)
-
-
-def _show_doubts(runs: Sequence[Run], console: Console) -> None:
-    """Say which runs are in doubt: a comparison with them says as little as they do."""
-    for run in runs:
-        for note in doubts(run.results.notes):
-            console.print(f"- {run.name}: {note.severity} ({note.code}): {note.text}", markup=False, soft_wrap=True)
+    # A comparison says as little as the runs do.
+    notes = [(f"{run.name}: ", note) for run in found.runs for note in doubts(run.results.notes)]
+    for line in shown_notes(notes, verbose):
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _table(pair: Pair) -> Table:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from plmia.cli.progress import Meter
-from plmia.cli.terminal import stderr, stdout
-from plmia.signals.importers import IMPORTERS, Imported, find_models, write_signals
+from plmia.auditing import verbs
+from plmia.cli.commands.options import quiet_option
+from plmia.cli.terminal import stdout
+from plmia.signals.importers import IMPORTERS, Imported
 
 
 @click.command("import")
@@ -24,7 +25,7 @@ from plmia.signals.importers import IMPORTERS, Imported, find_models, write_sign
     type=click.Path(path_type=Path),
     help="The signals file to write, an npz.",
 )
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@quiet_option
 def import_(kind: str, folder: Path, path: Path, quiet: bool) -> None:
     """Make a signals file of what another tool left in DIR; no training.
 
@@ -33,8 +34,8 @@ def import_(kind: str, folder: Path, path: Path, quiet: bool) -> None:
       lira           experiment-*/keep.npy, experiment-*/logits/ or scores/, and y_train.npy
       rmia           the same of RMIA's published code, or a folder of Privacy Meter
       privacy-meter  signals/rmia_signals.npy and models/memberships.npy
-      arrays         logits.npy [models, points, (views,) classes] or, of the true labels,
-                     probabilities.npy [models, points(, views)]; membership.npy; labels.npy
+      arrays         logits.npy [models, records, (views,) classes] or, of the true labels,
+                     probabilities.npy [models, records(, views)]; membership.npy; labels.npy
 
     Of several epochs the last is taken. Nothing is unpickled. A file that is missing, damaged, not finite or does not
     fit the others stops the import with its name; no model is left out silently. One model is in memory at a time.
@@ -45,20 +46,15 @@ def import_(kind: str, folder: Path, path: Path, quiet: bool) -> None:
       plmia import privacy-meter demo_cifar10 -o signals.npz
       plmia import arrays my-arrays -o signals.npz
     """  # noqa: D301 - click wants the control character itself
-    found = find_models(kind, folder)
-    with Meter("importing", len(found.outputs), None if quiet else stderr()) as meter:
-        imported = write_signals(found, path, meter.tick)
+    imported = verbs.import_signals(kind, folder, path, progress=not quiet)
     if not quiet:
         _show(imported, path)
 
 
 def _show(imported: Imported, path: Path) -> None:
     console = stdout()
-    sizes = [_count(imported.n_models, "model"), _count(imported.n_points, "point"), _count(imported.n_views, "view")]
-    if imported.n_classes is None:
-        sizes.append("no labels")
-    else:
-        sizes.append(f"{imported.n_classes:,} classes")
+    sizes = [_count(imported.n_models, "model"), _count(imported.n_points, "record"), _count(imported.n_views, "view")]
+    sizes.append("no labels" if imported.n_classes is None else f"{imported.n_classes:,} classes")
     sizes.append(_count(imported.n_pairs, "complementary pair") if imported.n_pairs else "no complementary pairs")
     console.print(", ".join(sizes), markup=False, soft_wrap=True)
     for note in imported.notes:

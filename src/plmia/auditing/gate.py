@@ -1,0 +1,185 @@
+"""Release gate: decide whether an audited model may leak more than allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from plmia.attacks.attack import ATTACKS
+from plmia.errors import CODES, SIZE, Note, PlmiaError, did_you_mean, doubts, require_rate, round_percent
+from plmia.evaluation.intervals import Interval, tpr_interval
+from plmia.results.saved import SavedResults
+from plmia.results.verdict import status_of, strongest
+from plmia.results.wording import NO_REFERENCES_USED
+
+Outcome = Literal["pass", "fail", "undecided"]
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest true-positive rate that a gate found: of which attack on which target, and its interval."""
+
+    attack: str
+    target: int
+    tpr: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class GateDecision:
+    """Decision of a release gate.
+
+    Attributes
+    ----------
+    outcome : {"pass", "fail", "undecided"}
+        Undecided where the audit is inconclusive or invalid, or a failed check puts a pass in doubt.
+    worst : Largest
+        The attack and target whose upper bound is largest.
+    max_tpr, at_fpr, confidence : float
+        The limit, the false-positive rate, and the confidence of the upper bound.
+    status : str
+        The audit's own status.
+    doubts : tuple of Note
+        Checks that failed and were not accepted.
+    accepted : tuple of str
+        Codes that were accepted.
+    """
+
+    outcome: Outcome
+    worst: Largest
+    max_tpr: float
+    at_fpr: float
+    confidence: float
+    status: str
+    doubts: tuple[Note, ...]
+    accepted: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the model may be released."""
+        return self.outcome == "pass"
+
+    @property
+    def text(self) -> str:
+        """The decision in one or two sentences."""
+        outcome = self.outcome.upper()
+        if self.outcome == "undecided":
+            return f"{outcome}: {_why_undecided(self.doubts)}"
+        despite = f" (accepted: {', '.join(self.accepted)})" if self.accepted else ""
+        worst = self.worst
+        within = self.outcome == "fail" and worst.tpr <= self.max_tpr
+        more = " The estimate is within the limit: more records may show it." if within else ""
+        return (
+            f"{outcome}{despite}: at a false-positive rate of {round_percent(self.at_fpr)}, {worst.attack} identifies "
+            f"{100 * worst.tpr:.2f} % of the training records of target {worst.target}, at most "
+            f"{100 * worst.interval.high:.2f} % with {round_percent(self.confidence)} confidence; "
+            f"{round_percent(self.max_tpr)} are allowed.{more}"
+        )
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``plmia gate --json`` prints."""
+        worst, ends = self.worst, self.worst.interval
+        return {
+            "passed": self.passed,
+            "outcome": self.outcome,
+            "status": self.status,
+            "doubts": [note.code for note in self.doubts],
+            "accepted": list(self.accepted),
+            "max_tpr": self.max_tpr,
+            "at_fpr": self.at_fpr,
+            "worst": {
+                "attack": worst.attack,
+                "target": worst.target,
+                "tpr": worst.tpr,
+                "low": ends.low,
+                "high": ends.high,
+            },
+            "text": self.text,
+        }
+
+
+def gate(
+    run: str | Path,
+    *,
+    max_tpr: float,
+    at_fpr: float,
+    attacks: Sequence[str] = (),
+    confidence: float = 0.95,
+    accept: Collection[str] = (),
+) -> GateDecision:
+    """Decide whether an audited model may leak more than allowed.
+
+    The gate passes only if every attack on every target is shown to find at most ``max_tpr`` of the members at a
+    false-positive rate of ``at_fpr``: the upper end of its interval counts, and all intervals hold at once. A failed
+    check costs power. So a rate above the limit fails all the same; a rate below it proves nothing.
+
+    Parameters
+    ----------
+    run : path
+        Folder of the results.
+    max_tpr, at_fpr : float
+        Largest share of members that may be found, and the false-positive rate.
+    attacks : sequence of str
+        Attacks that must stay below the limit; all by default.
+    confidence : float
+        Confidence level of the upper bound.
+    accept : collection of str
+        Codes of checks (keys of `plmia.errors.CODES`) that may fail.
+    """
+    for name, rate in (("max_tpr", max_tpr), ("at_fpr", at_fpr), ("confidence", confidence)):
+        require_rate(name, rate)
+    if max_tpr <= at_fpr:
+        raise PlmiaError(
+            f"max_tpr is {max_tpr:g}, but must be above at_fpr, {at_fpr:g}, which guessing finds: allow more"
+        )
+    saved = SavedResults(run)
+    saved.require_verified()
+    _require_codes(accept, saved)
+    worst = _largest(saved, list(dict.fromkeys(attacks)) or saved.attacks, at_fpr, confidence)
+    weak = [NO_REFERENCES_USED] if attacks and all(_uses_no_references(name) for name in attacks) else []
+    # Whether there are records enough is what the limit itself decides, at the rate that was asked for.
+    remaining = [note for note in doubts([*saved.notes, *weak]) if note.code not in (*accept, *SIZE)]
+    verdict = saved.result.verdict
+    outcome = _outcome(worst.interval.high <= max_tpr, verdict.beats_chance, remaining)
+    accepted = tuple(sorted(set(accept)))
+    return GateDecision(outcome, worst, max_tpr, at_fpr, confidence, verdict.status, tuple(remaining), accepted)
+
+
+def _outcome(within: bool, beats_chance: bool, remaining: Sequence[Note]) -> Outcome:
+    inconclusive = status_of(beats_chance, remaining) in ("invalid", "inconclusive")
+    if inconclusive or (within and remaining):
+        return "undecided"
+    return "pass" if within else "fail"
+
+
+def _uses_no_references(attack: str) -> bool:
+    return attack in ATTACKS and not ATTACKS[attack].uses_references
+
+
+def _why_undecided(notes: Sequence[Note]) -> str:
+    """Why a release cannot be decided, and what to do."""
+    if notes[0].severity == "invalid":
+        return f"{notes[0].text} Correct that and audit again (check {notes[0].code})."
+    codes = ", ".join(dict.fromkeys(note.code for note in notes))
+    return f"{notes[0].text} Correct that and audit again; if you can defend it, give --accept ({codes})."
+
+
+def _require_codes(codes: Collection[str], saved: SavedResults) -> None:
+    """Refuse codes that no check has, and say which checks failed here."""
+    for code in codes:
+        if code not in CODES:
+            here = ", ".join(note.code for note in doubts(saved.notes)) or "none"
+            raise PlmiaError(f"there is no check {code!r}: {did_you_mean(code, CODES, '')} Failed here: {here}")
+
+
+def _largest(saved: SavedResults, attacks: Sequence[str], fpr: float, confidence: float) -> Largest:
+    """The largest upper bound of the attacks' TPRs on all targets; all bounds hold together with ``confidence``."""
+    each = 1 - (1 - confidence) / (len(attacks) * len(saved.targets))
+    rocs = {(attack, target): saved.roc(attack, target) for attack in attacks for target in saved.targets}
+    found = {key: Largest(*key, roc.tpr_at(fpr).tpr, tpr_interval(roc, fpr, each)) for key, roc in rocs.items()}
+    return found[strongest(found, lambda key: (found[key].interval.high, found[key].tpr, rocs[key].auc))]

@@ -1,0 +1,260 @@
+"""Score signals that exist already: the verb `score`, and what every run has in common."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plmia import __version__
+from plmia.attacks.attack import ATTACKS, Attack, find_attack
+from plmia.attacks.view import Mode
+from plmia.auditing.progress import Meter
+from plmia.data.designs import count_split_groups
+from plmia.data.npz import SIGNALS_ARRAYS, unused_arrays
+from plmia.errors import AttackError, Note, OutputError, PlmiaError, PlmiaWarning, SignalsError, some
+from plmia.evaluation.records import RecordTable
+from plmia.evaluation.targets import Setup
+from plmia.results.folder import run_attacks
+from plmia.results.overview import Overview
+from plmia.results.result import About, RunResult
+from plmia.results.saved import SavedResults
+from plmia.signals.signals import Scale, Signals, read_signals
+
+if TYPE_CHECKING:
+    from plmia.reporting import Figure
+    from plmia.signals.store import SignalStore
+
+# With fewer references an audit that shows no leak says little.
+_FEW_REFERENCES = 4
+
+
+@dataclass(frozen=True, repr=False)
+class Audit(Overview):
+    """Result of `audit`, `score`, `demo` or `report`; a notebook shows the verdict and a table.
+
+    Parameters
+    ----------
+    folder : Path
+        Where signals, metrics and scores are.
+    result : RunResult
+        Everything that the run found: the content of metrics.json.
+    """
+
+    folder: Path
+    result: RunResult
+
+    @property
+    def report(self) -> Path:
+        """Path of report.html, which is written first if it does not exist yet."""
+        from plmia.data.files import PAGE
+        from plmia.reporting import write_report
+
+        page = self.folder / PAGE
+        return page if page.exists() else write_report(self.folder)
+
+    def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
+        """Evaluated records, the most exposed first; see `SavedResults.records`."""
+        return SavedResults(self.folder).records(attack, target)
+
+    def figures(self) -> dict[str, Figure]:
+        """Return the report's figures by name; a notebook shows each."""
+        from plmia.reporting import figures
+
+        return figures(self.folder)
+
+
+def score(
+    signals: str | Path | Signals,
+    folder: str | Path | None = None,
+    *,
+    target: int | str | Sequence[int | str] = 0,
+    attacks: Sequence[str | Attack] | None = None,
+    mode: Mode = "online",
+    references: int | None = None,
+    population: int | None = None,
+    scale: Scale = "auto",
+    seed: int = 0,
+    progress: bool = True,
+) -> Audit:
+    """Run attacks on signals that exist already; nothing is trained.
+
+    Parameters
+    ----------
+    signals : path or Signals
+        The signals/ folder of an audit, a signals file (see `read_signals`), or what was read from one.
+    folder : path, optional
+        Where to write metrics.json, scores.npz and records.csv; see `audit`.
+    target : int, "all", or sequence
+        Models to attack, by number.
+    attacks : sequence of Attack or str, optional
+        What to run, by name or as values; by default all that have the references they need.
+    mode : {"online", "offline"}
+        Offline uses OUT references only.
+    references : int, optional
+        References per target; all by default.
+    population : int, optional
+        Known non-members to calibrate with; a quarter of them by default (at least 100, at most half).
+    scale : str
+        Scale of the signals in a file; see `read_signals`.
+    seed : int
+        Seed of everything random.
+    progress : bool
+        Whether to show progress on standard error.
+    """
+    where = output_folder(folder)
+    setup = Setup(mode, references, population, seed)
+    chosen = choose_attacks(attacks)
+    found = open_signals(signals, scale)
+    values = found.signals
+    earlier = _digest_of_results(where)
+    targets = _targets(target, values)
+    notes = [*found.notes, *_split_groups(values, targets)]
+    with Meter("scoring", len(targets) * len(chosen) * values.n_points, progress) as meter:
+        about = replace(About.of(values, targets, setup, found.records), plmia=__version__)
+        result = run_attacks(
+            values, chosen, targets, setup, where, about, meter.tick, may_skip=attacks is None, notes=notes
+        )
+    if earlier not in (None, values.digest):
+        warnings.warn(f"replaced the results of other signals in {where}", PlmiaWarning, stacklevel=2)
+    return Audit(where, result)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Signals with what is known of their models.
+
+    Parameters
+    ----------
+    signals : Signals
+        The signals.
+    records : mapping of int to mapping
+        Training records of the models of a store, by model.
+    notes : tuple of Note
+        What the results must say about the source.
+    """
+
+    signals: Signals
+    records: Mapping[int, Mapping[str, Any]]
+    notes: tuple[Note, ...] = ()
+
+
+def open_signals(source: str | Path | Signals, scale: Scale = "auto", *, audits: bool = False) -> Opened:
+    """Read signals from a store or a file; ``audits`` also takes the folder of an audit."""
+    if isinstance(source, Signals):
+        return Opened(source, {})
+    path = Path(source)
+    store = store_at(path)
+    if store is None and is_store(path / "signals"):
+        if not audits:
+            raise SignalsError(f"{path} is an audit: its signals are in {path / 'signals'}, give that folder")
+        store = store_at(path / "signals")
+    if store is not None:
+        signals = store.signals()
+        return Opened(signals, store.finished(), tuple(store_notes(store, signals)))
+    signals = read_signals(path, scale)
+    return Opened(signals, {}, tuple(unused_arrays(path, SIGNALS_ARRAYS, SignalsError)))
+
+
+def is_store(path: Path) -> bool:
+    """Whether a folder is a store; Path's own check would raise on a name that is too long."""
+    return os.path.isfile(path / "store.json")  # noqa: PTH113
+
+
+def store_at(path: Path) -> SignalStore | None:
+    """Open the store in a folder, if it is one."""
+    from plmia.signals.store import SignalStore
+
+    return SignalStore.open(path) if is_store(path) else None
+
+
+def store_notes(store: SignalStore, signals: Signals) -> list[Note]:
+    """Notes on a store whose signals are used: models that are missing, records that cannot be verified."""
+    planned, found = store.shape[0], []
+    missing = [model for model in range(planned) if model not in signals.models]
+    if missing:
+        text = (
+            f"{signals.n_models} of {planned} models finished (model {some(missing)} missing): only those were used. "
+            "Run the audit again to train the others"
+        )
+        found.append(Note("unfinished-models", "info" if signals.n_models > _FEW_REFERENCES else "caution", text))
+    unverified = store.unverified()
+    if unverified:
+        text = (
+            f"An earlier version of plmia wrote the records of {len(unverified)} models: their signals are verified, "
+            "their accuracies and times cannot be"
+        )
+        found.append(Note("unverified-records", "info", text))
+    return found
+
+
+def output_folder(folder: str | Path | None) -> Path:
+    """Return the folder of the results, a new temporary one by default; refuse a file before any work is done."""
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="plmia-"))
+    path = Path(folder)
+    for place in (path, *path.parents):
+        if os.path.exists(place):  # noqa: PTH110 - Path's own check would raise on a name that is too long
+            if not os.path.isdir(place):  # noqa: PTH112
+                raise OutputError(f"{place} is a file, a folder is needed for the results: choose another folder")
+            break
+    return path
+
+
+def choose_attacks(attacks: Sequence[str | Attack] | None) -> list[Attack]:
+    """Return the attacks that were named or given, each name once; all attacks by default."""
+    chosen = [find_attack(attack) if isinstance(attack, str) else attack for attack in attacks or ATTACKS]
+    names = [attack.name for attack in chosen]
+    repeated = [name for i, name in enumerate(names) if name in names[:i]]
+    if repeated:
+        raise AttackError(
+            f"two attacks are called {repeated[0]!r}, so their results would overwrite each other: rename one of them, "
+            "or name it once"
+        )
+    return chosen
+
+
+def _digest_of_results(folder: Path) -> str | None:
+    """Digest of the signals whose results are in a folder, if there are any."""
+    try:
+        return SavedResults(folder).result.about.signals.sha256 or ""
+    except PlmiaError:
+        return None
+
+
+def _targets(target: int | str | Sequence[int | str], signals: Signals) -> list[int]:
+    """Numbers of the models to attack, in order."""
+    given = [target] if isinstance(target, int | str) else target
+    if "all" in given:
+        return sorted(signals.models)
+    numbers = set()
+    for value in given:
+        try:
+            numbers.add(int(value))
+        except ValueError as error:
+            least, most = min(signals.models), max(signals.models)
+            raise PlmiaError(
+                f"target {value!r} is neither a number nor 'all': give a number from {least} to {most}"
+            ) from error
+    signals.rows(sorted(numbers), "target")
+    return sorted(numbers)
+
+
+def _split_groups(signals: Signals, targets: list[int]) -> Iterator[Note]:
+    """Say of the first target whose members share groups with non-members how many such groups there are."""
+    if signals.groups is None:
+        return
+    for target, row in zip(targets, signals.rows(targets), strict=True):
+        cut, n_groups = count_split_groups(signals.design.matrix[row], signals.groups)
+        if cut:
+            yield Note(
+                "split-groups",
+                "caution",
+                f"{cut:,} of {n_groups:,} groups hold members and non-members of target {target}, so a non-member may "
+                "look like the members of its group. Keep groups together when models are trained.",
+            )
+            return

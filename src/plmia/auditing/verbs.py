@@ -1,0 +1,212 @@
+"""Verbs of the command as functions: `report`, `compare`, `plan`, `import_signals`.
+
+`audit` and `demo` are in `plmia.auditing.run`, `score`, `gate` and `reproduce` in modules of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from plmia.attacks.attack import Attack, find_attack
+from plmia.attacks.view import Mode
+from plmia.auditing.progress import Meter
+from plmia.auditing.score import Audit, open_signals
+from plmia.errors import PlmiaError, PlmiaWarning
+from plmia.evaluation.targets import Setup
+from plmia.results.saved import SavedResults
+from plmia.signals.importers import Imported, find_models, write_signals
+from plmia.signals.signals import Scale, Signals
+
+if TYPE_CHECKING:
+    from plmia.auditing.planning import Cost, Plan
+    from plmia.results.comparison import SideBySide
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def report(
+    folder: str | Path,
+    *,
+    data: str | Path | None = None,
+    signals: str | Path | Signals | None = None,
+    show_records: bool = False,
+    attack: str | None = None,
+    target: int | None = None,
+) -> Audit:
+    """Write report.html and its figures from results that exist already.
+
+    Parameters
+    ----------
+    folder : path
+        The folder of the results.
+    data : path, optional
+        The data that were audited, to show records; see `plmia.reporting.read_extras`.
+    signals : path or Signals, optional
+        The signals that were scored, to show those of single records; an audit has them in its folder.
+    show_records : bool
+        Whether the page shows images, features, texts and groups of records; by default it names them by number only.
+    attack, target : str, int, optional
+        Of the figures and the table; by default the verdict's attack and the first target.
+    """
+    from plmia.reporting import Extras, read_extras, write_report
+
+    extras = Extras() if data is None else read_extras(Path(data))
+    saved = open_results(folder)
+    if signals is not None:
+        extras = replace(extras, signals=open_signals(signals).signals)
+    write_report(saved, extras, show_records=show_records, attack=attack, target=target)
+    for note in extras.notes:
+        warnings.warn(note.text, PlmiaWarning, stacklevel=2)
+    return Audit(saved.folder, saved.result)
+
+
+def open_results(folder: str | Path) -> SavedResults:
+    """Open results; a warning says where they are those of an earlier version, which cannot be verified."""
+    saved = SavedResults(folder)
+    if not saved.verified:
+        warnings.warn(saved.unverified, PlmiaWarning, stacklevel=3)
+    return saved
+
+
+def compare(
+    *runs: str | Path,
+    attacks: Sequence[str] = (),
+    fprs: Sequence[float] = (),
+    names: Sequence[str] | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> SideBySide:
+    """Compare each run with the first, or the attacks of one run, with tests of the differences.
+
+    Runs on the same records are tested in pairs, others as independent. All p-values are adjusted together (Holm).
+
+    Parameters
+    ----------
+    *runs : path
+        Folders of results; with one, ``attacks`` are compared with each other.
+    attacks : sequence of str
+        Attacks to compare; by default all that the runs have in common.
+    fprs : sequence of float
+        Compare TPRs at these false-positive rates; by default 0.01 and 0.001 where there are records enough.
+    names : sequence of str, optional
+        Names of the runs; by default those of their folders.
+    confidence : float
+        Coverage of each interval.
+    seed : int
+        Seed of the resamples.
+    """
+    from plmia.results.comparison import Run, compare_attacks, compare_runs
+
+    labels = run_names([Path(run) for run in runs], names)
+    opened = [Run(name, open_results(folder)) for name, folder in zip(labels, runs, strict=True)]
+    rng = np.random.default_rng(seed)
+    if len(opened) == 1:
+        return compare_attacks(opened[0], attacks, rng, fprs or None, confidence)
+    return compare_runs(opened, rng, attacks or None, fprs or None, confidence)
+
+
+def run_names(folders: Sequence[Path], names: Sequence[str] | None) -> list[str]:
+    """Names of runs: as given, else those of their folders, with the whole path where two are equal."""
+    if names is not None:
+        if len(names) != len(folders) or not all(names):
+            raise PlmiaError(f"{len(names)} names were given for {len(folders)} runs: give one name per run")
+        return list(names)
+    short = [path.resolve().name for path in folders]
+    return short if len(set(short)) == len(short) else [str(path) for path in folders]
+
+
+def plan(
+    signals: str | Path | Signals,
+    *,
+    fpr: float = 0.001,
+    budget: str | float | None = None,
+    view_cost: float | None = None,
+    attack: str | Attack = "pl-mia-eb",
+    target: int = 0,
+    mode: Mode = "online",
+    scale: Scale = "auto",
+    seed: int = 0,
+    progress: bool = True,
+) -> Plan:
+    """Find the best split of a budget among references and views, from the signals of a pilot; nothing is trained.
+
+    Parameters
+    ----------
+    signals : path or Signals
+        The folder of an audit, its signals/ folder, or a signals file.
+    fpr : float
+        The false-positive rate of interest.
+    budget : str or float, optional
+        References in all, the pilot's included, or the time to train them all ("90s", "30m", "2h"); by default twice
+        the pilot's references.
+    view_cost : float, optional
+        Cost of each view after the first, as a share of a model's; `plmia.auditing.planning.VIEW_COST` by default.
+    attack : Attack or str
+        The attack.
+    target : int
+        Model to attack, by number.
+    mode, scale, seed, progress
+        As in `score`.
+    """
+    from plmia.auditing.planning import VIEW_COST, make_plan, start, steps
+
+    chosen = find_attack(attack) if isinstance(attack, str) else attack
+    pilot_signals = open_signals(signals, scale, audits=True)
+    took = [float(record.get("seconds") or 0) for record in pilot_signals.records.values()]
+    known = [seconds for seconds in took if seconds > 0]
+    share = VIEW_COST if view_cost is None else view_cost
+    values = pilot_signals.signals
+    amount, cost = _budget(budget, statistics.median(known) if known else None, share, values.n_views)
+    pilot = start(values, chosen, target, Setup(mode, seed=seed), fpr)
+    with Meter("planning", steps(pilot), progress) as meter:
+        made = make_plan(pilot, fpr, cost, amount, seed, meter.tick)
+    return replace(made, words=(*made.words, *(note.text for note in pilot_signals.notes)))
+
+
+def _budget(
+    budget: str | float | None, seconds: float | None, view_cost: float, n_views: int
+) -> tuple[float | None, Cost]:
+    """Read the budget, and what a model costs in its unit; ``seconds`` is what a model of the pilot took."""
+    from plmia.auditing.planning import Cost
+
+    if budget is None:
+        return None, Cost(view=view_cost)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(budget).strip())
+    if match is None or float(match[1]) == 0:
+        raise PlmiaError(f"a budget of {budget!r} is neither a number of models nor a time: give 64, 90s, 30m or 2h")
+    if not match[2]:
+        return float(match[1]), Cost(view=view_cost)
+    if seconds is None:
+        raise PlmiaError(
+            f"the budget {budget} is a time, and these signals do not tell how long a model takes: give the folder of "
+            "an audit, or a number of models"
+        )
+    # The time on record includes the queries of all the pilot's views.
+    return float(match[1]) * _SECONDS[match[2]], Cost(seconds / (1 + view_cost * (n_views - 1)), view_cost, "seconds")
+
+
+def import_signals(kind: str, folder: str | Path, path: str | Path, *, progress: bool = True) -> Imported:
+    """Make a signals file of what another tool left in a folder.
+
+    Parameters
+    ----------
+    kind : {"lira", "rmia", "privacy-meter", "arrays"}
+        The tool, or the layout of the folder.
+    folder : path
+        What the other tool wrote.
+    path : path
+        The npz to write. It is written whole or not at all; the same input gives the same bytes.
+    progress : bool
+        Whether to show progress on standard error.
+    """
+    found = find_models(kind, Path(folder))
+    with Meter("importing", len(found.outputs), progress) as meter:
+        return write_signals(found, Path(path), meter.tick)

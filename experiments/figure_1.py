@@ -52,7 +52,7 @@ def _sensitive(rmia: list[Measured], found: dict[str, Measured]) -> Claim:
     best = max(rmia, key=_mean)
     signs = [-sign(d) for d in below.values()] + [sign(difference(best, rmia[0], ZERO))]
     return Claim(
-        "rmia-sensitive", judged(signs), f"RMIA's {ZERO} runs from {min(rates):.2f} to {max(rates):.2f}; {words}."
+        "rmia-sensitive", judged(signs), f"RMIA's {ZERO} ranges from {min(rates):.2f} to {max(rates):.2f}; {words}."
     )
 
 
@@ -65,7 +65,7 @@ def _flat(gammas: tuple[float, ...], by_gamma: dict[str, list[Measured]]) -> Cla
     return Claim(
         "plus-flat",
         judged([*(sign(d) for _, d in above), sign(steadier)]),
-        f"PL-MIA+ runs from {min(rates):.2f} to {max(rates):.2f}; it is shown to be above RMIA "
+        f"PL-MIA+ ranges from {min(rates):.2f} to {max(rates):.2f}; it is shown to be above RMIA "
         f"{'at gamma ' + ', '.join(f'{g:g}' for g in wins) if wins else 'nowhere'}, of "
         f"{', '.join(f'{g:g}' for g in gammas)}. "
         f"{in_words(f'Range of {ZERO} over gamma, rmia against pl-mia-plus', steadier)}.",

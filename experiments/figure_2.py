@@ -62,7 +62,7 @@ def run(setting: Setting) -> Outcome:
     resolved = (AUC, MAIN[1] if most.known(MAIN[1]) else "TPR@0.1%", MAIN[2])
     drawn = tuple(_drawn(swept, metric) for metric in resolved)
     claims = (_on_references(swept["references"]), _on_views(swept["views"]), *_on_population(swept))
-    notes = ("Fresh population: a new random Z for each query, as Algorithm 1 is written, on fewer targets.",)
+    notes = ("Fresh population: a new random Z for each query, as in Algorithm 1, on fewer targets.",)
     return Outcome("figure-2", (source,), ours, BEYOND, drawn, claims, notes)
 
 
@@ -172,8 +172,8 @@ def _on_population(swept: dict[str, Found]) -> tuple[Claim, ...]:
             f"With one Z for all queries pl-mia has {same}; "
             f"{in_words(f'rmia, AUC at |Z| = {many} against {few}', votes)}; "
             f"{in_words(f'rmia against lira, {MAIN[-1]} at |Z| = {few}', lost)}; "
-            f"{in_words(f'pl-mia against lira, {MAIN[-1]} at |Z| = {few}', kept)}. With a fresh Z a query the luck of "
-            f"the draw enters every score, and the more so the more extreme points it holds: "
+            f"{in_words(f'pl-mia against lira, {MAIN[-1]} at |Z| = {few}', kept)}. With a fresh Z per query, the "
+            f"random draw affects every score, and more so with more extreme points in Z: "
             f"{in_words(f'pl-mia, AUC at |Z| = {max(fresh)} against {min(fresh)}', growth)}.",
         ),
     )

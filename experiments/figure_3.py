@@ -63,10 +63,10 @@ def _claims(means: dict[str, list[float]], distances: list[tuple[float, float]])
         Claim(
             "uniform",
             verdict,
-            f"Densities of the twentieths run from {min(others):.2f} to {max(others):.2f} (first {others[0]:.2f}, last "
-            f"{others[-1]:.2f}); Kolmogorov distance from uniform {apart:.3f} [close: below 0.05, all but the first "
-            f"and last between 0.5 and 1.5; in part: below 0.1]. Only taken together: p-values of one "
-            f"query share its statistic and are at {by_query:.2f} from uniform on average.",
+            f"Densities of the twentieths range from {min(others):.2f} to {max(others):.2f} (first {others[0]:.2f}, "
+            f"last {others[-1]:.2f}); Kolmogorov distance from uniform {apart:.3f} [close: below 0.05, all but the "
+            f"first and last between 0.5 and 1.5; in part: below 0.1]. This is the distribution over all queries: "
+            f"p-values of one query share its statistic and are at {by_query:.2f} from uniform on average.",
         ),
         Claim(
             "members",

@@ -168,14 +168,15 @@ def _notes(rates: Rates) -> tuple[str, ...]:
         for share in TRIMMED
     )
     why = (
-        "Why: the statistic of some z lies so far below the rest that every query has p-values next to 0 with them, "
-        f"and these rule its mean of tangents. Leaving the lowest z out: {trimmed}. Signals need not break the paper's "
-        "model for that, points need only differ. Simulated from it with the same law for all points, eta = 1: "
+        "Why: the statistic of some z is so far below the rest that every query has p-values near 0 against them, "
+        f"and these dominate its mean of tangents. Leaving the lowest z out: {trimmed}. Signals may follow the paper's "
+        "model; it is enough that points differ. Simulated from the model with the same distribution for all points, "
+        "eta = 1: "
         f"{said(SIMULATED[0])} for rho = 1, {said(SIMULATED[1])} for rho = 0.8; with eta and rho of each point's own "
         f"references: {said(FITTED)}."
     )
     reading = (
-        "Computed as it is written, but in 32 bits, tan((0.5 - p) pi) turns negative for the smallest p-values, and "
+        "Computed literally in 32 bits, tan((0.5 - p) pi) becomes negative for the smallest p-values, and "
         f"the rule flags {said('pl-mia, analytic, naive 32 bits')}; such scores have an AUC of {auc}."
     )
     return why, reading

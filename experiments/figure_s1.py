@@ -41,8 +41,8 @@ def run(setting: Setting) -> Outcome:
     claim = Claim(
         "aligned",
         HOLDS if max(rejected) < ALIGNED[0] else PARTLY if max(rejected) < ALIGNED[1] else FAILS,
-        f"Shapiro-Wilk rejects a Gaussian law at 5 % for {100 * rejected[0]:.1f} % of the points IN and "
-        f"{100 * rejected[1]:.1f} % OUT, with {len(references.rows) // 2} references a side (5 % would be chance) "
+        f"Shapiro-Wilk rejects a Gaussian distribution at 5 % for {100 * rejected[0]:.1f} % of the points IN and "
+        f"{100 * rejected[1]:.1f} % OUT, with {len(references.rows) // 2} references per side (5 % would be chance) "
         f"[generally: fewer than {100 * ALIGNED[0]:g} %; in part: fewer than {100 * ALIGNED[1]:g} %]; "
         f"median W {np.median(tested.w_in):.3f} and {np.median(tested.w_out):.3f}.",
     )

@@ -14,7 +14,7 @@ import numpy as np
 from plmia.attacks.moments import IntArray
 from plmia.attacks.view import Mode
 from plmia.auditing.progress import Meter
-from plmia.auditing.run import AuditPlan, default_engine, train_run
+from plmia.auditing.run import AuditPlan, train_run
 from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import MembershipDesign
 from plmia.errors import ReferencesError, SignalsError
@@ -23,6 +23,7 @@ from plmia.signals.signals import Signals, read_signals
 from plmia.signals.store import SignalStore
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.recipes.recipe import views_for
+from plmia.training.train import default_engine
 from plmia.training.views import parse_views
 
 HERE = Path(__file__).parent

@@ -49,9 +49,8 @@ def run(setting: Setting) -> Outcome:
         "; ".join(odd) or "Every cell of the table, found by construction and by behaviour on simulated signals.",
     )
     note = (
-        "Estimates IN: the score changes when the IN references' signals do. Exploits contraction: AUC above 60 % "
-        "where members differ by nothing but a three times smaller deviation. Population calibration: scores change "
-        "with Z."
+        "Estimates IN: the score changes with the IN references' signals. Exploits contraction: AUC above 60 % if "
+        "members differ only by a three times smaller deviation. Population calibration: scores change with Z."
     )
     drawn = dots("table-1", ours, (AUC, "TPR@0.1%"))
     return Outcome("table-1", (source,), ours, (AUC, *BEYOND), (drawn,), (claim,), (note,))

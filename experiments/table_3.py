@@ -58,12 +58,12 @@ def _calibration(found: Found) -> Claim:
         )
         gains.append(votes)
         words.append(
-            f"{mode}, from one variance for all points to one a point "
+            f"{mode}, from one variance for all points to one per point "
             f"({in_words(f'lira against lira-fixed, {ZERO}', variance)}), and from there to votes of the population "
             f"({in_words(f'pl-mia-plus against lira, {ZERO}', votes)})"
         )
-    tail = "Where both take the same ratio, votes only coarsen the order: members above the whole population tie."
-    return Claim("calibration", verdict_above(gains), f"Taken apart: {'; '.join(words)}. {tail}")
+    tail = "If both use the same ratio, votes only coarsen the ranking: members above the whole population tie."
+    return Claim("calibration", verdict_above(gains), f"In two steps: {'; '.join(words)}. {tail}")
 
 
 def _cauchy(found: Found) -> Claim:
@@ -71,7 +71,7 @@ def _cauchy(found: Found) -> Claim:
     for mode, by in found.items():
         gains.append(difference(by["pl-mia"], by["pl-mia-plus"], ZERO))
         same = by["pl-mia"].known(AUC) == by["lira"].known(AUC)
-        equal = ", which gives back what votes lost: pl-mia and lira have the same ROC curve" if same else ""
+        equal = ", which recovers the loss of votes: pl-mia and lira have the same ROC curve" if same else ""
         words.append(f"{mode}, {in_words(ZERO, gains[-1])}{equal}")
     return Claim("cauchy", verdict_above(gains), f"pl-mia against pl-mia-plus: {'; '.join(words)}.")
 
@@ -88,7 +88,7 @@ def _theorem(found: dict[str, Measured]) -> Claim:
         "theorem-1",
         judged(signs),
         f"Online, pl-mia-plus against lira, which take the same ratio [equal: up to {EQUAL:g} points below]: "
-        f"{'; '.join(parts)}. Votes know |Z| + 1 values: members above all or nearly all of Z tie, which costs power "
-        "at rates of some times 1/|Z| and below. Where the law of Z is known and ties are broken at random, nothing is "
-        "lost: see (III).",
+        f"{'; '.join(parts)}. Votes have |Z| + 1 values: members above all or nearly all of Z tie, which costs power "
+        "at rates of a few times 1/|Z| and below. If the distribution of Z is known and ties are broken at random, "
+        "nothing is lost: see (III).",
     )

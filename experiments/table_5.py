@@ -14,7 +14,7 @@ from .setting import Setting, Source
 
 ATTACKS = ("pl-mia-pooled", "pl-mia", "pl-mia-eb")
 BUDGETS = (2, 4, 8, 16, 32, 64, 128)
-NO_VARIANCE = "one reference a side has no variance"
+NO_VARIANCE = "one reference per side has no variance"
 
 Found = dict[int, dict[str, Measured]]
 # The gain counts as lost below this share of the gain with the fewest references.
@@ -32,7 +32,7 @@ def run(setting: Setting) -> Outcome:
         for n in budgets
         for name in (attack.name for attack in attacks_called(*ATTACKS))
     }
-    note = f"refused: {NO_VARIANCE}; what the paper did there it does not say." if 2 in budgets else ""
+    note = f"refused: {NO_VARIANCE}; the paper does not say what it did there." if 2 in budgets else ""
     drawn = _drawn(found)
     return Outcome("table-5", (source,), ours, BEYOND, (drawn,), _claims(found), (note,) if note else ())
 

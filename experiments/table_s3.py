@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from plmia.attacks.attack import PL_MIA
-from plmia.attacks.calibration import MeanOfViews, MedianOfViews, Views, VotesOfViews
+from plmia.attacks.calibration import MeanOfViews, MedianOfViews, ViewAggregation, VotesOfViews
 
 from .charts import dots
 from .measure import AUC, BEYOND, MAIN, Measured, attacks_called, difference, in_words, measure, verdict_above
 from .outcome import Claim, Outcome, Rows
 from .setting import Setting
 
-VIEWS: dict[str, Views] = {"votes": VotesOfViews(), "median": MedianOfViews(), "mean": MeanOfViews()}
+VIEWS: dict[str, ViewAggregation] = {"votes": VotesOfViews(), "median": MedianOfViews(), "mean": MeanOfViews()}
 # Median and votes visit every pair of a query and a population point, so the population is kept small.
 POPULATION = 1000
 
@@ -25,7 +25,7 @@ def run(setting: Setting) -> Outcome:
     found = measure(source, [*attacks, *attacks_called("pl-mia-eb")], population=population)
     ours: Rows = {(name,): measured.cells() for name, measured in found.items()}
     drawn = dots("table-s3", ours, (AUC, "TPR@0.1%"))
-    notes = (f"Ours with |Z| = {population:,}: median and votes need every pair.",)
+    notes = (f"Our numbers use |Z| = {population:,}: median and votes need every pair.",)
     return Outcome("table-s3", (source,), ours, BEYOND, (drawn,), (_claim(found),), notes)
 
 

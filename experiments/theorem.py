@@ -61,7 +61,7 @@ def _second() -> Claim:
         words.append(f"rho {rho:g}, xi {'constant' if not spread else f'{spread:g} apart'}: {said}")
     text = (
         f"Points of power at 1 % FPR that the Gaussian LR gains over the Bayes LR with eta "
-        f"{', '.join(f'{eta:g}' for eta in ETAS)}, computed from their laws "
+        f"{', '.join(f'{eta:g}' for eta in ETAS)}, computed from their distributions "
         f"[more power: from {LEAST_GAIN:g} points on]: "
     )
     return Claim("theorem-2", judged(signs), f"{text}{'; '.join(words)}.")
@@ -97,11 +97,11 @@ def _third(rng: np.random.Generator) -> Claim:
     return Claim(
         "theorem-3",
         judged([sign(gain), sign(gain, margin=-promised)]),
-        f"eta 1, rho 1, |Z| = 1,000, 1 % FPR: the condition is {'met' if met else 'not met'} and the formulas promise "
+        f"eta 1, rho 1, |Z| = 1,000, 1 % FPR: the condition is {'met' if met else 'not met'} and the formulas predict "
         f"{100 * formula:.2f} % against {100 * cauchy:.2f} %. Cauchy scores increase with the query's ratio and have "
         f"its power, {100 * cauchy:.2f} %. Votes have {_points(gain)} where ties are broken at random, and "
         f"{_points(unbroken)} where they are not (mean over {DRAWS:,} draws of Z, 95 % interval of the difference). "
-        "The difference is what ties cost; the condition compares formulas, not attacks.",
+        "The difference is the cost of ties; the condition compares formulas, not attacks.",
     )
 
 

@@ -16,6 +16,7 @@ from plmia.attacks.scoring import Scores, conformal_log10_p
 from plmia.data.arrays import FloatArray
 from plmia.errors import PlmiaError, PopulationError
 from plmia.evaluation.decisions import RULES, Call, DecisionRule, Known, decide, judge_all
+from plmia.results.json_types import encode
 
 POINTS, POPULATION = 4_000, 1_200
 
@@ -152,7 +153,7 @@ def test_a_judged_call_is_plain_json(make: Make) -> None:
     (decision,) = judge_all([make(0.05)], known, members, np.arange(POPULATION, POINTS))
     assert decision.refused is None
     assert decision.rule == make(0.05).name
-    assert json.loads(json.dumps(decision.to_json(), allow_nan=False)) == decision.to_json()
+    assert json.loads(json.dumps(encode(decision))) == encode(decision)
 
 
 def test_a_passed_check_keeps_the_call(make: Make) -> None:

@@ -6,6 +6,8 @@ valid test fails here by chance once in 10,000 seeds.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -23,7 +25,7 @@ class Drawn:
     folder = "drawn"
 
     def __init__(self, members, truths):
-        self.metrics = {"about": {}}
+        self.result = SimpleNamespace(about=SimpleNamespace(data_digest=None))
         self.targets = list(range(len(truths)))
         self.labels = None
         self._members, self._scores = members, truths

@@ -421,13 +421,6 @@ class Decision:
     silent_classes: tuple[int, ...] = ()
     refused: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain Python values; a threshold that is infinite or does not exist is None."""
-        finite = self.threshold is not None and math.isfinite(self.threshold)
-        check = self.check.to_json() if self.check else None
-        special = {"threshold": self.threshold if finite else None, "check": check}
-        return vars(self) | special | {"silent_classes": list(self.silent_classes)}
-
 
 def judge(call: Call, members: BoolArray, queries: IntArray, confidence: float = 0.95) -> Decision:
     """Compare a call with the truth: ``members`` [points], on the evaluated points ``queries`` [queries]."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -88,10 +88,6 @@ class EpsilonBound:
     def one_run_low(self) -> float:
         """The one-run bound."""
         return self.one_run.low
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain Python values."""
-        return asdict(self)
 
 
 def epsilon_bound(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -93,11 +93,6 @@ class Operating:
     n_members: int
     resolved: bool
     needed: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain Python values, without the threshold, which may be infinite."""
-        names = ("tpr", "fpr_realised", "low", "high", "confidence", "n_true", "resolved")
-        return {name: getattr(self, name) for name in names} | {"needed_non_members": self.needed}
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,13 +212,6 @@ class TargetMetrics(Tabular):
         """Return the operating point of a nominal rate that was evaluated."""
         return self.operating[_position(fpr, self.fprs)]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return this target's entry of ``per_target`` in ``metrics.json``."""
-        names = ("target", "auc", "balanced_accuracy", "n_members", "n_non_members")
-        return {name: getattr(self, name) for name in names} | {
-            "tpr": {fpr_key(point.fpr): point.to_json() for point in self.operating}
-        }
-
     def columns(self) -> dict[str, list[Any]]:
         """One row per nominal false-positive rate; ``tpr`` is empty where there are too few non-members to tell."""
         points = self.operating
@@ -285,11 +273,6 @@ class MeanOperating:
     resolved: bool
     needed: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry of this rate under ``tpr`` in ``metrics.json``."""
-        marks = {"resolved": self.resolved, "needed_non_members": self.needed}
-        return asdict(self.tpr) | {"fpr_realised": self.fpr_realised} | marks
-
 
 @dataclass(frozen=True)
 class AttackMetrics:
@@ -303,15 +286,6 @@ class AttackMetrics:
     def tpr_at(self, fpr: float) -> MeanOperating:
         """Return the operating point of a nominal rate that was evaluated."""
         return self.operating[_position(fpr, self.per_target[0].fprs)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the attack's entry in ``metrics.json``: plain Python values, fractions in [0, 1]."""
-        return {
-            "auc": asdict(self.auc),
-            "balanced_accuracy": asdict(self.balanced_accuracy),
-            "tpr": {fpr_key(point.fpr): point.to_json() for point in self.operating},
-            "per_target": [metrics.to_json() for metrics in self.per_target],
-        }
 
 
 def summarise(targets: Sequence[TargetMetrics]) -> AttackMetrics:

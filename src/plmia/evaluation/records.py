@@ -180,11 +180,6 @@ class Naming:
             f"This is not evidence of safety. {self.remedy}"
         ).rstrip()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain Python values."""
-        numbers = {"least": self.least, "standing": self.standing, "population": self.larger}
-        return numbers | {"text": str(self), "reason": self.reason, "remedy": self.remedy}
-
 
 @dataclass(frozen=True, eq=False)
 class RecordTable(Tabular):

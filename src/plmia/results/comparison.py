@@ -57,10 +57,6 @@ class Difference:
     p_value: float
     confidence: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain Python values."""
-        return asdict(self)
-
 
 def compare(
     a_scores: npt.ArrayLike,

@@ -293,13 +293,7 @@ def test_judged_against_the_truth() -> None:
     right = sum(bool(flagged[i]) for i in queries if members[i])
     assert decision.tpr == right / (400 - len(non))
     assert decision.flagged == right + wrong
-    out = decision.to_json()
-    assert out["threshold"] is None
-    assert json.loads(json.dumps(out, allow_nan=False)) == out
-    expected = (
-        "rule level threshold population flagged fpr_realised fpr_low fpr_high tpr tpr_low tpr_high check refused"
-    )
-    assert set(out) == {*expected.split(), "silent_classes"}
+    assert (decision.rule, decision.level, decision.threshold, decision.population) == ("some", 0.1, math.inf, 100)
 
 
 def test_one_member() -> None:
@@ -309,7 +303,6 @@ def test_one_member() -> None:
     assert decision.tpr == 1
     assert decision.tpr_low == pytest.approx(0.025)
     assert decision.tpr_high == 1
-    assert json.dumps(decision.to_json())
 
 
 def test_queries_without_members_have_no_rate_of_them() -> None:
@@ -325,7 +318,6 @@ def test_what_cannot_be_used_is_said_not_raised() -> None:
     assert all(decision.refused for decision in decisions)
     for decision in decisions:
         assert decision.fpr_realised is None
-        assert json.dumps(decision.to_json(), allow_nan=False)
 
 
 def test_a_decision_needs_a_population() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import numpy.typing as npt
@@ -147,7 +148,7 @@ def test_the_order_of_tied_queries_gives_nothing_away() -> None:
 def plain(bound: EpsilonBound) -> None:
     assert bound.low >= 0
     assert bound.one_run_low >= 0
-    text = json.dumps(bound.to_json(), allow_nan=False)
+    text = json.dumps(asdict(bound), allow_nan=False)
     assert json.loads(text)["one_run"]["low"] == bound.one_run_low
 
 

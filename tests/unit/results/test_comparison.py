@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 
@@ -13,7 +12,7 @@ from scipy import stats
 
 from plmia.errors import PlmiaError
 from plmia.evaluation.metrics import roc_curve
-from plmia.results.comparison import Difference, compare, compare_auc, compare_over_targets
+from plmia.results.comparison import compare, compare_auc, compare_over_targets
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -184,8 +183,3 @@ def test_equal_differences_are_no_certainty() -> None:
 def test_targets_that_do_not_pair_are_refused(a: list[float], b: list[float], message: str) -> None:
     with pytest.raises(PlmiaError, match=message):
         compare_over_targets(a, b)
-
-
-def test_a_comparison_is_plain_json() -> None:
-    found = Difference(0.2, 0.1, 0.1, 0.05, 0.15, 0.01, 0.95)
-    assert json.loads(json.dumps(found.to_json()))["p_value"] == 0.01

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy import stats
 
 from plmia.errors import PlmiaError
 from plmia.evaluation.intervals import Interval, auc_interval, over_targets, tpr_interval
-from plmia.evaluation.metrics import evaluate, roc_curve, summarise
+from plmia.evaluation.metrics import evaluate, fpr_key, roc_curve, summarise
 from plmia.results.comparison import (
     Measured,
     Run,
@@ -61,7 +62,7 @@ def write_run(folder, shifts, *, targets=(0,), seed=0, luck=0, points=POINTS, la
     verdict = {"text": "", "leak_shown": False, "attack": next(iter(shifts)), "fpr": None, "tpr": None}
     verdict |= {"interval": None, "exposed": 0, "fdr": 0.05, "targets": len(targets), "auc_low": 0.5}
     verdict |= {"least_exposed": 1, "exposed_by": "conformal"}
-    attacks = {attack: in_full(summarise(found).to_json()) for attack, found in measured.items()}
+    attacks = {attack: in_full(summarise(found)) for attack, found in measured.items()}
     metrics = {"schema": 1, "verdict": verdict, "about": about, "attacks": attacks, "notes": []}
     metrics |= {"skipped": {}, "diagnostics": {"references": None, "gaussianity": None, "targets": {}}}
     (folder / "metrics.json").write_text(json.dumps(metrics))
@@ -69,17 +70,26 @@ def write_run(folder, shifts, *, targets=(0,), seed=0, luck=0, points=POINTS, la
 
 
 def in_full(attack):
-    """Add what readers of metrics.json rely on and a comparison does not use."""
+    """Return the entry of metrics.json, with what a comparison does not use filled in."""
     rates = {"fpr_realised": {}, "tpr": {}}
     bound = {"delta": 1e-5, "confidence": 0.95, "low": 0.0, "threshold": 0.0, "calls": "members", "right_low": 0.0}
     bound |= {"wrong_high": 1.0, "one_run": {"low": 0.0, "calls": "members", "guesses": 8, "correct": 4}}
-    for entry in attack["per_target"]:
+    per_target = []
+    for metrics in attack.per_target:
+        entry = {name: value for name, value in asdict(metrics).items() if name != "operating"}
+        entry["tpr"] = {fpr_key(p.fpr): asdict(p) | {"needed_non_members": p.needed} for p in metrics.operating}
         entry |= {"decisions": {"conformal": {}}, "epsilon": bound, "fdr": {}}
-        entry |= {"conformal": {"population": 50, "resolution": 1 / 51, **rates}}
+        per_target.append(entry | {"conformal": {"population": 50, "resolution": 1 / 51, **rates}})
+        for point in entry["tpr"].values():
+            del point["threshold"]  # may be infinite
+    means = {"auc": asdict(attack.auc), "balanced_accuracy": asdict(attack.balanced_accuracy)}
+    means["tpr"] = {
+        fpr_key(p.fpr): asdict(p) | asdict(p.tpr) | {"needed_non_members": p.needed} for p in attack.operating
+    }
     own = {"level": 0.01, "flagged": None, "check_failed": False}
     epsilon = {"low": 0.0, "one_run_low": 0.0, "delta": 1e-5}
-    means = {"decisions": {}, "conformal": rates, "fdr": {}, "epsilon": epsilon}
-    return attack | means | {"own_p_value_on_population": own}
+    means |= {"decisions": {}, "conformal": rates, "fdr": {}, "epsilon": epsilon, "per_target": per_target}
+    return means | {"own_p_value_on_population": own}
 
 
 @pytest.fixture

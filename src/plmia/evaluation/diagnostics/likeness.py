@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,10 +49,6 @@ class UnlikeReferences:
     n_references: int
     p: float
     warning: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def unlike_references(view: AttackView) -> UnlikeReferences:
@@ -153,10 +149,6 @@ class UnlikeAnswers:
     references_outside: float
     p: float
     warning: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def accuracy_of(

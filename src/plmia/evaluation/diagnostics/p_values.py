@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import gammaln, ndtr
@@ -50,10 +49,6 @@ class PairwiseP:
     distance: float | None
     distance_by_query: float | None
     warning: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self) | {"members": self.members.tolist(), "non_members": self.non_members.tolist()}
 
 
 def pairwise_p_values(
@@ -161,10 +156,6 @@ class FprCurve:
     n_non_members: int
     warning: str | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
 
 def nominal_against_realised(
     scores: Scores, truth: Truth, n_population: int | None = None, levels: Sequence[float] = LEVELS
@@ -264,10 +255,6 @@ class PopulationSize:
     needed: tuple[int, ...]
     needed_stable: tuple[int, ...]
     warning: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def population_size(n: int, levels: Sequence[float] = FPRS[:0:-1]) -> PopulationSize:

@@ -293,10 +293,6 @@ class EnoughReferences:
     curves: tuple[Curve, ...]
     warning: str | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self) | {"curves": [curve.to_json() for curve in self.curves]}
-
 
 def enough_references(
     signals: Signals,

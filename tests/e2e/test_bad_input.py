@@ -119,7 +119,7 @@ CASES = {
     "fewer points in membership": Case(
         lambda a: {"membership": a["membership"][:, :-1]}, ["(16, 119)", "(16, 120, 1)", "same models and points"]
     ),
-    "labels too short": Case(lambda a: {"labels": a["labels"][:-1]}, ["(119,)", "[120]", "one a point"]),
+    "labels too short": Case(lambda a: {"labels": a["labels"][:-1]}, ["(119,)", "[120]", "one per point"]),
     "labels not whole": Case(lambda a: {"labels": a["labels"] + 0.5}, ["float64", "integers [120]"]),
     "signals with one axis": Case(lambda a: {"signals": a["signals"][0, :, 0]}, ["(120,)", "[models, points]"]),
     "signals with four axes": Case(
@@ -127,9 +127,9 @@ CASES = {
     ),
     "no points": Case(
         lambda a: {"signals": a["signals"][:, :0], "membership": a["membership"][:, :0], "labels": None},
-        ["(16, 0, 1)", "none of them empty"],
+        ["(16, 0, 1)", "no empty axis"],
     ),
-    "no models": Case(_first(0), ["(0, 120, 1)", "none of them empty"]),
+    "no models": Case(_first(0), ["(0, 120, 1)", "no empty axis"]),
     "whole-number signals": Case(lambda a: {"signals": a["signals"].astype(int)}, ["int64", "floats are needed"]),
     "complex signals": Case(lambda a: {"signals": a["signals"] + 1j}, ["complex", "floats are needed"]),
     "membership with one axis": Case(lambda a: {"membership": a["membership"][0]}, ["(120,)", "[models, points]"]),

@@ -7,11 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from plmia.attacks.calibration import CauchyCombination
-from plmia.attacks.gaussian import side_moments
-from plmia.attacks.moments import IntArray
 from plmia.attacks.scoring import score_all
 from plmia.attacks.theory import Hypothesis, cauchy_threshold, glr
-from plmia.data.arrays import FloatArray
+from plmia.data.arrays import FloatArray, IntArray
 from plmia.evaluation.targets import AttackResult
 from plmia.reporting.plots.figure import Figure, log_percent_axis
 
@@ -111,7 +109,8 @@ def _simulated(rates: Rates, rng: np.random.Generator, rho: float, name: str) ->
 
 def _fitted(rates: Rates, result: AttackResult, outside: IntArray, rng: np.random.Generator) -> None:
     """Null statistics drawn from the paper's own model, with the eta and rho of each point's own references."""
-    inside, out = (side_moments(result.view.whole(), inside=flag) for flag in (True, False))
+    block = result.view.whole()
+    inside, out = block.in_moments, block.out_moments
     deviation = np.sqrt(np.maximum(out.variance[:, 0], 1e-9))
     eta = (inside.mean - out.mean)[:, 0] / deviation
     rho = np.sqrt(np.maximum(inside.variance[:, 0], 1e-9)) / deviation

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from plmia.attacks.attack import ATTACKS, Attack
-from plmia.attacks.moments import IntArray
 from plmia.attacks.view import Mode
-from plmia.data.arrays import BoolArray, FloatArray
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.evaluation.metrics import evaluate, roc_curve
 from plmia.evaluation.targets import AttackResult, attack_targets
 from plmia.results.comparison import Difference, compare_over_targets

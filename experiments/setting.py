@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from plmia.attacks.moments import IntArray
 from plmia.attacks.view import Mode
 from plmia.auditing.progress import Meter
 from plmia.auditing.run import AuditPlan, train_run
+from plmia.data.arrays import IntArray
 from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import MembershipDesign
 from plmia.errors import ReferencesError, SignalsError

@@ -23,12 +23,12 @@ _FAR_TAIL = 6.0
 _CENTRE = 1.0
 _SQRT_HALF = math.sqrt(0.5)
 
-# Strict order: log|S| is kept on a grid of 2^-45 (relative 2^-49 from 16 on), coarse enough for asinh to keep
-# its points apart; a query moves up by at most 2^14 steps (5e-10) to stay above the query before it.
+# Strict order: log|S| is kept on a grid of 2^-45 (relative 2^-49 above 16), coarse enough for asinh to keep its points
+# distinct; a query moves up by at most 2^14 steps (5e-10) to stay above the query before it.
 _GRID_SHIFT = 3
 _GRID_ORIGIN = 16.0
 _GRID_ORIGIN_BITS = int(np.array(_GRID_ORIGIN).view(np.int64))
-# Numbers that are worked on at a time where temporaries would add up.
+# Length of temporary arrays.
 _BLOCK = 1 << 14
 _MAX_STEPS = 1 << 14
 _LOG_SMALLEST = -700.0
@@ -45,8 +45,8 @@ def logit_from_logits(logits: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArra
     logits : array_like of float, shape [..., classes]
         Unnormalised class scores; finite, at least two classes.
     labels : array_like of int, shape [...]
-        True class of each row, in ``0 .. classes - 1``; it is broadcast to the rows, so labels ``[points]`` fit
-        logits ``[models, points, classes]``.
+        True class of each row, in ``0 .. classes - 1``; labels ``[points]`` are broadcast to logits
+        ``[models, points, classes]``.
 
     Returns
     -------
@@ -77,12 +77,11 @@ def logit_from_logits(logits: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArra
 
 
 def logit_from_probabilities(p: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> tuple[FloatArray, int]:
-    """Logit-scaled confidence from stored probabilities, and how many of them had to be clipped.
+    """Logit-scaled confidence from stored probabilities, and the number of them that were clipped.
 
-    A stored probability cannot tell 1 from anything within rounding of 1, so it is clipped to the largest number
-    below 1 of the dtype it was stored in: a confidence of 7.6 for float16, 16.6 for float32, 36.7 for float64.
-    Near 0 floating point resolves far more, so only what the dtype rounds to 0 is clipped there, to its smallest
-    positive number; clipping never reorders two probabilities.
+    A stored 1 may be any value that rounds to 1, so it is clipped to the largest number below 1 of the dtype it was
+    stored in: a confidence of 7.6 for float16, 16.6 for float32, 36.7 for float64. Near 0 floating point is much finer,
+    so only 0 is clipped, to the smallest positive number. Clipping never reorders two probabilities.
 
     Parameters
     ----------
@@ -101,7 +100,7 @@ def logit_from_probabilities(p: npt.ArrayLike, dtype: npt.DTypeLike | None = Non
     Raises
     ------
     SignalsError
-        For a probability that is NaN or outside [0, 1]; names the first one.
+        For a probability that is NaN or outside [0, 1].
     """
     given = np.asarray(p)
     stored = np.dtype(given.dtype if dtype is None else dtype)
@@ -124,17 +123,10 @@ def logit_from_probabilities(p: npt.ArrayLike, dtype: npt.DTypeLike | None = Non
 
 
 def log_sigmoid(x: npt.ArrayLike) -> npt.NDArray[np.floating]:
-    """Logarithm of the logistic function, stable on both sides.
+    """Logarithm of the logistic function, ``-log(1 + exp(-x))``, stable on both sides.
 
-    Parameters
-    ----------
-    x : array_like of float, shape [...]
-        Logits. With ``x`` a confidence this is ``log p_y``, and ``log_sigmoid(-x)`` is ``log(1 - p_y)``.
-
-    Returns
-    -------
-    ndarray, shape [...]
-        ``-log(1 + exp(-x))``: float32 for float32 input, float64 for float64.
+    For a confidence ``x`` this is ``log p_y``, and ``log_sigmoid(-x)`` is ``log(1 - p_y)``. The result is float32 for
+    float16 and float32 input, float64 otherwise.
     """
     values = np.asarray(x)
     narrow = values.dtype in (np.float16, np.float32)
@@ -241,9 +233,9 @@ def strictly_increasing(values: SignedLog, take: Labels) -> SignedLog:
     Parameters
     ----------
     values : SignedLog
-        Numbers S, shape [Q], increasing but for rounding.
+        Numbers S, shape [Q], increasing up to rounding.
     take : int array [n]
-        Which of them to return.
+        Indices of those to return.
 
     Returns
     -------
@@ -251,7 +243,7 @@ def strictly_increasing(values: SignedLog, take: Labels) -> SignedLog:
         The numbers, strictly increasing in ``(sign, log_abs)`` and in ``asinh()``. Each is moved by at most 5e-10
         of its size; more than 16,000 ties in a row therefore stay ties.
     """
-    # In place and in blocks: with a million queries each array counts.
+    # In place and in blocks, to save memory with a million queries.
     keys = np.empty(values.sign.size, dtype=np.int64)
     for part in _blocks(keys.size):
         keys[part] = _to_keys(SignedLog(values.sign[part], values.log_abs[part]))
@@ -321,21 +313,8 @@ def _from_keys(keys: npt.NDArray[np.int64]) -> SignedLog:
 
 
 def count_below(population: FloatArray, values: FloatArray) -> npt.NDArray[np.int32]:
-    """Count the population's numbers below each value.
-
-    Parameters
-    ----------
-    population : float array [Z]
-        Numbers to be counted, in any order.
-    values : float array [Q]
-        Values to compare them with.
-
-    Returns
-    -------
-    int array [Q]
-        Number of smaller numbers; equal ones are not counted.
-    """
-    # Looking up values in ascending order reads neighbouring memory, which is several times faster.
+    """Count [Q] the members of the ``population`` [Z], in any order, that are strictly below each of ``values`` [Q]."""
+    # Looking up values in ascending order uses neighbouring memory: several times faster than in any order.
     ordered, below = np.sort(population), np.empty(len(values), dtype=np.int32)
     for part in _blocks(len(values)):
         order = np.argsort(values[part])

@@ -15,8 +15,8 @@ import pytest
 from scipy.special import bdtrik
 
 from plmia import Attack, AttackView, CauchyCombination, Setup, attack_targets
-from plmia.attacks.moments import FloatArray
 from plmia.attacks.theory import glr_tpr
+from plmia.data.arrays import FloatArray
 from plmia.data.designs import MembershipDesign
 from plmia.evaluation.metrics import roc_curve
 from plmia.results.assessment import Assessment, assess

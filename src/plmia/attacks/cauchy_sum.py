@@ -7,14 +7,17 @@ The score of a query is ``S(phi) = mean over z of T(phi - phi_z)``, everything i
   ``P(phi) = sum A(phi - z)`` and ``N(phi) = sum A(z - phi)``, N being the mirror image of P;
 * P is summed in logs, relative to its largest term, over the z that matter;
 * P is interpolated between Chebyshev nodes, in phi and in z. Interpolation is linear and A is positive, so a
-  relative error of at most eps for each A is one of at most eps for P: one bound, whatever the data.
+  relative error of at most eps for each A is one of at most eps for P, for any data.
+
+Written by hand because no library sums a kernel that spans hundreds of powers of ten; `benchmarks/scoring.py` compares
+it with the exact sum.
 
 Why few nodes are enough. The slope of ``log A`` is even in x, at least ``max(|x|, 1.25)``, and close to that.
 Hence ``log A(X) - log A(x) >= (X|X| - x|x|) / 2`` for x < X: with X the largest difference of a query, only the
 z with ``x|x|`` within ``2 (log n + 37)`` of ``X|X|`` matter; all others together are below 1e-16 of P. They lie in
 a window next to the smallest z, at most ``2 sqrt(log n + 37)`` (some 14 sigma) wide, and ever shorter for
-queries far out. Within it the slopes of the terms differ by little more than 10, so once the common
-exponential trend of a cell is divided out, what is left is as tame far out as it is near the centre.
+queries far out. Within it the slopes of the terms differ by little more than 10. So once the common exponential
+trend of a cell is divided out, the rest is as smooth far out as near the centre.
 """
 
 from __future__ import annotations
@@ -27,12 +30,7 @@ import numpy.typing as npt
 
 from plmia.data.arrays import FloatArray
 from plmia.errors import PlmiaError, PopulationError
-from plmia.numerics import (
-    SignedLog,
-    log_abs_cauchy_transform,
-    log_cauchy_kernel,
-    strictly_increasing,
-)
+from plmia.numerics import SignedLog, log_abs_cauchy_transform, log_cauchy_kernel, strictly_increasing
 
 __all__ = ["SignedLog", "cauchy_mean", "cauchy_mean_exact"]
 
@@ -41,21 +39,21 @@ _NODES = 16
 _HALF_WIDTH = 0.25
 # Half-width of a cell times the steepest slope of log A in it: 16 nodes resolve exp(1.5 t) to 1e-14.
 _SLOPE_WIDTH = 1.5
-# -log of the share of a sum that may be left out.
+# -log of the share of a sum that may be neglected.
 _NEGLIGIBLE = 37.0
-# Beyond this difference log A, about x^2 / 2, is itself rounded to 1e-4: nothing smooth to interpolate is left.
+# Beyond this difference log A, about x^2 / 2, is rounded to 1e-4, which is not smooth enough to interpolate.
 _FAR = 1e6
 # The square of a difference must not overflow.
 _MAX_SIZE = 5e149
-# |log P - log N| below which P - N has lost too many digits, how many queries to sum directly there, and the
-# number of nodes if there are more: even, so that none of them falls on the zero in their middle.
+# |log P - log N| below which P - N has lost too many digits, the number of queries that are summed directly there, and
+# the number of nodes if there are more: even, so that no node falls on the zero in their middle.
 _CANCELLATION = 1e-2
 _FEW_NEAR_ZERO = 32
 _NODES_NEAR_ZERO = 8
 # Entries of one temporary (an eighth of a MiB of float64: several of them fit the cache).
 _BLOCK = 1 << 14
 _EXACT_PAIRS = 2_000_000
-# Queries that are worked on at a time, so that temporaries stay small beside the queries themselves.
+# Queries per block, so that temporaries stay small compared with the queries.
 _QUERIES = 1 << 13
 
 
@@ -67,8 +65,8 @@ def cauchy_mean_exact(differences: npt.ArrayLike, count: npt.ArrayLike | None = 
     differences : array_like of float, shape [Q, Z]
         Pairwise differences in units of sigma, ``(phi_q - phi_z) / sigma``; finite.
     count : array_like of float, shape [] or [Q], optional
-        What to divide the sum by, if not Z. A difference of 0 adds ``T(0) = 0``, so a pair is left out by
-        setting its difference to 0 and counting one less.
+        Divisor of the sum, Z by default. A difference of 0 adds ``T(0) = 0``, so a pair is excluded by setting its
+        difference to 0 and counting one less.
 
     Returns
     -------
@@ -96,10 +94,9 @@ def cauchy_mean_exact(differences: npt.ArrayLike, count: npt.ArrayLike | None = 
 def cauchy_mean(queries: npt.ArrayLike, population: npt.ArrayLike, *, exact_below: int = _EXACT_PAIRS) -> SignedLog:
     """Mean over the population of the Cauchy transform of ``query - z``, at a cost linear in both.
 
-    The result orders the queries exactly as the queries themselves are ordered: equal queries have identical
-    results, and a larger query has a strictly larger ``(sign, log_abs)`` and ``asinh()`` (only where more than
-    16,000 distinct queries lie within 1e-10 sigma of each other may some of them tie). It depends on the order
-    of neither the queries nor the population.
+    The result has the order of the queries: equal queries have identical results, and a larger query has a strictly
+    larger ``(sign, log_abs)`` and ``asinh()``. (Some may tie if more than 16,000 distinct queries lie within 1e-10
+    sigma of each other.) It does not depend on the order of the queries or of the population.
 
     Parameters
     ----------
@@ -113,8 +110,8 @@ def cauchy_mean(queries: npt.ArrayLike, population: npt.ArrayLike, *, exact_belo
     Returns
     -------
     SignedLog
-        The means, shape [Q]. ``log_abs`` is within ``1e-9 * max(1, |log_abs|)`` of the exact value as long as
-        ``|S|`` is not below 1e-6 of the mean of ``|T|``: closer to its zero S is known to 1e-15 of that mean.
+        The means, shape [Q]. ``log_abs`` is within ``1e-9 * max(1, |log_abs|)`` of the exact value if ``|S|`` is at
+        least 1e-6 of the mean of ``|T|``; closer to its zero, S is accurate to 1e-15 of that mean.
 
     Raises
     ------
@@ -136,7 +133,7 @@ def cauchy_mean(queries: npt.ArrayLike, population: npt.ArrayLike, *, exact_belo
         return SignedLog(np.empty(0), np.empty(0))
     mean = _mean_direct if unique.size * z.size < exact_below else _mean_interpolated
     inverse, z = inverse.astype(np.int32 if q.size < 1 << 31 else np.intp), np.sort(z)
-    del queries, population, q  # what follows needs memory, and callers may have no use for them any more
+    del queries, population, q  # free memory, unless callers keep them
     return strictly_increasing(mean(unique, z), inverse)
 
 
@@ -156,7 +153,7 @@ def _log_scale(x: FloatArray) -> FloatArray:
 
 
 def _scaled_sum(x: FloatArray, top: FloatArray) -> FloatArray:
-    """Sum T(x) exp(-top) over the last axis; with the largest log|T| as top no term is beyond 1."""
+    """Sum T(x) exp(-top) over the last axis; with the largest log|T| as top, no term exceeds 1."""
     terms = np.exp(log_abs_cauchy_transform(x) - top[..., None])
     return np.asarray(np.copysign(terms, x).sum(axis=-1))
 
@@ -236,7 +233,7 @@ def _zero_of_mean(first: float, last: float, population: FloatArray) -> float:
         x = x1 - f1 * (x1 - x0) / (f1 - f0)
         sign, log_abs = _mean_direct(np.array([x]), population)
         f = sign[0] * math.exp(min(log_abs[0] - top, 0.0))
-        if abs(f) >= abs(f1):  # as close as rounding lets it come
+        if abs(f) >= abs(f1):  # as close as rounding permits
             break
         x0, x1, f0, f1 = x1, x, f1, f
     return float(x1)

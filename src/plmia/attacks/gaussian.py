@@ -7,15 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from plmia.attacks.moments import References
-from plmia.attacks.view import Block
+from plmia.attacks.moments import References, SideMoments
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import ReferencesError
-
-# Where the squared mean exceeds the variance by this factor, their difference has lost too many digits of float32.
-CANCELLATION = 100.0
 
 
 @dataclass(frozen=True)
@@ -43,72 +38,13 @@ class Gaussian:
         return density
 
 
-@dataclass(frozen=True)
-class SideMoments:
-    """Counts, means and population variances (divided by n) of one side (IN or OUT).
-
-    Parameters
-    ----------
-    side : str
-        "IN" or "OUT".
-    n : int array [points]
-        Number of references.
-    mean, variance : float64 arrays [points, views]
-        0 where there is no reference; `GaussianLR.fit` has refused such points.
-    stored : dtype
-        Type of the stored signals.
-    """
-
-    side: str
-    n: npt.NDArray[np.integer]
-    mean: FloatArray
-    variance: FloatArray
-    stored: np.dtype[np.floating]
-
-    @property
-    def rounding(self) -> FloatArray:
-        """Variance [points, views] that storing the signals adds: spacing^2 / 12 at the size of the mean.
-
-        At least that at 1: near 0 it is the probability, close to 1/2, that was rounded.
-        """
-        # `numpy.spacing` overflows at the largest number there is; one step below it the spacing is the same.
-        most = np.nextafter(np.finfo(self.stored).max, self.stored.type(0))
-        size = self.mean.astype(self.stored)
-        np.clip(np.abs(size, out=size), self.stored.type(1), most, out=size)
-        rounding: FloatArray = np.square(np.spacing(size, out=size), dtype=np.float64)
-        rounding /= 12
-        return rounding
-
-
-def side_moments(block: Block, inside: bool) -> SideMoments:
-    """Return the moments of the IN (or OUT) references' signals at every point."""
-    sums = block.confidence_sums
-    n = sums.n_in if inside else sums.n_out
-    s, s2 = sums.inside if inside else sums.outside
-    at_least_one = np.maximum(n, 1)[:, None]
-    mean, variance = s / at_least_one, s2 / at_least_one
-    square = np.square(mean)
-    variance -= square
-    np.maximum(variance, 0.0, out=variance)
-    square /= CANCELLATION
-    lost = np.flatnonzero((variance < square).any(axis=1))
-    mean += block.centre
-    mean[n == 0] = 0.0
-    for points, conf, in_mask in block.references.at(lost):
-        mask = (in_mask == inside)[:, :, None]
-        mean[points], variance[points] = conf.mean(axis=0, where=mask), conf.var(axis=0, where=mask)
-    return SideMoments("IN" if inside else "OUT", n, mean, variance, block.references.signals.dtype)
-
-
 class Variance(Protocol):
     """Estimator of the variance of each side."""
 
     shared: ClassVar[bool] = False
     """Whether all points share one value, estimated from all of them."""
-
-    @abstractmethod
-    def describe(self, n_views: int) -> str:
-        """Return what the estimator is called in messages."""
+    label: ClassVar[str] = "this variance"
+    """Name of the estimator in messages."""
 
     def least(self, n_views: int) -> int:
         """Return how many references every point needs on each side."""
@@ -128,10 +64,7 @@ class PerPointVariance(Variance):
     spread, so its variance is added. It is far below any other spread otherwise.
     """
 
-    def describe(self, n_views: int) -> str:
-        """Return the name."""
-        del n_views
-        return "a variance per point"
+    label: ClassVar[str] = "a variance per point"
 
     def least(self, n_views: int) -> int:
         """Return 2."""
@@ -148,11 +81,7 @@ class FixedVariance(Variance):
     """One value for all points and views: the variance around each point's own mean, averaged over all references."""
 
     shared: ClassVar[bool] = True
-
-    def describe(self, n_views: int) -> str:
-        """Return the name."""
-        del n_views
-        return "one fixed variance"
+    label: ClassVar[str] = "one fixed variance"
 
     def __call__(self, moments: SideMoments) -> FloatArray:
         """Return the variance [1, 1]; some point must have two references."""
@@ -170,11 +99,7 @@ class PublishedFixedVariance(Variance):
     """One value for all points and views, as in LiRA's code: the spread of all signals around one common mean."""
 
     shared: ClassVar[bool] = True
-
-    def describe(self, n_views: int) -> str:
-        """Return the name."""
-        del n_views
-        return "one fixed variance"
+    label: ClassVar[str] = "one fixed variance"
 
     def __call__(self, moments: SideMoments) -> FloatArray:
         """Return the variance [1, 1]."""
@@ -188,9 +113,7 @@ class PublishedFixedVariance(Variance):
 class PooledVariance(Variance):
     """One value per point: the variance of its references' signals in all views (`tab:num_ref_pooledaugment`)."""
 
-    def describe(self, n_views: int) -> str:
-        """Return the name."""
-        return f"a variance pooled over {n_views} view{'s' * (n_views > 1)}"
+    label: ClassVar[str] = "a variance pooled over views"
 
     def least(self, n_views: int) -> int:
         """Return 2, or 1 if there are several views."""

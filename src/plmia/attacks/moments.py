@@ -1,8 +1,9 @@
-"""Sums over reference models, apart for IN and OUT, in one cheap pass over the signals.
+"""Sums over reference models, separately for IN and OUT, in one fast pass over the signals.
 
-Everything that the moment-based statistics need is a sum over models of a function of one signal, so the sums of two
-disjoint sets of models add up. That is what makes many targets cheap: `leave_one_out` never subtracts (no
-cancellation, and nothing of the left-out models ever touches the result) and still costs only log(targets) passes.
+All that moment-based statistics need is a sum over models of a function of one signal, so the sums of two disjoint sets
+of models add up. This makes many targets cheap: `leave_one_out` never subtracts (no cancellation, and the excluded
+models never touch the result), yet it costs only log(targets) passes. Written by hand because it is several times
+faster than masked numpy sums; `benchmarks/scoring.py` measures it against one plain sum.
 """
 
 from __future__ import annotations
@@ -15,46 +16,47 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from plmia.data.arrays import FloatArray as FloatArray
-from plmia.data.arrays import IntArray as IntArray
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
 
-# Thirty-two float32 terms lose at most one digit; they are then added to a float64 total. The block keeps them in
-# the second-level cache. (Even, so that pairs stay together; at most 127, so that counts fit a byte.)
+# Thirty-two float32 terms lose at most one digit; they are then added to a float64 total. A piece fits the second-level
+# cache. (Even, so that pairs stay together; at most 127, so that counts fit a byte.)
 ROWS_PER_FLUSH = 32
 CELLS_PER_BLOCK = 1 << 12
-# What is not cheap enough for that works on blocks of this many signals (1 MiB of float64).
+# Where the squared mean exceeds the variance by this factor, their difference has lost too many digits of float32.
+CANCELLATION = 100.0
+# Slower functions work on blocks of this many signals (1 MiB of float64).
 CELLS_IN_MEMORY = 1 << 17
 
 
 @dataclass(frozen=True)
 class References:
-    """Signals of reference models, and which points they trained on.
+    """Signals of reference models, and the points that they trained on.
 
     Parameters
     ----------
     signals : float array [models, points, views]
         Logit-scaled true-label confidence of all models; only ``rows`` are read.
     rows : int array [references]
-        Which of the models are references.
+        The models that are references.
     in_mask : bool array [references, points]
         True where the reference trained on the point (IN), False where not (OUT).
     """
 
     signals: npt.NDArray[np.floating]
     rows: IntArray
-    in_mask: npt.NDArray[np.bool_]
+    in_mask: BoolArray
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def n_points(self) -> int:
-        """How many points the signals have."""
+        """Number of points."""
         return int(self.signals.shape[1])
 
     @property
     def n_views(self) -> int:
-        """How many views the signals have."""
+        """Number of views per point."""
         return int(self.signals.shape[2])
 
     @cached_property
@@ -65,14 +67,14 @@ class References:
 
     @cached_property
     def n_in(self) -> npt.NDArray[np.int32]:
-        """How many references trained on each point [points]."""
+        """Number of references [points] that trained on each point."""
         total = np.zeros(self.in_mask.shape[1], np.int32)
         for first in range(0, len(self), ROWS_PER_FLUSH):
             total += count(np.ascontiguousarray(self.in_mask[first : first + ROWS_PER_FLUSH]))
         return total
 
     def first(self, n: int) -> References:
-        """The first ``n`` references."""
+        """Return the first ``n`` references."""
         return References(self.signals, self.rows[:n], self.in_mask[:n])
 
     def balanced(
@@ -84,17 +86,17 @@ class References:
     ) -> References:
         """Keep ``n_in`` IN and ``n_out`` OUT references of every point, drawn at random: counts then reveal nothing.
 
-        What is dropped is nowhere in the result, which has n_in + n_out references. Reference i is the model
-        ``rows[i]``, but where that was dropped another model, from the end of ``rows``, stands in for it.
+        Dropped signals are not in the result, which has n_in + n_out references. Reference i is the model ``rows[i]``;
+        at points where it was dropped, another model from the end of ``rows`` replaces it.
 
         Parameters
         ----------
         n_in, n_out : int or int array [points]
-            How many to keep, the same sum at all points; every point must have as many.
+            Numbers to keep, with the same sum at all points; every point must have as many.
         rng : numpy.random.Generator
-            Draws them, for each point anew.
+            Draws them independently for each point.
         most : int, optional
-            Take only the first so many of the references that are left.
+            Return only the first so many of the remaining references.
         """
         n_in, n_out = (np.broadcast_to(n, self.n_points) for n in (n_in, n_out))
         kept = int(n_in[0] + n_out[0])
@@ -105,7 +107,7 @@ class References:
         for start in range(0, self.n_points, width):
             points = slice(start, min(start + width, self.n_points))
             keep = _drawn(self.in_mask[:, points], self.n_in[points], n_in[points], n_out[points], rng)
-            # Of a point as many are dropped among the first ``kept`` as are kept beyond them; all of point 0 first.
+            # Each point has as many dropped among the first ``kept`` as kept beyond them; those of point 0 come first.
             column, hole = np.nonzero(~keep[:kept].T)
             substitute = kept + np.nonzero(keep[kept:].T)[1]
             seen = hole < wanted
@@ -117,49 +119,35 @@ class References:
         return References(signals, np.arange(wanted), in_mask)
 
     def conf(self, few: slice, points: slice) -> npt.NDArray[np.floating]:
-        """Signals [n references, n points, views] of some references at some points; a copy only where rows jump."""
+        """Return signals [n references, n points, views]; a copy only if the rows are not consecutive."""
         rows = self.rows[few]
         if len(rows) and bool(np.all(np.diff(rows) == 1)):
             return self.signals[rows[0] : rows[-1] + 1, points]
         return self.signals[rows, points]
 
     def part(self, points: slice) -> References:
-        """The same references at some points."""
+        """Return the references at some points."""
         return References(self.signals[:, points], self.rows, self.in_mask[:, points])
 
     def pieces(self) -> Iterator[tuple[slice, slice]]:
-        """A few references and some points at a time, small enough for the cache."""
+        """Yield a few references and some points at a time, small enough for the cache."""
         width = max(1, CELLS_PER_BLOCK // self.n_views)
         for start in range(0, self.n_points, width):
             for first in range(0, len(self), ROWS_PER_FLUSH):
                 yield slice(first, first + ROWS_PER_FLUSH), slice(start, min(start + width, self.n_points))
 
-    def blocks(self, cells: int = CELLS_IN_MEMORY) -> Iterator[tuple[slice, FloatArray, npt.NDArray[np.bool_]]]:
-        """All references for some points at a time, in bounded memory.
+    def blocks(self, cells: int = CELLS_IN_MEMORY) -> Iterator[tuple[slice, FloatArray, BoolArray]]:
+        """Yield all references for some points at a time: points, signals [references, n, views] and membership.
 
-        Parameters
-        ----------
-        cells : int
-            About how many signals a block holds.
-
-        Yields
-        ------
-        points : slice
-            Which points.
-        conf : float64 array [references, n, views]
-            Their signals.
-        in_mask : bool array [references, n]
-            Their membership.
+        Each block holds about ``cells`` signals.
         """
         width = max(1, cells // max(1, len(self) * self.n_views))
         for start in range(0, self.n_points, width):
             points = slice(start, min(start + width, self.n_points))
             yield points, self.conf(slice(None), points).astype(np.float64), self.in_mask[:, points]
 
-    def at(
-        self, points: IntArray, cells: int = CELLS_IN_MEMORY
-    ) -> Iterator[tuple[IntArray, FloatArray, npt.NDArray[np.bool_]]]:
-        """The same for the given points only: some of them at a time."""
+    def at(self, points: IntArray, cells: int = CELLS_IN_MEMORY) -> Iterator[tuple[IntArray, FloatArray, BoolArray]]:
+        """Yield the same for the given points only, some of them at a time."""
         width = max(1, cells // max(1, len(self) * self.n_views))
         for start in range(0, len(points), width):
             some = points[start : start + width]
@@ -167,14 +155,14 @@ class References:
 
 
 def _drawn(
-    in_mask: npt.NDArray[np.bool_],
+    in_mask: BoolArray,
     inside: npt.NDArray[np.integer],
     n_in: npt.NDArray[np.integer],
     n_out: npt.NDArray[np.integer],
     rng: np.random.Generator,
-) -> npt.NDArray[np.bool_]:
-    """Mark [references, n] so many IN and OUT references of each point, of which ``inside`` [n] are IN."""
-    # In random order, those that are IN before those that are OUT.
+) -> BoolArray:
+    """Mark [references, n] the IN and OUT references to keep at each point; ``inside`` [n] of them are IN."""
+    # In random order, IN references before OUT references.
     order = np.argsort(rng.random(in_mask.shape) + ~in_mask, axis=0)
     place = np.arange(len(in_mask))[:, None]
     chosen = (place < n_in) | ((place >= inside) & (place < inside + n_out))
@@ -184,15 +172,15 @@ def _drawn(
 
 
 class Feature(Protocol):
-    """Two functions of a signal whose sums over models are wanted."""
+    """Two functions of a signal that are summed over models."""
 
     def values(
         self, conf: npt.NDArray[np.floating], points: slice, out: npt.NDArray[np.floating]
     ) -> list[npt.NDArray[np.floating]]:
-        """One or two arrays [models, n, views] of the signals [models, n, views], in ``out`` [2, models, n, views]."""
+        """Return one or two arrays like the signals [models, n, views], in ``out`` [2, models, n, views]."""
 
     def sums(self, chosen: Sequence[npt.NDArray[np.floating]]) -> tuple[npt.NDArray[np.floating], ...]:
-        """Two sums [n, views] over models of the chosen values."""
+        """Return two sums [n, views] over models of the chosen values."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +202,7 @@ class Powers:
 
 
 class Probabilities:
-    """Probability of the true label and of the rest: each keeps its digits where the other rounds to one."""
+    """Probability of the true label and of the rest: each is accurate where the other rounds to one."""
 
     def values(
         self, conf: npt.NDArray[np.floating], points: slice, out: npt.NDArray[np.floating]
@@ -226,7 +214,7 @@ class Probabilities:
             np.exp(np.negative(conf, out=rest), out=rest)
             np.divide(1, np.add(rest, 1, out=p), out=p)
             rest *= p
-            # Where exp(-conf) overflows, infinity times 0 stands for 1.
+            # Where exp(-conf) overflows, infinity times 0 means 1.
             return [p, np.fmin(rest, 1, out=rest)]
 
     def sums(self, chosen: Sequence[npt.NDArray[np.floating]]) -> tuple[npt.NDArray[np.floating], ...]:
@@ -241,7 +229,7 @@ class Sums:
     Parameters
     ----------
     n_in, n_out : int arrays [points]
-        How many models are summed.
+        Numbers of models.
     inside, outside : float64 arrays [2, points, views]
         The sums.
     """
@@ -253,21 +241,21 @@ class Sums:
 
     @classmethod
     def zeros(cls, n_points: int, n_views: int) -> Sums:
-        """Sums over no model."""
+        """Return the sums over no model."""
         shape = (2, n_points, n_views)
         return cls(np.zeros(n_points, np.int32), np.zeros(n_points, np.int32), np.zeros(shape), np.zeros(shape))
 
     def part(self, points: slice) -> Sums:
-        """The same sums at some points."""
+        """Return the sums at some points."""
         return Sums(self.n_in[points], self.n_out[points], self.inside[:, points], self.outside[:, points])
 
     def copy(self) -> Sums:
-        """Return sums that can be added to without touching these."""
+        """Return a copy."""
         return Sums(self.n_in.copy(), self.n_out.copy(), self.inside.copy(), self.outside.copy())
 
     def add(self, references: References, feature: Feature, apart: bool = True) -> None:
-        """Add ``references`` in place, some points and a few models at a time; not ``apart``: all as if OUT."""
-        room = _Room(references)
+        """Add ``references`` in place, piece by piece; all of them as OUT unless ``apart``."""
+        room = _Room(references, 3 if apart else 2)
         for few, points in references.pieces():
             conf, in_mask = references.conf(few, points), references.in_mask[few, points]
             values = feature.values(conf, points, room.two_like(conf))
@@ -281,7 +269,7 @@ class Sums:
     def _add_block(
         self,
         values: list[npt.NDArray[np.floating]],
-        in_mask: npt.NDArray[np.bool_],
+        in_mask: BoolArray,
         points: slice,
         feature: Feature,
         paired: bool,
@@ -298,25 +286,25 @@ class Sums:
 
 
 class _Room:
-    """Memory for the arrays of one piece, used again for the next: fresh pages cost as much as the arithmetic."""
+    """Memory for the arrays of one piece, reused for the next: fresh pages cost as much as the arithmetic."""
 
-    def __init__(self, references: References) -> None:
+    def __init__(self, references: References, arrays: int) -> None:
         dtype = np.dtype(np.float64 if references.signals.dtype == np.float64 else np.float32)
-        size = 3 * ROWS_PER_FLUSH * max(CELLS_PER_BLOCK, references.n_views) * dtype.itemsize
+        size = arrays * ROWS_PER_FLUSH * max(CELLS_PER_BLOCK, references.n_views) * dtype.itemsize
         raw = np.empty(size + 64, np.uint8)
         start = -raw.ctypes.data % 64  # a cache line
         self._all: npt.NDArray[np.floating] = raw[start : start + size].view(dtype)
 
     def two_like(self, block: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        """Two arrays of the shape of ``block`` [2, models, n, views]."""
+        """Return two arrays of the shape of ``block`` [2, models, n, views]."""
         return self._all[: 2 * block.size].reshape(2, *block.shape)
 
     def another_like(self, block: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        """One more."""
+        """Return one more."""
         return self._all[2 * block.size : 3 * block.size].reshape(block.shape)
 
 
-def count(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+def count(flags: BoolArray) -> npt.NDArray[np.int8]:
     """Count True over the first axis, of at most 127."""
     total: npt.NDArray[np.int8] = np.add.reduce(flags.view(np.int8), axis=0, dtype=np.int8)
     return total
@@ -324,15 +312,15 @@ def count(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
 
 def _part_by_membership(
     values: npt.NDArray[np.floating],
-    in_mask: npt.NDArray[np.bool_],
+    in_mask: BoolArray,
     paired: bool,
     spare: npt.NDArray[np.floating] | None = None,
 ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
-    """Values [models, n, views] of IN and of OUT models, 0 elsewhere; overwrites ``values`` and ``spare``, its like.
+    """Split values [models, n, views] into those of IN and of OUT models, 0 elsewhere; overwrites its arguments.
 
-    Works on the bits: a value outside the mask can never leak in, not even as NaN, and it is several times faster
-    than `numpy.where`. Of a complementary pair one model is IN and one OUT, so exchanging the two where the first is
-    IN leaves all OUT values in the first and all IN values in the second: half as many rows to add up.
+    Works on the bits: a value outside the mask cannot leak in, not even as NaN, and it is several times faster than
+    `numpy.where`. Of a complementary pair one model is IN and one OUT, so exchanging the two where the first is IN
+    leaves all OUT values in the first and all IN values in the second: half as many rows to sum.
     """
     as_bits: npt.NDArray[np.signedinteger] = values.view(np.int64 if values.dtype == np.float64 else np.int32)
     room = np.empty_like(as_bits) if spare is None else spare.view(as_bits.dtype)
@@ -349,8 +337,8 @@ def _part_by_membership(
     return values[1::2], values[0::2]
 
 
-def _bit_mask(in_mask: npt.NDArray[np.bool_], out: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
-    """All bits set where ``in_mask`` [models, n], none elsewhere, in ``out`` [models, n, views]."""
+def _bit_mask(in_mask: BoolArray, out: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
+    """Set all bits of ``out`` [models, n, views] where ``in_mask`` [models, n] is true, none elsewhere."""
     if out.shape[2] == 1:
         return np.negative(in_mask.view(np.int8)[:, :, None], out=out)
     out[:] = np.repeat(np.negative(in_mask.view(np.int8)), out.shape[2], axis=1).reshape(out.shape)
@@ -358,34 +346,74 @@ def _bit_mask(in_mask: npt.NDArray[np.bool_], out: npt.NDArray[np.signedinteger]
 
 
 def sum_over(references: References, feature: Feature, apart: bool = True) -> Sums:
-    """Sums of ``feature`` over all ``references``, by default apart for IN and OUT."""
+    """Return the sums of ``feature`` over all ``references``, by default separately for IN and OUT."""
     total = Sums.zeros(references.n_points, references.n_views)
     total.add(references, feature, apart)
     return total
 
 
-def leave_one_out(
-    models: References, parts: Sequence[IntArray], leaves: Sequence[int], features: Sequence[Feature]
-) -> Iterator[tuple[int, list[Sums]]]:
-    """Sums over all parts but one, for each part in ``leaves``.
+@dataclass(frozen=True)
+class SideMoments:
+    """Counts, means and population variances (divided by n) of one side (IN or OUT).
 
     Parameters
     ----------
-    models : References
-        All models of all parts.
-    parts : sequence of int arrays
-        Disjoint sets of positions in ``models``.
-    leaves : sequence of int
-        The parts to leave out, one at a time.
-    features : sequence of Feature
-        What to sum.
+    side : str
+        "IN" or "OUT".
+    n : int array [points]
+        Number of references.
+    mean, variance : float64 arrays [points, views]
+        0 where there is no reference; `GaussianLR.fit` has refused such points.
+    stored : dtype
+        Type of the stored signals.
+    """
 
-    Yields
-    ------
-    leaf : int
-        The part left out.
-    sums : list of Sums
-        One for each feature.
+    side: str
+    n: npt.NDArray[np.integer]
+    mean: FloatArray
+    variance: FloatArray
+    stored: np.dtype[np.floating]
+
+    @property
+    def rounding(self) -> FloatArray:
+        """Variance [points, views] that storing the signals adds: spacing^2 / 12 at the size of the mean.
+
+        At least that at 1: near 0 it is the probability, close to 1/2, that was rounded.
+        """
+        # `numpy.spacing` overflows at the largest number there is; one step below it the spacing is the same.
+        most = np.nextafter(np.finfo(self.stored).max, self.stored.type(0))
+        size = self.mean.astype(self.stored)
+        np.clip(np.abs(size, out=size), self.stored.type(1), most, out=size)
+        rounding: FloatArray = np.square(np.spacing(size, out=size), dtype=np.float64)
+        rounding /= 12
+        return rounding
+
+
+def side_moments(references: References, sums: Sums, centre: npt.NDArray[np.floating], inside: bool) -> SideMoments:
+    """Return the moments of the IN (or OUT) references from the sums of `Powers` about ``centre`` [points, views]."""
+    n = sums.n_in if inside else sums.n_out
+    s, s2 = sums.inside if inside else sums.outside
+    at_least_one = np.maximum(n, 1)[:, None]
+    mean, variance = s / at_least_one, s2 / at_least_one
+    square = np.square(mean)
+    variance -= square
+    np.maximum(variance, 0.0, out=variance)
+    square /= CANCELLATION
+    lost = np.flatnonzero((variance < square).any(axis=1))
+    mean += centre
+    mean[n == 0] = 0.0
+    for points, conf, in_mask in references.at(lost):
+        mask = (in_mask == inside)[:, :, None]
+        mean[points], variance[points] = conf.mean(axis=0, where=mask), conf.var(axis=0, where=mask)
+    return SideMoments("IN" if inside else "OUT", n, mean, variance, references.signals.dtype)
+
+
+def leave_one_out(
+    models: References, parts: Sequence[IntArray], leaves: Sequence[int], features: Sequence[Feature]
+) -> Iterator[tuple[int, list[Sums]]]:
+    """Yield each part in ``leaves`` with the sums of every feature over all other parts.
+
+    ``parts`` are disjoint sets of positions in ``models``.
     """
 
     def adding(sums: list[Sums], some_parts: Sequence[int]) -> list[Sums]:

@@ -1,8 +1,8 @@
 """Scoring: run attacks on one target, from the statistic through the calibration to scores and p-values.
 
-One pass over blocks of points evaluates the statistics of all attacks, so memory beyond the results is bounded by the
-block. Two things are kept for all points while the pass lasts: sums that a fit needs (a variance that all points
-share), and the statistic in every view, where a calibration compares pairs one by one.
+Statistics are evaluated block by block and share the sums of a block, so memory beyond the results is bounded by the
+block. Two things are kept for all points: sums that a fit needs (for a variance that all points share), until the
+statistics that read them are done, and the statistic in every view, if a calibration compares pairs one by one.
 """
 
 from __future__ import annotations
@@ -124,11 +124,18 @@ class StatisticValues:
 def evaluate_statistics(
     attacks: Sequence[Attack], view: AttackView
 ) -> dict[Statistic, StatisticValues | ReferencesError]:
-    """Evaluate the statistics of all attacks in one pass over the points.
+    """Evaluate the statistics of all attacks block by block; sums over references are computed once.
 
-    A statistic that lacks references does not stop the others: its error is in its place.
+    Statistics that read the sums of a fit have a pass of their own, after which these sums are freed. A statistic that
+    lacks references does not stop the others: its error is in its place.
     """
-    view = view.with_sums(frozenset[SumName]().union(*(attack.statistic.fit_uses() for attack in attacks)))
+    kept = frozenset[SumName]().union(*(attack.statistic.fit_uses() for attack in attacks))
+    readers = [attack for attack in attacks if (attack.statistic.uses | attack.statistic.fit_uses()) & kept]
+    others = [attack for attack in attacks if attack not in readers]
+    return {**_one_pass(readers, view.with_sums(kept)), **_one_pass(others, view)}
+
+
+def _one_pass(attacks: Sequence[Attack], view: AttackView) -> dict[Statistic, StatisticValues | ReferencesError]:
     users: dict[Statistic, list[Attack]] = {}
     for attack in attacks:
         users.setdefault(attack.statistic, []).append(attack)

@@ -16,12 +16,10 @@ from plmia.attacks.gaussian import (
     Gaussian,
     MeanCentre,
     PerPointVariance,
-    SideMoments,
     Variance,
-    side_moments,
     sort_masked,
 )
-from plmia.attacks.moments import count
+from plmia.attacks.moments import SideMoments, count
 from plmia.attacks.view import AttackView, Block, Mode, SumName
 from plmia.data.arrays import BoolArray, FloatArray
 from plmia.errors import AttackError, ReferencesError, some
@@ -227,14 +225,15 @@ class GaussianLR(Statistic):
 
     def fit(self, view: AttackView) -> FittedGaussianLR:
         """Require enough references; estimate variances that all points share."""
-        n_in = view.references.n_in
-        counts = {False: len(view.references) - n_in} | ({} if view.mode == "offline" else {True: n_in})
-        least, estimator = self.variance.least(view.n_views), self.variance.describe(view.n_views)
-        for inside, n in counts.items():
-            _require_references(n, least, "IN" if inside else "OUT", estimator)
+        n_in, least = view.references.n_in, self.variance.least(view.n_views)
+        _require_references(len(view.references) - n_in, least, "OUT", self.variance.label)
+        if view.mode == "online":
+            _require_references(n_in, least, "IN", self.variance.label)
         if not self.variance.shared:
-            return FittedGaussianLR(self, {})
-        return FittedGaussianLR(self, {side: self.variance(side_moments(view.whole(), side)) for side in counts})
+            return FittedGaussianLR(self)
+        # One block per side, so that the moments of only one side are in memory.
+        out = self.variance(view.whole().out_moments)
+        return FittedGaussianLR(self, out, None if view.mode == "offline" else self.variance(view.whole().in_moments))
 
     def fit_uses(self) -> frozenset[SumName]:
         """Return the sums of confidences if all points share a variance."""
@@ -251,21 +250,22 @@ class GaussianLR(Statistic):
 
 @dataclass(frozen=True)
 class FittedGaussianLR(Fitted):
-    """A Gaussian likelihood ratio, and the variances [1, 1] that all points share, by side (True for IN)."""
+    """A Gaussian likelihood ratio, and the OUT and IN variances [1, 1] if all points share them."""
 
     statistic: GaussianLR
-    variances: Mapping[bool, FloatArray]
+    out_variance: FloatArray | None = None
+    in_variance: FloatArray | None = None
 
     def __call__(self, block: Block) -> FloatArray:
         """Return phi [n, views]."""
-        out = self._law(block, inside=False)
+        out = self._law(block, block.out_moments, self.out_variance)
         if block.mode == "offline":
             return self.statistic.offline(block.target, out)
-        return self._law(block, inside=True).log_density(block.target) - out.log_density(block.target)
+        inside = self._law(block, block.in_moments, self.in_variance)
+        return inside.log_density(block.target) - out.log_density(block.target)
 
-    def _law(self, block: Block, inside: bool) -> Gaussian:
-        moments: SideMoments = side_moments(block, inside)
-        variance = self.variances[inside] if inside in self.variances else self.statistic.variance(moments)
+    def _law(self, block: Block, moments: SideMoments, shared: FloatArray | None) -> Gaussian:
+        variance = self.statistic.variance(moments) if shared is None else shared
         return Gaussian(self.statistic.centre(block.references, moments), variance)
 
 

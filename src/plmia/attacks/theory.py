@@ -2,8 +2,8 @@
 
 Functions are elementwise and broadcast; scalars give 0-d arrays. The setting is ``ass:gaussian_model``: with
 ``w = (conf - mu_out) / sigma_out``, a non-member (H0) has ``w = W`` and a member (H1) ``w = eta + rho * W``;
-``W`` is standard normal, ``eta`` the normalized mean shift, ``rho = sigma_in / sigma_out``. Labels are in the
-paper's LaTeX source. ``tests/statistical/test_theory_simulation.py`` asserts what is said to be measured.
+``W`` is standard normal, ``eta`` the normalized mean shift, ``rho = sigma_in / sigma_out``. Labels are those of the
+paper's LaTeX source. ``tests/statistical/test_theory_simulation.py`` checks all measured values.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, ndtr, ndtri
 
+from plmia.data.arrays import BoolArray, FloatArray
 from plmia.errors import PlmiaError
 from plmia.numerics import log_abs_cauchy_transform
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-_Test = Callable[[Floats], Bools]
+_Test = Callable[[FloatArray], BoolArray]
 
 BINARY_BASELINE: Final = 0.5
 """Mean of Score_Binary over non-members (``lem:score``). It needs exchangeability alone: it always holds."""
@@ -40,7 +39,7 @@ median moves up. Measured share of non-members with a positive score, |Z| = 250 
 _FAR: Final = 40.0  # a normal tail beyond this underflows
 _BISECTIONS: Final = 64
 _LEGENDRE: Final = tuple(zip(*np.polynomial.legendre.leggauss(8), strict=True))
-_OFFSETS: Final[Floats] = np.linspace(-15.0, 15.0, 301)
+_OFFSETS: Final[FloatArray] = np.linspace(-15.0, 15.0, 301)
 
 
 class Hypothesis(enum.Enum):
@@ -54,10 +53,10 @@ class Hypothesis(enum.Enum):
 class NormalLaw:
     """Normal distributions, by arrays of means and standard deviations whose shapes broadcast."""
 
-    mean: Floats
-    std: Floats
+    mean: FloatArray
+    std: FloatArray
 
-    def tail(self, x: ArrayLike) -> Floats:
+    def tail(self, x: ArrayLike) -> FloatArray:
         """Probability of a value above ``x``, elementwise."""
         return np.asarray(ndtr((self.mean - np.asarray(x, dtype=np.float64)) / self.std))
 
@@ -66,7 +65,7 @@ class NormalLaw:
         return NormalLaw(np.asarray(self.mean - other.mean), np.asarray(np.hypot(self.std, other.std)))
 
 
-def glr(W: ArrayLike, eta: ArrayLike, rho: ArrayLike, given: Hypothesis) -> Floats:
+def glr(W: ArrayLike, eta: ArrayLike, rho: ArrayLike, given: Hypothesis) -> FloatArray:
     """Gaussian LR ``log pdf(conf | IN) - log pdf(conf | OUT)`` as a function of ``W`` (``lem:logbf``).
 
     Parameters
@@ -80,7 +79,7 @@ def glr(W: ArrayLike, eta: ArrayLike, rho: ArrayLike, given: Hypothesis) -> Floa
     return _log_ratio(W if given is Hypothesis.H0 else eta + rho * W, eta, rho)
 
 
-def glr_mean(eta: ArrayLike, rho: ArrayLike, given: Hypothesis) -> Floats:
+def glr_mean(eta: ArrayLike, rho: ArrayLike, given: Hypothesis) -> FloatArray:
     """Mean of the Gaussian LR (``eq:glr_mean_h0``, ``eq:glr_mean_h1``), for any ``rho > 0``."""
     eta, rho = _real("eta", eta), _positive("rho", rho)
     if given is Hypothesis.H1:
@@ -88,8 +87,8 @@ def glr_mean(eta: ArrayLike, rho: ArrayLike, given: Hypothesis) -> Floats:
     return np.asarray(-np.log(rho) + 0.5 - (1 + eta**2) / (2 * rho**2))
 
 
-def glr_mean_separation(eta: ArrayLike, rho: ArrayLike) -> Floats:
-    """Mean of the Gaussian LR of a member less that of a non-member (``eq:delta_mu_lambda``).
+def glr_mean_separation(eta: ArrayLike, rho: ArrayLike) -> FloatArray:
+    """Mean of the Gaussian LR of a member minus that of a non-member (``eq:delta_mu_lambda``).
 
     It does not measure power: at ``eta = 1`` it grows from 1 to 1.14 when ``rho`` falls from 1 to 0.9, while
     the power at FPR 1 % (`glr_tpr`) falls from 9.2 % to 7.0 %.
@@ -104,7 +103,7 @@ def glr_law(eta: ArrayLike, given: Hypothesis) -> NormalLaw:
     return NormalLaw((given.value - 0.5) * size**2, size)
 
 
-def glr_tail(c: ArrayLike, eta: ArrayLike, rho: ArrayLike, given: Hypothesis) -> Floats:
+def glr_tail(c: ArrayLike, eta: ArrayLike, rho: ArrayLike, given: Hypothesis) -> FloatArray:
     """Probability that the Gaussian LR exceeds ``c``: exact, for any ``rho > 0``.
 
     The ratio is quadratic in ``w`` (``eq:proof_glr_quadratic``): ``{GLR > c}`` is an interval (``rho < 1``),
@@ -123,16 +122,16 @@ def glr_tail(c: ArrayLike, eta: ArrayLike, rho: ArrayLike, given: Hypothesis) ->
     return np.where(degenerate, np.where(c < 0, 1.0, 0.0), _region_mass(edge, width, eta, rho, given))
 
 
-def glr_threshold(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -> Floats:
+def glr_threshold(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -> FloatArray:
     """Value that the Gaussian LR of a non-member exceeds at rate ``alpha``; arguments as for `glr_tpr`."""
     alpha, eta, rho = np.broadcast_arrays(_rate("alpha", alpha), np.abs(_real("eta", eta)), _positive("rho", rho))
     return _log_ratio(_rejection_region(alpha, eta, rho)[0], eta, rho)
 
 
-def glr_tpr(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -> Floats:
+def glr_tpr(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -> FloatArray:
     """Power of the Gaussian LR at FPR ``alpha`` for points of one known ``eta`` and ``rho``: exact.
 
-    By the Neyman-Pearson lemma no test on the target's confidence has more.
+    By the Neyman-Pearson lemma no test on the target's confidence has more power.
 
     Parameters
     ----------
@@ -143,7 +142,7 @@ def glr_tpr(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -> Floats:
 
     Returns
     -------
-    Floats
+    FloatArray
         True-positive rates, of the broadcast shape; for ``rho = 1``, ``gaussian_tpr(alpha, abs(eta))``. Where
         also ``eta = 0`` the ratio is constant and the value, ``alpha``, is that of a randomised test.
     """
@@ -151,7 +150,7 @@ def glr_tpr(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -> Floats:
     return _region_mass(*_rejection_region(alpha, eta, rho), eta, rho, Hypothesis.H1)
 
 
-def glr_population_tpr(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -> Floats:
+def glr_population_tpr(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -> FloatArray:
     """Power at FPR ``alpha`` of one threshold on the Gaussian LR of points that differ: exact.
 
     This is the power of LiRA, and so of PL-MIA+ and of PL-MIA with one shared population, whose scores
@@ -166,7 +165,7 @@ def glr_population_tpr(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -
 
     Returns
     -------
-    Floats
+    FloatArray
         True-positive rates, of the shape of ``alpha``.
     """
     alpha = _rate("alpha", alpha)[..., np.newaxis]
@@ -182,7 +181,7 @@ def glr_population_tpr(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -
     return np.asarray(tpr[1] + share * (tpr[0] - tpr[1]))
 
 
-def variation_coefficient(mu_out: ArrayLike, sigma_out: ArrayLike) -> Floats:
+def variation_coefficient(mu_out: ArrayLike, sigma_out: ArrayLike) -> FloatArray:
     """Variation coefficient ``xi = (1 - sigmoid(mu_out)) * sigma_out`` of ``ass:gaussian_model``."""
     return np.asarray(expit(-_real("mu_out", mu_out)) * _positive("sigma_out", sigma_out))
 
@@ -198,8 +197,8 @@ def blr_law(eta: ArrayLike, xi: ArrayLike, rho: ArrayLike, given: Hypothesis) ->
     return NormalLaw((given.value - 0.5) * eta * xi, rho**given.value * xi)
 
 
-def blr_mean_separation(eta: ArrayLike, xi: ArrayLike) -> Floats:
-    """First-order mean of the Bayes LR of a member less that of a non-member (``lem:rmia``)."""
+def blr_mean_separation(eta: ArrayLike, xi: ArrayLike) -> FloatArray:
+    """First-order mean of the Bayes LR of a member minus that of a non-member (``lem:rmia``)."""
     return np.asarray(_real("eta", eta) * _positive("xi", xi))
 
 
@@ -215,7 +214,7 @@ def blr_difference_law(
     return blr_law(eta_q, xi_q, 1.0, given) - blr_law(eta_z, xi_z, 1.0, Hypothesis.H0)
 
 
-def gaussian_tpr(alpha: ArrayLike, kappa: ArrayLike) -> Floats:
+def gaussian_tpr(alpha: ArrayLike, kappa: ArrayLike) -> FloatArray:
     """Power of Gaussian scores ``kappa`` standard deviations apart (``eq:tpr_gaussian_scores``).
 
     Exact for the GLR at ``rho = 1`` with one ``eta``, but not for a population whose ``eta`` differ, the case
@@ -226,7 +225,7 @@ def gaussian_tpr(alpha: ArrayLike, kappa: ArrayLike) -> Floats:
     return np.asarray(ndtr(_real("kappa", kappa) + ndtri(_rate("alpha", alpha))))
 
 
-def cauchy_threshold(alpha: ArrayLike) -> Floats:
+def cauchy_threshold(alpha: ArrayLike) -> FloatArray:
     """Analytic threshold ``tan(pi * (0.5 - alpha))`` of Score_PL (``eq:proof_cauchy_threshold``).
 
     It does not control the FPR: comparisons that share q are dependent. Even under an exactly Gaussian null
@@ -240,13 +239,13 @@ def cauchy_threshold(alpha: ArrayLike) -> Floats:
     return np.where(alpha < 0.25, 1 / np.tan(np.pi * alpha), np.tan(np.pi * (0.5 - alpha)))
 
 
-def pairwise_level(alpha: ArrayLike, population: ArrayLike) -> Floats:
+def pairwise_level(alpha: ArrayLike, population: ArrayLike) -> FloatArray:
     """P-value ``u`` at which one comparison alone reaches the threshold (``eq:small_p_probability``)."""
     alpha, population = _rate("alpha", alpha), _count("population", population)
     return np.asarray(np.arctan2(np.sin(np.pi * alpha), population * np.cos(np.pi * alpha)) / np.pi)
 
 
-def small_p_probability(level: ArrayLike, law: NormalLaw, sigma_delta: ArrayLike) -> Floats:
+def small_p_probability(level: ArrayLike, law: NormalLaw, sigma_delta: ArrayLike) -> FloatArray:
     """Probability ``r`` that one comparison's p-value is at most ``level`` (``eq:small_p_probability``).
 
     ``level`` is that of `pairwise_level`, ``law`` a member's `glr_difference_law`, and ``sigma_delta`` the
@@ -255,10 +254,10 @@ def small_p_probability(level: ArrayLike, law: NormalLaw, sigma_delta: ArrayLike
     return law.tail(-ndtri(_rate("level", level)) * _positive("sigma_delta", sigma_delta))
 
 
-def pl_mia_tpr(r: ArrayLike, population: ArrayLike) -> Floats:
+def pl_mia_tpr(r: ArrayLike, population: ArrayLike) -> FloatArray:
     """Power of PL-MIA according to the paper, ``1 - (1 - r)**population`` (``eq:tpr_cauchy_plmia``).
 
-    The product takes comparisons that share q for independent, and tends to 1 with growing Z if ``eta > 0``.
+    The product assumes that comparisons that share q are independent; it tends to 1 with growing Z if ``eta > 0``.
     The measured share of members above `cauchy_threshold` (``rho = 1``) does not: at nominal 1 %, |Z| = 100
     and 1,000, it is 11.8 % and 12.8 % for ``eta = 1`` (formula 12.2 % and 17.1 %), 41 % and 44 % for
     ``eta = 2`` (formula 66 % and 89 %). At a *realised* 1 % it is `gaussian_tpr`, 9.2 % and 37 %, for any Z.
@@ -268,7 +267,7 @@ def pl_mia_tpr(r: ArrayLike, population: ArrayLike) -> Floats:
         return np.asarray(-np.expm1(population * np.log1p(-r)))
 
 
-def shared_population_tpr(alpha: ArrayLike, kappa: ArrayLike) -> Floats:
+def shared_population_tpr(alpha: ArrayLike, kappa: ArrayLike) -> FloatArray:
     """Share of queries that PL-MIA really puts above `cauchy_threshold` when its shared population is large.
 
     For Gaussian statistics of variance 1, and mean ``kappa`` for queries and 0 for the population (the GLR at
@@ -284,12 +283,12 @@ def shared_population_tpr(alpha: ArrayLike, kappa: ArrayLike) -> Floats:
     return np.asarray(ndtr(kappa - np.where(alpha <= 0.5, x, -x)))
 
 
-def glr_kappa(eta: ArrayLike) -> Floats:
+def glr_kappa(eta: ArrayLike) -> FloatArray:
     """Standardised separation of the GLR at ``rho = 1`` and one ``eta > 0`` (``eq:proof_glr_kappa``)."""
     return np.abs(_positive("eta", eta))
 
 
-def blr_kappa(eta: ArrayLike, xi_mean: ArrayLike, xi_std: ArrayLike) -> Floats:
+def blr_kappa(eta: ArrayLike, xi_mean: ArrayLike, xi_std: ArrayLike) -> FloatArray:
     """Standardised separation of the BLR at ``rho = 1``, ``xi`` differing (``eq:proof_kappa_ordering``).
 
     `gaussian_tpr` of it is not the Bayes LR's power, which is that of a mixture: for ``eta = 2`` and gamma
@@ -300,7 +299,7 @@ def blr_kappa(eta: ArrayLike, xi_mean: ArrayLike, xi_std: ArrayLike) -> Floats:
     return np.asarray(eta / np.sqrt(1 + (1 + eta**2 / 4) * (xi_std / xi_mean) ** 2))
 
 
-def combination_beats_voting(r: ArrayLike, population: ArrayLike, tpr_plus: ArrayLike) -> Bools:
+def combination_beats_voting(r: ArrayLike, population: ArrayLike, tpr_plus: ArrayLike) -> BoolArray:
     """Whether the condition of ``thm:main`` (III), ``population * r > -log(1 - tpr_plus)``, is met.
 
     It compares formulas, not attacks. With one shared Z both scores increase with the query's statistic, so
@@ -311,8 +310,8 @@ def combination_beats_voting(r: ArrayLike, population: ArrayLike, tpr_plus: Arra
     return np.asarray(-np.expm1(-population * r) > _share("tpr_plus", tpr_plus))
 
 
-def _bisect(below: _Test, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Close ``low`` and ``high``, elementwise, in on the place where ``below`` turns from true to false."""
+def _bisect(below: _Test, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Narrow ``low`` and ``high``, elementwise, to the point where ``below`` changes from true to false."""
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         rising = below(middle)
@@ -320,11 +319,11 @@ def _bisect(below: _Test, low: Floats, high: Floats) -> tuple[Floats, Floats]:
     return low, high
 
 
-def _log_ratio(w: Floats, eta: Floats, rho: Floats) -> Floats:
+def _log_ratio(w: FloatArray, eta: FloatArray, rho: FloatArray) -> FloatArray:
     return np.asarray(-np.log(rho) + w**2 / 2 - ((w - eta) / rho) ** 2 / 2)
 
 
-def _interval_mass(edge: Floats, width: Floats) -> Floats:
+def _interval_mass(edge: FloatArray, width: FloatArray) -> FloatArray:
     """Mass of the standard normal law on ``(edge, edge + width)``, to full relative precision."""
     end = edge + width
     # The tails of a narrow interval cancel, so its density is integrated; a wide one uses the nearer tails.
@@ -335,14 +334,16 @@ def _interval_mass(edge: Floats, width: Floats) -> Floats:
     return np.where(narrow, half * density / np.sqrt(2 * np.pi), wide)
 
 
-def _region_mass(edge: Floats, width: Floats, eta: Floats, rho: Floats, given: Hypothesis) -> Floats:
+def _region_mass(
+    edge: FloatArray, width: FloatArray, eta: FloatArray, rho: FloatArray, given: Hypothesis
+) -> FloatArray:
     """Mass of ``edge < w < edge + width`` (rho <= 1) or of all but ``edge - width < w < edge`` (rho > 1)."""
     if given is Hypothesis.H1:
         edge, width = (edge - eta) / rho, width / rho
     return np.where(rho <= 1, _interval_mass(edge, width), ndtr(-edge) + ndtr(edge - width))
 
 
-def _rejection_region(alpha: Floats, eta: Floats, rho: Floats) -> tuple[Floats, Floats]:
+def _rejection_region(alpha: FloatArray, eta: FloatArray, rho: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Edge and width, as in `_region_mass`, of the GLR's upper level set of mass ``alpha`` under H0."""
     # Solved in w, not in the ratio, which is flat near its peak: so a small alpha stays accurate.
     gap = (1 - rho) * (1 + rho)
@@ -353,7 +354,7 @@ def _rejection_region(alpha: Floats, eta: Floats, rho: Floats) -> tuple[Floats, 
     # Between the bounds lies the answer: an interval of half-width h has a mass of at most h * sqrt(2 / pi).
     low = np.log(np.minimum(alpha, 1 - alpha)) + 0.5 * np.log(np.pi / 2)
 
-    def too_narrow(log_half: Floats) -> Bools:
+    def too_narrow(log_half: FloatArray) -> BoolArray:
         half = np.exp(log_half)
         mass = _region_mass(start + side * half, 2 * half, eta, rho, Hypothesis.H0)
         return np.where(rho < 1, mass < alpha, mass > alpha)
@@ -363,7 +364,7 @@ def _rejection_region(alpha: Floats, eta: Floats, rho: Floats) -> tuple[Floats, 
     return edge, np.where(near, 2 * half, np.inf)
 
 
-def _log_mean_evidence(x: Floats) -> Floats:
+def _log_mean_evidence(x: FloatArray) -> FloatArray:
     """``log g(x)`` of `shared_population_tpr` for ``x >= 0``, by the trapezoidal rule."""
     x = x[..., np.newaxis]
     v = _OFFSETS - x  # the integrand is centred at -x and decays as exp(-offset**2 / 4)
@@ -374,8 +375,8 @@ def _log_mean_evidence(x: Floats) -> Floats:
     return np.asarray(np.log(np.maximum(total, np.finfo(np.float64).tiny)) + x[..., 0] ** 2 / 2)
 
 
-def _limited(ok: _Test, limit: str, remedy: str) -> Callable[[str, ArrayLike], Floats]:
-    def checked(name: str, value: ArrayLike) -> Floats:
+def _limited(ok: _Test, limit: str, remedy: str) -> Callable[[str, ArrayLike], FloatArray]:
+    def checked(name: str, value: ArrayLike) -> FloatArray:
         array = np.asarray(value, dtype=np.float64)
         if (bad := ~ok(array)).any():
             raise PlmiaError(f"{name} is {array[bad].flat[0]:g}, but must be {limit}: {remedy}")

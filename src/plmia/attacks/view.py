@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from plmia.attacks.moments import Feature, Powers, Probabilities, References, Sums, sum_over
+from plmia.attacks.moments import Feature, Powers, Probabilities, References, SideMoments, Sums, side_moments, sum_over
 from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import AttackError, PopulationError, SignalsError
 
@@ -128,6 +128,16 @@ class Block:
         return sum_over(self.references, Powers(self.centre))
 
     @cached_property
+    def out_moments(self) -> SideMoments:
+        """Counts, means and variances of OUT signals."""
+        return side_moments(self.references, self.confidence_sums, self.centre, inside=False)
+
+    @cached_property
+    def in_moments(self) -> SideMoments:
+        """Counts, means and variances of IN signals."""
+        return side_moments(self.references, self.confidence_sums, self.centre, inside=True)
+
+    @cached_property
     def probability_sums(self) -> Sums:
         """Sums of p and 1 - p over references; online all references may be counted as OUT."""
         if self.known and "probability" in self.known.sums:
@@ -176,7 +186,7 @@ class AttackView:
                 "query the target on the same points and views"
             )
         z = self.population
-        if len(z) and (z.min() < 0 or z.max() >= self.n_points or len(np.unique(z)) < len(z)):
+        if len(z) and (z.min() < 0 or z.max() >= self.n_points or np.bincount(z).max() > 1):
             raise PopulationError(
                 f"population indices must be distinct and from 0 to {self.n_points - 1}, "
                 f"they run from {z.min()} to {z.max()}: draw them without replacement from the points"

@@ -1,4 +1,4 @@
-"""Attack targets one after another, each with its own references and population, and measure the result."""
+"""Attack targets one after another, each with its own references and population."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from plmia.signals.signals import Signals
 
 @dataclass(frozen=True)
 class Setup:
-    """How targets are attacked.
+    """Settings of attacks on targets.
 
     Parameters
     ----------
     mode : {"online", "offline"}
         Whether statistics may use IN references.
     references : int, optional
-        References a target; all that are eligible by default.
+        References per target; by default all that are eligible.
     population : int, optional
         Size of Z; by default a quarter of the target's non-members, at least 100, at most half of them.
     seed : int
-        Draws references, populations and whatever else is random.
+        Seed of references, populations and all other random choices.
     """
 
     mode: Mode = "online"
@@ -54,18 +54,18 @@ class AttackResult(Tabular):
     scores : Scores
         Scores and p-values of every point.
     truth : Truth
-        Who is a member, and which points are evaluated.
+        Members, and the points that are evaluated.
     population : int array [population]
         The population Z.
     references : int array [references]
-        Numbers of the models used as references, in the order of the view's. Where some were dropped at random (see
-        ``notes``), another model may stand in for one of these at some points.
+        Numbers of the models used as references, in the order of the view's. If some were dropped at random (see
+        ``notes``), another model may replace one of these at some points.
     left_out : int array
-        Numbers of the models that were no references because their membership is the target's or its complement.
+        Numbers of the models that are excluded as references: their training set is the target's or its complement.
     view : AttackView
-        What the attack saw.
+        Input of the attack.
     notes : tuple of Note
-        What must be known of the references of this target.
+        Remarks on the references of this target.
     """
 
     target: int
@@ -78,12 +78,12 @@ class AttackResult(Tabular):
     notes: tuple[Note, ...] = ()
 
     def metrics(self) -> TargetMetrics:
-        """Metrics on the evaluated points."""
+        """Return metrics on the evaluated points."""
         queries, members = self.truth.queries, self.truth.members
         return evaluate(self.scores.score[queries], members[queries], target=self.target)
 
     def columns(self) -> dict[str, list[Any]]:
-        """One row an evaluated point: ``index``, ``member``, ``score``, ``log10_p`` and ``log10_p_conformal``."""
+        """Return one row per evaluated point: index, member, score, log10_p and log10_p_conformal."""
         queries = self.truth.queries
         scores = {name: getattr(self.scores, name)[queries] for name in ("score", "log10_p", "log10_p_conformal")}
         columns = {"index": queries, "member": self.truth.members[queries]} | scores
@@ -96,7 +96,7 @@ class AttackResult(Tabular):
         return f"<p><strong>{html.escape(self.scores.attack)}</strong></p>{self.metrics()._repr_html_()}"
 
     def flagged_population(self, level: float) -> float:
-        """Share of the population that the attack's own p-value flags at ``level``; it should be at most that."""
+        """Return the share of the population that the attack's own p-value flags at ``level``."""
         return float(np.mean(self.scores.log10_p[self.population] <= np.log10(level)))
 
 
@@ -110,24 +110,24 @@ def attack_targets(
 ) -> Iterator[AttackResult]:
     """Run each attack on each target in turn.
 
-    Sums over references are updated from one target to the next, never computed anew; targets come in an order that
-    suits that, not in the order of ``targets``.
+    Sums over references are updated from one target to the next. Targets come in an order that suits this, not in the
+    order of ``targets``.
 
     Parameters
     ----------
     signals : Signals
         Signals of targets and references.
     attacks : sequence of Attack
-        What to run.
+        Attacks to run.
     targets : sequence of int
         Models to attack, by number (see `Signals.models`).
     setup : Setup
-        How.
+        Settings.
     tick : callable
-        Told how many points are done; in all it hears ``len(targets) * len(attacks) * n_points``.
+        Called with numbers of finished points; their sum is ``len(targets) * len(attacks) * n_points``.
     refused : callable, optional
-        Told of each attack that lacks references, or a population with some spread, on a target: it has no result
-        there. By default that raises.
+        Called with each attack that lacks references, or whose population statistic is constant, on a target; it has
+        no result there. By default that raises.
     """
     row_of = dict(zip(targets, signals.rows(targets, "target"), strict=True))
     truths = {target: _truth(signals, target, row, setup) for target, row in row_of.items()}
@@ -146,33 +146,33 @@ def attack_targets(
         )
         split = plan.order[plan.split_of(served.target)]
         left_out = split[split != served.target]
-        # The population is drawn from non-members, and `_serve` has compared their counts with the members'.
+        # The population is drawn from non-members, and `_serve` has compared their counts with those of members.
         for scores in score_unchecked(attacks, view, setup.seed, tick, refused):
             yield AttackResult(served.target, scores, truth, population, served.models, left_out, view, served.notes)
 
 
 def _truth(signals: Signals, target: int, row: int, setup: Setup) -> tuple[Truth, IntArray]:
-    """Split the target's points into population and queries; of points that belong together one is taken."""
+    """Split the target's points into population and queries; of each group one point is taken."""
     members = signals.design.matrix[row]
     alone = _one_of_each_group(signals, setup.seed)
     outsiders = alone[~members[alone]]
     if len(outsiders) in (0, len(alone)):
         raise SignalsError(
             f"model {target} trained on {'all' if not len(outsiders) else 'none'} of the {len(members)} points: "
-            "a target needs members and non-members among them"
+            "a target needs both members and non-members"
         )
     size = setup.population
     if size is None:
         size = min(max(len(outsiders) // 4, 100), len(outsiders) // 2)
     if len(outsiders) < 4:
         raise PopulationError(
-            f"target {target} has {len(outsiders)} non-members, 4 are needed to compare with some and evaluate others: "
+            f"target {target} has {len(outsiders)} non-members, 4 are needed for population and evaluation: "
             "give more points"
         )
     if not 2 <= size < len(outsiders):
         raise PopulationError(
-            f"a population of {size} was asked for, target {target} has {len(outsiders)} non-members: "
-            f"take from 2 to {len(outsiders) - 1}, so that some are left to be evaluated"
+            f"a population of {size} was requested, target {target} has {len(outsiders)} non-members: "
+            f"take from 2 to {len(outsiders) - 1}, so that some remain for evaluation"
         )
     rng = np.random.default_rng([setup.seed, 1, target])
     population = np.sort(rng.choice(outsiders, size, replace=False))
@@ -180,7 +180,7 @@ def _truth(signals: Signals, target: int, row: int, setup: Setup) -> tuple[Truth
 
 
 def _one_of_each_group(signals: Signals, seed: int) -> IntArray:
-    """Points that are evaluated: all of them, or one drawn from each group, since intervals count independent ones."""
+    """Return the points to evaluate: all, or one drawn from each group, since intervals assume independent points."""
     if signals.groups is None:
         return np.arange(signals.n_points)
     order = np.random.default_rng([seed, 3]).permutation(signals.n_points)
@@ -190,7 +190,7 @@ def _one_of_each_group(signals: Signals, seed: int) -> IntArray:
 
 @dataclass(frozen=True)
 class _Served:
-    """A target, its references, the numbers of these models, sums over them if they are known, and notes on them."""
+    """A target, its references, the numbers of these models, sums over them if known, and notes on them."""
 
     target: int
     references: References
@@ -202,7 +202,7 @@ class _Served:
 def _serve(
     signals: Signals, attacks: Sequence[Attack], plan: ReferencePlan, targets: Sequence[int], setup: Setup
 ) -> Iterator[_Served]:
-    """Give each target its references, such that their numbers do not reveal membership where that can be had."""
+    """Yield each target with its references, whose numbers do not reveal membership if that is possible."""
     units = _one_of_each_group(signals, setup.seed)
     revealed = _revealed(signals, plan, targets, units)
     for chosen, known, group in _shared_sums(signals, attacks, plan, [t for t in targets if t not in revealed]):
@@ -215,7 +215,7 @@ def _serve(
 
 
 def _revealed(signals: Signals, plan: ReferencePlan, targets: Iterable[int], units: IntArray) -> set[int]:
-    """Targets whose members have other numbers of IN references, eligible or chosen ones, than their non-members."""
+    """Return targets whose members have other numbers of eligible or chosen IN references than their non-members."""
     membership = signals.design.matrix
     total = membership.sum(axis=0, dtype=np.int32)[units]
     found = set()
@@ -233,9 +233,9 @@ def _revealed(signals: Signals, plan: ReferencePlan, targets: Iterable[int], uni
 
 
 def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray, setup: Setup) -> _Served:
-    """Drop references at random, such that all points have as many; say so, or that it cannot be done.
+    """Drop references at random so that all points have equally many; note this, or that it is not possible.
 
-    All eligible references are made even before some are chosen: those that are not chosen stand in for dropped ones.
+    All eligible references are balanced before some are chosen: those that are not chosen replace dropped ones.
     """
     chosen = plan.references_of(target)
     plain = _references(signals, plan, chosen)
@@ -244,7 +244,7 @@ def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray
     references, dropped = References(signals.values, rows, signals.design.matrix[rows]), 0
     members = signals.design.matrix[signals.rows([target])[0]]
     rng = np.random.default_rng([setup.seed, 4, target])
-    for _ in ("all that are eligible", "those that are chosen"):
+    for _ in ("all eligible references", "the chosen ones"):
         if counts_depend_on(members[units], references.n_in[units]):
             keep_in, keep_out = even_counts(members, references.n_in, len(references), units)
             n_in, n_out = int(keep_in.min()), int(keep_out.min())
@@ -263,7 +263,7 @@ def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray
 
 
 def _numbers(signals: Signals, rows: IntArray) -> IntArray:
-    """Numbers of the models in some rows."""
+    """Return the numbers of the models in some rows."""
     return np.array(signals.models)[rows]
 
 
@@ -277,7 +277,7 @@ def _reveals(n_in: int, n_out: int) -> Note:
 
 
 def _references(signals: Signals, plan: ReferencePlan, chosen: Iterable[int]) -> References:
-    """References in the order of their splits, so that complementary pairs stay together."""
+    """Return references in the order of their splits, so that complementary pairs stay together."""
     splits = sorted((plan.order[i] for i in chosen), key=lambda models: int(models[0]))
     rows = signals.rows(np.concatenate(splits))
     return References(signals.values, rows, signals.design.matrix[rows])
@@ -286,7 +286,7 @@ def _references(signals: Signals, plan: ReferencePlan, chosen: Iterable[int]) ->
 def _shared_sums(
     signals: Signals, attacks: Sequence[Attack], plan: ReferencePlan, targets: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], KnownSums | None, list[int]]]:
-    """Targets grouped by their references, with the sums over these where many targets are at stake."""
+    """Yield targets grouped by their references, with the sums over these if several targets share them."""
     served: dict[tuple[int, ...], list[int]] = {}
     for target in targets:
         served.setdefault(tuple(sorted(plan.references_of(target))), []).append(target)
@@ -296,9 +296,7 @@ def _shared_sums(
     wanted = sorted(uses)
     if len(served) < 2 or any(len(leaf) != 1 for leaf in leaf_of.values()):
         for chosen, group in served.items():
-            references = _references(signals, plan, chosen)
-            known = KnownSums(first_out(references)).with_sums(references, wanted) if len(group) > 1 else None
-            yield chosen, known, group
+            yield chosen, _sums_of(_references(signals, plan, chosen), wanted) if len(group) > 1 else None, group
         return
     by_leaf = {union.index(leaf.pop()): chosen for chosen, leaf in leaf_of.items()}
     models = _references(signals, plan, union)
@@ -308,3 +306,8 @@ def _shared_sums(
     for leaf, sums in leave_one_out(models, parts, sorted(by_leaf), features):
         known = KnownSums(centre, dict(zip(wanted, sums, strict=True)))
         yield by_leaf[leaf], known, served[by_leaf[leaf]]
+
+
+def _sums_of(references: References, wanted: Sequence[SumName]) -> KnownSums:
+    """Return the sums that several targets with the same references share."""
+    return KnownSums(first_out(references)).with_sums(references, wanted)

@@ -9,10 +9,18 @@ import numpy as np
 import pytest
 
 from plmia.attacks.empirical_bayes import Coordinates, EmpiricalBayesLR
-from plmia.attacks.empirical_bayes.collecting import Grain, collect, collect_block, evenly, exactly, find_pairs
-from plmia.attacks.empirical_bayes.fitted import Laws, kept_from_turning, log_height
-from plmia.attacks.empirical_bayes.fitting import Probe, Shape, fit_view
-from plmia.attacks.empirical_bayes.priors import IN, OUT
+from plmia.attacks.empirical_bayes.evidence import (
+    IN,
+    OUT,
+    Grain,
+    collect,
+    collect_block,
+    evenly,
+    exact_evidence,
+    find_pairs,
+)
+from plmia.attacks.empirical_bayes.fit import Probe, Shape, fit_view
+from plmia.attacks.empirical_bayes.laws import Laws, hold_beyond_turn, log_height
 from plmia.attacks.moments import References
 from plmia.attacks.statistics import GaussianLR, evaluate
 from plmia.attacks.view import AttackView
@@ -84,7 +92,7 @@ def test_evidence_keeps_its_digits_far_from_the_centre():
     in_mask = np.array([[True], [False]] * 4).repeat(5, axis=1)
     signals = (3000 * in_mask[:, :, None] + 0.01 * rng.normal(size=(8, 5, 1))).astype(np.float32)
     evidence = collect(References(signals, np.arange(8), in_mask), Coordinates(np.inf, np.eye(1)), 4)
-    exact = exactly(signals.astype(float), in_mask)
+    exact = exact_evidence(signals.astype(float), in_mask)
     assert evidence.variance == pytest.approx(exact.variance, rel=0.01)
     assert evidence.mean == pytest.approx(exact.mean, abs=1e-8)
 
@@ -120,7 +128,7 @@ def test_leaving_out_is_the_same_as_never_having_seen(pairs):
     probe = Probe.of(view.references, units, 8.0)
     for unit in units:
         rest = np.setdiff1d(np.arange(8), unit)
-        exact = exactly(probe.turned[rest], view.references.in_mask[rest])
+        exact = exact_evidence(probe.rotated[rest], view.references.in_mask[rest])
         left = probe.without(unit)
         some = exact.n > 0
         assert left.n.tolist() == exact.n.tolist()
@@ -150,7 +158,7 @@ def test_one_direction_is_kept_where_the_mean_of_views_tells_least():
     direction = EmpiricalBayesLR(bend=np.inf).fit(view).coordinates.rotation
     assert direction.shape == (3, 1)
     signals, in_mask = view.references.signals[view.references.rows].astype(float), view.references.in_mask
-    moments = exactly(signals, in_mask)
+    moments = exact_evidence(signals, in_mask)
     away = (signals - np.where(in_mask[:, :, None], *moments.mean)).reshape(-1, 3)
     fisher = np.linalg.solve(away.T @ away, (moments.mean[IN] - moments.mean[OUT]).mean(axis=0))
     assert direction[:, 0] == pytest.approx(fisher / np.linalg.norm(fisher), abs=0.03)
@@ -311,7 +319,7 @@ def test_signals_turn_back_where_the_ratio_does(v_in, v_out, shift):
         np.tile(np.array([v_in, v_out])[:, None, None], (1, len(grid), 1)),
         np.full((2, len(grid)), 1e9),
     )
-    back = laws.turned_back(grid[:, None])[:, 0]
+    back = laws.clipped_at_turn(grid[:, None])[:, 0]
     ratio = laws.log_ratio(grid[:, None])
     low, high = min(shift, 0.0), max(shift, 0.0)
     if v_in < v_out:
@@ -328,8 +336,8 @@ def test_a_held_ratio_never_falls_with_the_signal_within_its_bounds():
     laws = Laws(np.array([[[2.0]], [[0.0]]]), np.array([[[0.8]], [[2.0]]]), np.full((2, 1), 30.0))
     grid = np.linspace(-8, 20, 2000)[:, None]
     many = Laws(*(np.repeat(a, len(grid), axis=1) for a in (laws.mean, laws.variance, laws.freedom)))
-    ratio, back = many.log_ratio(grid), many.turned_back(grid)
-    held = kept_from_turning(ratio, many.log_ratio(back), grid[:, 0] > back[:, 0], 1.0)
+    ratio, back = many.log_ratio(grid), many.clipped_at_turn(grid)
+    held = hold_beyond_turn(ratio, many.log_ratio(back), grid[:, 0] > back[:, 0], 1.0)
     assert ratio[-1] < -5 < 1 < ratio.max()  # it turns
     below = grid[:, 0] <= back[:, 0]
     assert (held[below] == ratio[below]).all()

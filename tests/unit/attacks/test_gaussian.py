@@ -14,7 +14,6 @@ from plmia.attacks.gaussian import (
     PooledVariance,
     PublishedFixedVariance,
     masked_median,
-    side_moments,
 )
 from plmia.attacks.moments import References
 from plmia.attacks.statistics import GaussianLR
@@ -22,6 +21,13 @@ from plmia.attacks.view import AttackView, KnownSums
 from plmia.errors import ReferencesError
 
 ESTIMATORS = [PerPointVariance(), FixedVariance(), PublishedFixedVariance(), PooledVariance()]
+
+
+def moments_of(view, inside):
+    block = view.whole()
+    return block.in_moments if inside else block.out_moments
+
+
 SIDES = [True, False]
 
 
@@ -62,7 +68,7 @@ def test_estimators_match_their_definitions(
     make_references, make_view, side_of, estimator, inside, n_models, pairs, dtype, relative, rounding
 ):
     references = make_references(n_models, 7, 3, dtype=dtype, pairs=pairs, jump=True)
-    moments = side_moments(make_view(references).whole(), inside)
+    moments = moments_of(make_view(references), inside)
     variance = np.broadcast_to(estimator(moments), (7, 3))
     exact = naive_variance(estimator, references, inside, side_of)
     assert variance == pytest.approx(exact, rel=relative, abs=rounding)
@@ -83,7 +89,7 @@ def test_a_small_variance_keeps_its_digits_far_from_the_centre(make_view, side_o
     exact = everywhere(references, lambda point, view: np.var(side_of(references, inside, point, view)))
     far = KnownSums(np.full((5, 2), 100.0, np.float32))
     for known in (None, far):
-        moments = side_moments(make_view(references, known=known).whole(), inside)
+        moments = moments_of(make_view(references, known=known), inside)
         assert moments.variance == pytest.approx(exact, rel=1e-4, abs=0)
 
 
@@ -98,7 +104,7 @@ def test_the_median_is_that_of_each_point(make_references, make_view, side_of, m
     exact = everywhere(references, lambda point, view: np.median(side_of(references, inside, point, view)))
     assert np.array_equal(masked_median(references, inside), exact)
     view = make_view(references)
-    assert np.array_equal(MedianCentre()(references, side_moments(view.whole(), inside)), exact)
+    assert np.array_equal(MedianCentre()(references, moments_of(view, inside)), exact)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -109,7 +115,7 @@ def test_equal_references_have_the_variance_of_rounding(make_view, dtype, level,
     in_mask = np.array([[True], [False]] * 3).repeat(4, axis=1)
     # The other side is elsewhere, so that the centre may lie off this one.
     signals = np.where((in_mask == inside)[:, :, None], level, level + 3.3).astype(dtype)
-    moments = side_moments(make_view(References(signals, np.arange(6), in_mask), population=2).whole(), inside)
+    moments = moments_of(make_view(References(signals, np.arange(6), in_mask), population=2), inside)
     spacing = float(np.spacing(np.maximum(np.abs(dtype(level)), dtype(1))))
     found = estimator(moments)
     assert (found > 0).all()
@@ -119,7 +125,7 @@ def test_equal_references_have_the_variance_of_rounding(make_view, dtype, level,
 def test_the_largest_float16_does_not_overflow(make_view):
     in_mask = np.array([[True], [False]] * 2).repeat(3, axis=1)
     references = References(np.full((4, 3, 1), 65504, np.float16), np.arange(4), in_mask)
-    assert np.isfinite(side_moments(make_view(references, population=2).whole(), True).rounding).all()
+    assert np.isfinite(moments_of(make_view(references, population=2), True).rounding).all()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +154,7 @@ def test_too_few_references_are_named(make_view, estimator, views, least, inside
     )
     with pytest.raises(ReferencesError, match=message):
         GaussianLR(estimator).fit(view)
-    assert (estimator(side_moments(view.whole(), not inside)) > 0).all()
+    assert (estimator(moments_of(view, not inside)) > 0).all()
 
 
 def test_many_short_points_are_counted(make_view):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from plmia.attacks.empirical_bayes.priors import IN, LEAST_SPREAD, OUT, Evidence, ShiftPrior, SpreadPrior
+from plmia.attacks.empirical_bayes.evidence import IN, OUT, Evidence
+from plmia.attacks.empirical_bayes.priors import MIN_SPREAD, ShiftPrior, SpreadPrior
 from plmia.attacks.empirical_bayes.trends import Knots
 
 COVARIANCE = np.array([[0.3, 0.2], [0.2, 0.5]])
@@ -101,7 +102,7 @@ def test_moments_of_the_spread_are_consistent(n_in, n_out, views):
 def test_points_alike_have_no_spread():
     evidence, _, _ = draw(6, 5_000, 20, 20, covariance=np.zeros((2, 2)))
     prior = SpreadPrior.fit(evidence, one_knot(5_000), np.zeros(1))
-    assert np.diag(prior.covariance) == pytest.approx([LEAST_SPREAD] * 2, abs=0.01)
+    assert np.diag(prior.covariance) == pytest.approx([MIN_SPREAD] * 2, abs=0.01)
     assert (np.linalg.eigvalsh(prior.covariance) > 0).all()
 
 

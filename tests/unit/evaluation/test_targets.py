@@ -184,7 +184,7 @@ def test_a_target_that_does_not_exist_is_refused(target):
 def test_a_target_without_members_or_non_members_is_refused(value, word):
     signals = signals_of()
     signals.design.matrix[4] = value
-    with pytest.raises(SignalsError, match=f"model 4 trained on {word} of the 61 points: a target needs members and"):
+    with pytest.raises(SignalsError, match=f"model 4 trained on {word} of the 61 points"):
         list(attack_targets(signals, [LIRA], [4], Setup()))
 
 
@@ -193,9 +193,7 @@ def test_a_population_that_cannot_be_drawn_is_refused(size):
     signals = signals_of()
     outsiders = int((~signals.design.matrix[0]).sum())
     size = outsiders if size == 30 else size
-    message = (
-        rf"population of {size} was asked for, target 0 has {outsiders} non-members: take from 2 to {outsiders - 1}"
-    )
+    message = rf"population of {size} was .*target 0 has {outsiders} non-members: take from 2 to {outsiders - 1}"
     with pytest.raises(PopulationError, match=message):
         list(attack_targets(signals, [LIRA], [0], Setup(population=size)))
 

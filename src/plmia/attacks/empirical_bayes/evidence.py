@@ -1,4 +1,4 @@
-"""Evidence from reference signals: sums in the coordinates of the model, some points at a time."""
+"""Evidence about points: counts, means and variances of reference signals, in the coordinates of the model."""
 
 from __future__ import annotations
 
@@ -8,31 +8,57 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
-from plmia.attacks.empirical_bayes.priors import Evidence
-from plmia.attacks.moments import FloatArray, IntArray, Powers, References, Sums
+from plmia.attacks.moments import Powers, References, Sums
 from plmia.attacks.view import Block, first_out
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
 
-BoolArray = npt.NDArray[np.bool_]
-
-# Where a squared mean exceeds the variance so many times, float32 sums leave it less than two digits.
+# First index of arrays with two sides.
+IN, OUT = 0, 1
+# Where a squared mean exceeds the variance by this factor, float32 sums leave the variance less than two digits.
 CANCELLATION = 1e5
-# So many signals show which values repeat; one that this share of them has is an atom.
+# Number of signals that are searched for repeated values; a value with this share of them is an atom.
 SIGNALS_FOR_ATOMS = 1 << 14
-LEAST_ATOM = 0.005
+MIN_ATOM_SHARE = 0.005
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Counts ``n`` [2, points], ``mean`` and unbiased ``variance`` [2, points, coordinates] of IN and OUT references.
+
+    Means without references, and variances with fewer than two, are arbitrary (variances positive). ``n_pairs`` counts
+    complementary pairs among the references: each has one IN and one OUT model at every point.
+    """
+
+    n: FloatArray
+    mean: FloatArray
+    variance: FloatArray
+    n_pairs: int = 0
+
+    @property
+    def freedom(self) -> FloatArray:
+        """Degrees of freedom [2, points] of a variance in one coordinate."""
+        freedom: FloatArray = np.maximum(self.n - 1, 0.0)
+        return freedom
+
+    def at(self, points: BoolArray) -> Evidence:
+        """Return the evidence about some of the points."""
+        return Evidence(self.n[:, points], self.mean[:, points], self.variance[:, points], self.n_pairs)
+
+    def out_alone(self) -> Evidence:
+        """Return the evidence without IN references."""
+        n, variance = np.zeros_like(self.n), np.ones_like(self.variance)
+        n[OUT], variance[OUT] = self.n[OUT], self.variance[OUT]
+        return Evidence(n, self.mean, variance)
 
 
 @dataclass(frozen=True)
 class Grain:
-    """How coarse signals are that repeat a few values: votes of a forest, say, or probabilities that were clipped.
+    """Resolution of signals that repeat a few values, such as votes of a forest or clipped probabilities.
 
-    References that agree on an atom (a value that many signals share) have no variance, but all that is known is that
-    they lie in its cell. That is taken to be as wide as the stretch beside the atom which holds half as many signals:
-    on a grid that is its step, at the end of a scale what the signals there would fill if it went on.
-
-    Parameters
-    ----------
-    at, variance : float64 arrays [places]
-        Variance of a cell at places along the signals, linear in between, 0 beyond them and away from atoms.
+    References that agree on an atom (a value that many signals share) have no variance; all that is known is that they
+    lie in its cell. The cell is as wide as the interval beside the atom that holds half as many signals. On a grid that
+    is the step; at the end of a scale it is what the signals there would fill if the scale continued.
+    ``variance`` [places] is that of a cell at the places ``at``, linear in between, 0 away from atoms.
     """
 
     at: FloatArray
@@ -40,11 +66,11 @@ class Grain:
 
     @classmethod
     def of(cls, signals: FloatArray) -> Grain | None:
-        """Grain of ``signals``; None if they have no atoms."""
+        """Return the grain of ``signals``; None if they have no atoms."""
         ordered = np.sort(signals.ravel()[:: -(-signals.size // SIGNALS_FOR_ATOMS)])
         first = np.flatnonzero(np.diff(ordered, prepend=-np.inf))
         count = np.diff(first, append=len(ordered))
-        large = count >= max(LEAST_ATOM * len(ordered), 8)
+        large = count >= max(MIN_ATOM_SHARE * len(ordered), 8)
         if not large.any():
             return None
         first, count = first[large], count[large]
@@ -54,7 +80,7 @@ class Grain:
         above = np.where(beyond <= last, ordered[np.minimum(beyond, last)] - atoms, np.inf)
         width = np.minimum(np.minimum(below, above), ordered[last] - ordered[0])
         if not width.any():
-            return None  # all signals are the same
+            return None  # all signals are equal
         at = np.unique(np.concatenate([atoms - width, atoms, atoms + width]))
         near = np.maximum(1 - np.abs(at[:, None] - atoms) / width, 0.0)
         return cls(at, (near * width**2 / 12).max(axis=1))
@@ -62,16 +88,16 @@ class Grain:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """What signals are turned into before they are modelled.
+    """Transformation of signals before they are modelled.
 
     Parameters
     ----------
     bend : float
-        Signals are bent to asinh(conf / bend), not at all if it is infinite.
+        Signals become asinh(conf / bend); infinite for no change.
     rotation : float64 array [views, coordinates]
-        Orthonormal columns, as many as coordinates are kept.
+        Orthonormal columns, one per coordinate that is kept.
     grain : Grain or None
-        How coarse bent signals are, if they are.
+        Resolution of the bent signals, if they repeat values.
     """
 
     bend: float
@@ -80,29 +106,29 @@ class Coordinates:
 
     @property
     def plain(self) -> bool:
-        """Whether they are the signals themselves."""
+        """Whether signals stay as they are."""
         return np.isinf(self.bend) and len(self.rotation) == 1
 
     def of(self, conf: npt.NDArray[np.floating]) -> FloatArray:
-        """Signals [..., views] in these coordinates [..., coordinates]."""
+        """Return signals [..., views] in these coordinates [..., coordinates]."""
         bent: FloatArray = self.bent(conf.astype(np.float64)).astype(np.float64, copy=False)
         return bent @ self.rotation if len(self.rotation) > 1 else bent
 
     def bent(self, conf: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        """Signals, bent."""
+        """Return bent signals."""
         return conf if np.isinf(self.bend) else np.arcsinh(conf / conf.dtype.type(self.bend))
 
     def log_slope(self, conf: npt.NDArray[np.floating]) -> FloatArray:
-        """Log of the slope of the bend at signals [..., views], their mean over views [...]."""
+        """Return the log slope of the bend at signals [..., views], averaged over views [...]."""
         if np.isinf(self.bend):
             return np.zeros(conf.shape[:-1])
         slope: FloatArray = np.log(np.hypot(conf.astype(np.float64), self.bend)).mean(axis=-1)
         return -slope
 
     def hidden(self, mean: FloatArray, size: npt.NDArray[np.floating], stored: np.dtype[np.floating]) -> FloatArray:
-        """Variance, broadcasts to [2, points, coordinates], that signals around ``mean`` (its shape) do not show.
+        """Return the variance, broadcasts to [2, points, coordinates], that stored signals do not show.
 
-        They have this ``size`` [points, views], and are ``stored`` as this type.
+        ``mean`` has that shape; ``size`` [points, views] is the size of the signals, ``stored`` their type.
         """
         rounded = rounding(size, stored, self.bend)[:, None]
         if self.grain is None:
@@ -113,7 +139,7 @@ class Coordinates:
 
 
 @dataclass(frozen=True)
-class TurnedPowers(Powers):
+class RotatedPowers(Powers):
     """Deviations from the centre in other coordinates, and their squares; the centre is bent but not rotated."""
 
     coordinates: Coordinates
@@ -122,7 +148,7 @@ class TurnedPowers(Powers):
         self, conf: npt.NDArray[np.floating], points: slice, out: npt.NDArray[np.floating]
     ) -> list[npt.NDArray[np.floating]]:
         """Return the deviations."""
-        turned, away = out
+        rotated, away = out
         if np.isinf(self.coordinates.bend):
             np.subtract(conf, self.centre[points], out=away)
         else:
@@ -133,8 +159,8 @@ class TurnedPowers(Powers):
         n_views, n_kept = rotation.shape
         if n_views == 1:
             return [away]
-        kept = turned.reshape(-1)[: away.size // n_views * n_kept].reshape(-1, n_kept)
-        if n_kept == 1:  # not as a product of matrices, which rounds single columns differently from place to place
+        kept = rotated.reshape(-1)[: away.size // n_views * n_kept].reshape(-1, n_kept)
+        if n_kept == 1:  # a matrix product rounds single columns differently from place to place
             np.einsum("ij,j->i", away.reshape(-1, n_views), rotation[:, 0], out=kept[:, 0])
         else:
             np.matmul(away.reshape(-1, n_views), rotation, out=kept)
@@ -142,33 +168,28 @@ class TurnedPowers(Powers):
 
 
 def collect(references: References, coordinates: Coordinates, n_pairs: int) -> Evidence:
-    """Evidence of all points of ``references``; nothing of the IN signals reaches the OUT side."""
+    """Return the evidence about all points of ``references``; no IN signal reaches the OUT side."""
     first = first_out(references)
     centre = coordinates.bent(first)
     sums = Sums.zeros(references.n_points, coordinates.rotation.shape[1])
-    sums.add(references, TurnedPowers(centre, coordinates))
-    turned = centre.astype(np.float64) @ coordinates.rotation
-    return replace(_evidence(references, coordinates, sums, turned, first), n_pairs=n_pairs)
+    sums.add(references, RotatedPowers(centre, coordinates))
+    rotated = centre.astype(np.float64) @ coordinates.rotation
+    return replace(_evidence(references, coordinates, sums, rotated, first), n_pairs=n_pairs)
 
 
 def collect_block(block: Block, coordinates: Coordinates, n_pairs: int) -> Evidence:
-    """Evidence of a block of points, from the sums that statistics share if these will do."""
+    """Return the evidence about a block of points, from the sums that statistics share where that is possible."""
     if not coordinates.plain:
         return collect(block.references, coordinates, n_pairs)
-    evidence = _evidence(
-        block.references, coordinates, block.confidence_sums, block.centre.astype(np.float64), block.centre
-    )
+    centre = block.centre
+    evidence = _evidence(block.references, coordinates, block.confidence_sums, centre.astype(np.float64), centre)
     return replace(evidence, n_pairs=n_pairs)
 
 
 def _evidence(
-    references: References,
-    coordinates: Coordinates,
-    sums: Sums,
-    centre: FloatArray,
-    size: npt.NDArray[np.floating],
+    references: References, coordinates: Coordinates, sums: Sums, centre: FloatArray, size: npt.NDArray[np.floating]
 ) -> Evidence:
-    """Counts, means and variances from sums about a ``centre`` [points, coordinates]."""
+    """Return counts, means and variances from sums about a ``centre`` [points, coordinates]."""
     n = np.stack([sums.n_in, sums.n_out]).astype(np.float64)
     total, square = (np.stack([inside, out]) for inside, out in zip(sums.inside, sums.outside, strict=True))
     mean = total / np.maximum(n, 1)[:, :, None]
@@ -179,7 +200,7 @@ def _evidence(
     lost = reduce(np.logical_or, np.moveaxis(variance * CANCELLATION < mean**2, 2, 0)) & (n > 1)
     mean += centre
     for points, conf, in_mask in references.at(np.flatnonzero(lost.any(axis=0))):
-        exact = exactly(coordinates.of(conf), in_mask)
+        exact = exact_evidence(coordinates.of(conf), in_mask)
         here = lost[:, points]
         mean[:, points] = np.where(here[:, :, None], exact.mean, mean[:, points])
         variance[:, points] = np.where(here[:, :, None], exact.variance, variance[:, points])
@@ -187,19 +208,19 @@ def _evidence(
     return Evidence(n, mean, variance)
 
 
-def exactly(turned: FloatArray, in_mask: BoolArray) -> Evidence:
-    """The same from the signals [references, points, coordinates] themselves, without what they hide."""
+def exact_evidence(rotated: FloatArray, in_mask: BoolArray) -> Evidence:
+    """Return the evidence from signals [references, points, coordinates], without the variance that they hide."""
     masks = np.stack([in_mask, ~in_mask]).astype(np.float64)
     n = masks.sum(axis=1)
-    mean = np.einsum("srn,rnk->snk", masks, turned) / np.maximum(n, 1)[:, :, None]
-    squares = [np.einsum("rn,rnk->nk", mask, (turned - at) ** 2) for mask, at in zip(masks, mean, strict=True)]
+    mean = np.einsum("srn,rnk->snk", masks, rotated) / np.maximum(n, 1)[:, :, None]
+    squares = [np.einsum("rn,rnk->nk", mask, (rotated - at) ** 2) for mask, at in zip(masks, mean, strict=True)]
     return Evidence(n, mean, np.stack(squares) / np.maximum(n - 1, 1)[:, :, None])
 
 
 def rounding(size: npt.NDArray[np.floating], stored: np.dtype[np.floating], bend: float) -> FloatArray:
-    """Variance [points] that storing signals of this ``size`` [points, views] adds: spacing^2 / 12, at least that at 1.
+    """Return the variance [points] that storing signals of this ``size`` [points, views] adds: spacing^2 / 12.
 
-    It is far below any other spread, but references may agree to the last digit that is stored.
+    At least that at 1. It is far below any other spread, but references may agree to the last stored digit.
     """
     most = np.finfo(stored).max / 2
     # Column by column: several times as fast as a maximum over so short an axis.
@@ -210,13 +231,13 @@ def rounding(size: npt.NDArray[np.floating], stored: np.dtype[np.floating], bend
 
 
 def gather(references: References, points: IntArray) -> References:
-    """Return the references at some points, in memory."""
+    """Return the references at some points, copied."""
     signals = references.signals[references.rows[:, None], points]
     return References(signals, np.arange(len(references)), references.in_mask[:, points])
 
 
 def find_pairs(in_mask: BoolArray) -> list[IntArray]:
-    """References that are to be left out together: complementary pairs [2], then single ones [1].
+    """Return references that are held out together: complementary pairs [2], then single ones [1].
 
     Their order follows from membership alone, not from the order of the references.
     """
@@ -234,7 +255,7 @@ def find_pairs(in_mask: BoolArray) -> list[IntArray]:
 
 
 def evenly(values: IntArray, most: int) -> IntArray:
-    """At most so many of the ``values``, evenly spaced."""
+    """Return at most ``most`` of the ``values``, evenly spaced."""
     if len(values) <= most:
         return values
     return values[np.linspace(0, len(values) - 1, most).astype(np.intp)]

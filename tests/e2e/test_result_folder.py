@@ -21,7 +21,7 @@ import pytest
 from plmia.data.files import PARTS, PENDING
 from plmia.errors import SignalsError
 from plmia.reporting import Extras, write_report
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 from plmia.signals.signals import read_signals
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks, modes and signals of POSIX")
@@ -107,7 +107,7 @@ def test_of_several_writers_the_last_wins_whole(attacks: tuple[str, ...], signal
     seen = []
     while any(process.poll() is None for process in processes):
         if (folder / "metrics.json").exists():
-            saved = SavedResults(folder)
+            saved = SavedRun(folder)
             assert saved.verified
             assert len(saved.records()) > 0
             seen += saved.attacks
@@ -115,7 +115,7 @@ def test_of_several_writers_the_last_wins_whole(attacks: tuple[str, ...], signal
     for process in processes:
         assert (process.wait(), process.communicate()[1]) == (0, "")
     assert set(seen) == set(attacks)
-    saved = SavedResults(folder)
+    saved = SavedRun(folder)
     assert saved.verified
     assert names(folder) == sorted(PARTS)
     (attack,) = saved.attacks
@@ -142,16 +142,16 @@ def test_killed_at_any_rename_a_folder_holds_the_old_run_or_the_new_one(
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
-        saved = SavedResults(folder)
+        saved = SavedRun(folder)
         assert saved.verified
         found.append(saved.attacks[0])
         scores = saved.scores(saved.attacks[0], 0).score
-        assert np.array_equal(scores, SavedResults({"lira": old, "rmia": new}[found[-1]]).scores(found[-1], 0).score)
+        assert np.array_equal(scores, SavedRun({"lira": old, "rmia": new}[found[-1]]).scores(found[-1], 0).score)
         assert command("gate", folder, *GATE).exit_code in (0, 3)
         # A report finishes what the killed run began, and is of that run.
         assert command("report", folder, "--quiet").exit_code == 0
         assert contents(folder) == runs[found[-1]]
-        assert f"by {saved.metrics['verdict']['attack']} on target 0" in (folder / "report.html").read_text()
+        assert f"by {saved.result.verdict.attack} on target 0" in (folder / "report.html").read_text()
         assert command("score", file, "-o", folder, *options).exit_code == 0
         assert contents(folder) == runs["rmia"]
         assert names(folder) == sorted(PARTS)
@@ -168,7 +168,7 @@ def test_killed_at_any_rename_of_a_report_the_results_stay(signals_file: Write, 
     for kill in (1, 2, len(whole), len(whole) + 1):
         words = [sys.executable, "-c", KILLED, str(kill), "report", str(run), "--quiet"]
         assert subprocess.run(words, check=False, timeout=120).returncode == -signal.SIGKILL
-        assert SavedResults(run).verified
+        assert SavedRun(run).verified
         assert not (run / "report.html").exists(), "a page beside other figures would say something else"
         assert command("report", run, "--quiet").exit_code == 0
         assert {path.name: path.read_bytes() for path in (run / "figures").iterdir()} == whole
@@ -194,7 +194,7 @@ def test_a_report_on_results_that_another_run_replaces_is_not_written(
     assert result.exit_code == 2
     assert "another run replaced the results" in result.stderr
     assert names(run) == sorted(PARTS)
-    assert SavedResults(run).attacks == ["lira"]
+    assert SavedRun(run).attacks == ["lira"]
 
 
 def test_leftovers_of_the_dead_are_removed_and_of_the_living_are_not(
@@ -240,7 +240,7 @@ def test_links_are_replaced_and_never_written_through(signals_file: Write, comma
     assert command("report", run, "--quiet").exit_code == 0
     assert {path: path.read_text() for path in elsewhere.rglob("*") if path.is_file()} == before
     assert not any((run / name).is_symlink() for name in (*PARTS, "report.html", "figures"))
-    assert SavedResults(run).verified
+    assert SavedRun(run).verified
 
 
 def modes(folder: Path) -> dict[str, int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click.testing
 import pytest
 
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 
 Run = Callable[..., click.testing.Result]
 
@@ -37,8 +37,8 @@ def test_the_gate_does_not_decide_on_them(old: Path, command: Run) -> None:
 
 
 def test_they_have_a_status(old: Path) -> None:
-    saved = SavedResults(old)
+    saved = SavedRun(old)
     assert not saved.verified
-    assert saved.metrics["verdict"]["status"] == "leak"
-    assert saved.metrics["verdict"]["doubts"] == ["unverified-results"]
+    assert saved.result.verdict.status == "leak"
+    assert saved.result.verdict.doubts == ("unverified-results",)
     assert {note.code for note in saved.notes} == {"unverified-results", "earlier-version"}

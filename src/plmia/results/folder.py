@@ -64,9 +64,6 @@ def run_attacks(
     summary.add_notes(notes)
     if not any(attack.uses_references for attack in attacks):
         summary.add_notes([NO_REFERENCES_USED])
-    about = about or About.of(signals, targets, setup)
-    if signals.groups is not None:
-        about = replace(about, groups=len(np.unique(signals.groups)))
     with ResultFolder(folder, min(targets), signals.groups if show_records else None) as results:
         for result in _results(signals, attacks, targets, setup, tick, summary, may_skip=may_skip):
             results.add(result)
@@ -76,7 +73,7 @@ def run_attacks(
         best = next(attack for attack in attacks if attack.name == summary.evidence.attack)
         rng = np.random.default_rng([setup.seed, 2])
         summary.add_power(if_possible(lambda: enough_references(signals, best, min(targets), setup, rng)))
-        return results.finish(summary.result(about))
+        return results.finish(summary.result(about or About.of(signals, targets, setup)))
 
 
 def _results(

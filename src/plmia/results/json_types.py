@@ -94,7 +94,7 @@ def decode(cls: type[T], value: object) -> T:
 
 @cache
 def _decoder(hint: Any) -> Decoder:
-    """Choose what checks and converts values of a type."""
+    """Return the function that checks and converts values of a type."""
     origin, args = get_origin(hint), get_args(hint)
     if is_dataclass(hint):
         return _object(cast("type", hint))
@@ -105,7 +105,7 @@ def _decoder(hint: Any) -> Decoder:
         inner = _decoder(next(arg for arg in args if arg is not types.NoneType))
         return lambda value: None if value is None else inner(value)
     if origin is Literal:
-        return _one_of(args)
+        return _require(lambda value: isinstance(value, str) and value in args, f"one of {', '.join(args)}")
     if origin is tuple:
         return _list(_decoder(args[0]))
     if origin is Mapping:
@@ -113,11 +113,41 @@ def _decoder(hint: Any) -> Decoder:
     plain: dict[Any, Decoder] = {
         float: _number(float, Range()),
         int: _number(int, Range(0, 2**53)),
-        bool: _flag,
-        str: _text,
+        bool: _require(lambda value: isinstance(value, bool), "true or false"),
+        str: _require(_is_text, "text"),
         object: _any,
     }
     return plain[hint]
+
+
+def _require(valid: Callable[[Any], bool], needed: str) -> Decoder:
+    def check(value: Any) -> Any:
+        if not valid(value):
+            raise JsonError(value, needed)
+        return value
+
+    return check
+
+
+def _number(kind: type, limit: Range) -> Decoder:
+    kinds, low, high = ((int,) if kind is int else (int, float)), limit.low, limit.high
+    name = f"a{' whole' * (kind is int)} number from {low:g} to {high:g}"
+    # Comparing a whole number of any length is exact, and NaN fails both comparisons.
+    return _require(lambda value: type(value) in kinds and low <= value <= high, name)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is text that can be written: a lone surrogate raises a ValueError."""
+    return isinstance(value, str) and value.encode("utf-8") is not None
+
+
+def _any(value: Any) -> Any:
+    """Any JSON whose texts can be written."""
+    if isinstance(value, str):
+        _is_text(value)
+    for part in value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else ():
+        _any(part)
+    return value
 
 
 def _key(part: Field[Any]) -> str:
@@ -142,59 +172,11 @@ def _object(cls: type) -> Decoder:
     def check(value: Any) -> Any:
         if not isinstance(value, dict):
             raise JsonError(value, "an object")
-        found = {}
-        for name, key, decoder, needed in parts:
-            if key in value:
-                found[name] = _inside(f".{key}", decoder, value[key])
-            elif needed:
+        for _, key, _, needed in parts:
+            if needed and key not in value:
                 raise JsonError(value, f"one with the key {key!r}")
+        found = {name: _inside(f".{key}", decoder, value[key]) for name, key, decoder, _ in parts if key in value}
         return cls(**found)
-
-    return check
-
-
-def _number(kind: type, limit: Range) -> Decoder:
-    kinds = (int,) if kind is int else (int, float)
-    name = f"a{' whole' * (kind is int)} number from {limit.low:g} to {limit.high:g}"
-
-    def check(value: Any) -> Any:
-        # Comparing a whole number of any length is exact, and NaN fails both comparisons.
-        if type(value) not in kinds or not limit.low <= value <= limit.high:
-            raise JsonError(value, name)
-        return value
-
-    return check
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise JsonError(value, "true or false")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise JsonError(value, "text")
-    value.encode("utf-8")  # a lone surrogate cannot be written
-    return value
-
-
-def _any(value: Any) -> Any:
-    """Any JSON; its texts must be such that they can be written."""
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, list):
-        return [_any(part) for part in value]
-    if isinstance(value, dict):
-        return {_text(key): _any(part) for key, part in value.items()}
-    return value
-
-
-def _one_of(values: tuple[Any, ...]) -> Decoder:
-    def check(value: Any) -> Any:
-        if not isinstance(value, str) or value not in values:
-            raise JsonError(value, f"one of {', '.join(map(str, values))}")
-        return value
 
     return check
 
@@ -230,12 +212,12 @@ def _mapping(kind: type, inner: Decoder) -> Decoder:
 def _map_key(kind: type, name: str) -> Any:
     """Read the key of a mapping: text, a model's number, or a rate as `fpr_key` writes it."""
     if kind is str:
-        return _text(name)
+        return _decoder(str)(name)
     try:
         key = kind(name)
-        written = (fpr_key(key) if 0 <= key <= 1 else None) if kind is float else str(key)
-    except ValueError as error:
-        raise JsonError(name, "a rate or number as a key") from error
+        written = str(key) if kind is int else fpr_key(key) if 0 <= key <= 1 else None
+    except ValueError:
+        key, written = -1, None
     if written != name or key < 0:
         raise JsonError(name, "a rate or number as a key")
     return key

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from plmia.errors import OutputError, doubts, round_percent
-from plmia.evaluation.metrics import fpr_key
+from plmia.evaluation.metrics import FPRS, fpr_key
 from plmia.evaluation.tables import Tabular, html_cells
-from plmia.results.result import DEFAULT_ATTACK, FPRS, Mean, MeanTpr, RunResult, TargetSummary
+from plmia.results.result import DEFAULT_ATTACK, Mean, MeanTpr, RunResult, TargetSummary
 
 # First rows of the short text, which has as many in all.
 MAIN_ATTACKS = (DEFAULT_ATTACK, "pl-mia", "lira-fixed", "rmia", "attack-p")
@@ -93,9 +93,9 @@ class Overview(Tabular):
         )
 
 
-def _row(attack: str, entry: TargetSummary) -> dict[str, Any]:
+def _row(attack: str, entry: TargetSummary) -> dict[str, str | float | None]:
     ends = entry.auc_interval
-    row: dict[str, Any] = {"attack": attack, "target": entry.target, "auc": entry.auc}
+    row: dict[str, str | float | None] = {"attack": attack, "target": entry.target, "auc": entry.auc}
     row |= {"auc_low": ends.low if ends else None, "auc_high": ends.high if ends else None}
     for fpr, point in entry.tpr.items():
         interval = point.interval

@@ -17,6 +17,7 @@ from plmia.evaluation.decisions import Decision
 from plmia.evaluation.diagnostics import EnoughReferences, FprCurve, PopulationSize, UnlikeReferences, accuracy_of
 from plmia.evaluation.epsilon import EpsilonBound
 from plmia.evaluation.intervals import Interval
+from plmia.evaluation.metrics import FPRS
 from plmia.evaluation.records import Exposure
 from plmia.evaluation.targets import Setup
 from plmia.results.json_types import ABSENT, Amount, AtLeast, Level, Positive, Range, Rate, decode, encode
@@ -28,8 +29,6 @@ from plmia.signals.signals import Signals
 SCHEMA = 2
 # The attack that is meant where none is named.
 DEFAULT_ATTACK = "pl-mia-eb"
-# Every attack has a true-positive rate at each of these.
-FPRS = (0.0, 0.0001, 0.001, 0.01)
 
 _Grid = Annotated[tuple[Annotated[tuple[float, ...], AtLeast(1)], ...], AtLeast(1)]
 _Grids = Annotated[tuple[_Grid, ...], AtLeast(1)]
@@ -441,7 +440,8 @@ class About:
         size = signals.n_models, signals.n_points, signals.n_views
         scored = SignalsAbout(*size, signals.digest or None, signals.n_clipped)
         accuracy = decode(Accuracy, accuracy_of(signals, targets, provenance))
-        return cls(scored, setup.mode, tuple(targets), setup.seed, accuracy=accuracy)
+        groups = None if signals.groups is None else len(np.unique(signals.groups))
+        return cls(scored, setup.mode, tuple(targets), setup.seed, accuracy=accuracy, groups=groups)
 
     @property
     def data_digest(self) -> str | None:

@@ -1,9 +1,9 @@
-"""Results of an earlier run, read back from its folder and verified.
+"""Results of an earlier run, read from its folder and verified.
 
 `metrics.json` holds the SHA-256 of scores.npz, of records.csv and of itself. All are compared when results are opened,
-so that numbers of two runs are never mixed and an edited or damaged file is noticed. The digests are no signature:
-whoever may write to the folder can write results of their own. So nothing in the files is believed before it is
-checked: the values of metrics.json (`RunResult.from_json`) and the arrays of scores.npz (`ScoreArchive`).
+so that numbers of two runs are never mixed and an edited or damaged file is noticed. The digests are not a signature:
+whoever may write to the folder can write other results. So every value is checked before it is used: those of
+metrics.json by `RunResult.from_json`, and the arrays of scores.npz (checksum, type, length, range) when they are read.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ from plmia.results.result import SCHEMA, RunResult
 
 AGAIN = "run plmia score or plmia audit again"
 
-# Arrays of an attack on a target, and of a target.
+# Arrays of an attack on a target.
 SCORE_ARRAYS = ("score", "log10_p", "log10_p_conformal", "statistic")
-_SPLIT = ("population", "queries", "members")
-# An npy header is at most so long.
+# Longest header of an npy file.
 _HEADER_BYTES = 4096
 
 
 class SavedRun(Overview):
-    """Results that `plmia score` or `plmia audit` wrote.
+    """Results that `plmia score` or `plmia audit` wrote; arrays are read when they are asked for, and checked then.
 
     Parameters
     ----------
@@ -73,7 +72,9 @@ class SavedRun(Overview):
             metrics = read_metrics(text)
             self.result = RunResult.from_json(metrics)
             self.verified = _verified(metrics, files)
-            self._scores = ScoreArchive(files["scores.npz"], self.result, folder / "scores.npz")
+            # The file stays open: its table of contents is long where there are many targets.
+            self._archive = zipfile.ZipFile(files["scores.npz"])
+            self._entries = _entries(self._archive, self.result)
         except OSError as error:
             raise OutputError(f"the results in {folder} cannot be read ({error.strerror or error}): {AGAIN}") from error
         except (ValueError, RecursionError, MemoryError, zipfile.BadZipFile, NotImplementedError) as error:
@@ -81,6 +82,7 @@ class SavedRun(Overview):
             raise OutputError(f"the results in {folder} are damaged ({why}): {AGAIN}") from error
         self.attacks: list[str] = list(self.result.attacks)
         self.targets: list[int] = list(self.result.about.targets)
+        self._points = self.result.about.signals.points
         self._text = hashlib.sha256(text).digest()
 
     @cached_property
@@ -89,60 +91,80 @@ class SavedRun(Overview):
         return self.result.to_json()
 
     def require_verified(self) -> None:
-        """Raise `OutputError` for results of a version that kept no digests: nobody knows whether they were changed."""
+        """Raise `OutputError` for results of a version that kept no digests, since they may have been changed."""
         if not self.verified:
             raise OutputError(self.unverified)
 
     @property
     def unverified(self) -> str:
-        """What to say of results that are not verified."""
+        """Message about results that are not verified."""
         return (
             f"the results in {self.folder} cannot be verified, since an earlier version of plmia wrote them without "
             f"digests: {AGAIN} with this version"
         )
 
     def still_there(self) -> bool:
-        """Whether the folder holds these results and not those of another run; to be asked under its lock."""
+        """Whether the folder holds these results and not those of another run; call it under the folder's lock."""
         try:
             return hashlib.sha256((self.folder / "metrics.json").read_bytes()).digest() == self._text
         except OSError:
             return False
 
     @property
-    def notes(self) -> list[Note]:
+    def notes(self) -> tuple[Note, ...]:
         """What a reader must know beside the numbers."""
-        return list(self.result.notes)
+        return self.result.notes
 
-    def scores(self, attack: str, target: int) -> Scores:
-        """Scores of every point by one attack on one target."""
-        return self._scores.scores(self.attack_name(attack), target)
+    @cached_property
+    def labels(self) -> Labels | None:
+        """Class of each point [points], where classes are known."""
+        return self._read("labels", "iu", self._points) if "labels" in self._entries else None
+
+    @cached_property
+    def groups(self) -> IntArray | None:
+        """Group of each point [points], where points form groups and the run was asked to show records."""
+        return self._read("groups", "iu", self._points) if "groups" in self._entries else None
 
     def population(self, target: int) -> IntArray:
         """The population Z of one target."""
-        return self._scores.split(target)[0]
+        return self.split(target)[0]
 
     def queries(self, target: int) -> IntArray:
         """The evaluated points of one target."""
-        return self._scores.split(target)[1]
+        return self.split(target)[1]
 
     def members(self, target: int) -> BoolArray:
         """Which points [points] the target trained on."""
-        return self._scores.split(target)[2]
+        return self.split(target)[2]
 
-    @property
-    def labels(self) -> Labels | None:
-        """Class of each point [points], where classes are known."""
-        return self._scores.labels
+    def split(self, target: int) -> tuple[IntArray, IntArray, BoolArray]:
+        """Population and evaluated points of a target, and which points [points] are its members."""
+        self._require_target(target)
+        members = self._read(f"members/{target}", "b", self._points)
+        population, queries = (self._read(f"{kind}/{target}", "iu") for kind in ("population", "queries"))
+        both = np.concatenate([population, queries])
+        if len(both) and not 0 <= both.min() <= both.max() < self._points:
+            raise self._damaged(f"population or queries of target {target} reach beyond {self._points:,} records")
+        if len(both) and np.bincount(both).max() > 1:
+            raise self._damaged(f"population and queries of target {target} share a record or name one twice")
+        if members[population].any():
+            raise self._damaged(f"the population of target {target} holds members")
+        found = int(members[queries].sum()), int((~members[queries]).sum())
+        for attack in self.result.attacks.values():
+            entry = attack.on(target)
+            if found != (entry.n_members, entry.n_non_members):
+                raise self._damaged(f"target {target} has other numbers of members and non-members in metrics.json")
+        return population, queries, members
 
-    @property
-    def groups(self) -> IntArray | None:
-        """Group of each point [points], where points come in groups and the run was asked to show records."""
-        return self._scores.groups
+    def scores(self, attack: str, target: int) -> Scores:
+        """Scores of every point by one attack on one target."""
+        score, own, conformal, statistic = (self._array(attack, target, key) for key in SCORE_ARRAYS)
+        return Scores(attack, score, own, conformal, statistic, not np.array_equal(own, conformal))
 
     def roc(self, attack: str, target: int) -> Roc:
         """ROC curve on the evaluated points."""
-        _, queries, members = self._scores.split(target)
-        return roc_curve(self._scores.array(self.attack_name(attack), target, "score")[queries], members[queries])
+        _, queries, members = self.split(target)
+        return roc_curve(self._array(attack, target, "score")[queries], members[queries])
 
     def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
         """Evaluated points, the most exposed first.
@@ -150,14 +172,64 @@ class SavedRun(Overview):
         Parameters
         ----------
         attack : str, optional
-            By whose scores; by default those of the attack that the verdict names.
+            Whose scores; by default those of the attack that the verdict names.
         target : int, optional
-            Of which target; by default the first.
+            Which target; by default the first.
         """
-        attack = self.attack_name(self.result.verdict.attack if attack is None else attack)
+        attack = self.result.verdict.attack if attack is None else attack
         target = self.targets[0] if target is None else target
-        population, queries, members = self._scores.split(target)
+        population, queries, members = self.split(target)
         return record_table(self.scores(attack, target), population, queries, self.labels, self.groups, members)
+
+    def _array(self, attack: str, target: int, key: str) -> FloatArray:
+        """One array [points] of one attack on one target."""
+        self._require_target(target)
+        values = self._read(f"{self.attack_name(attack)}/{target}/{key}", "f", self._points)
+        if not np.isfinite(values).all() or (key.startswith("log10_p") and values.max() > 0):
+            raise self._damaged(f"{attack}/{target}/{key} holds values that are not {key.partition('_')[0]} values")
+        return values
+
+    def _require_target(self, target: int) -> None:
+        if target not in self.targets:
+            known = ", ".join(map(str, self.targets))
+            raise OutputError(f"target {target} is not among the results in {self.folder}: take one of {known}")
+
+    def _read(self, name: str, kinds: str, length: int | None = None) -> Array:
+        """Read one array [length] whose type is of one of ``kinds``."""
+        entry = self._entries[name]
+        try:
+            # As plmia writes them. No entry can unpack to more than it takes in the file.
+            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > _HEADER_BYTES + 8 * self._points:
+                raise zipfile.BadZipFile("it is compressed or too long")
+            with cast("zipfile.ZipExtFile", self._archive.open(entry)) as member:
+                array = read_member(self.folder / "scores.npz", name, member, OutputError)
+        except Exception as error:  # whatever zipfile and NumPy's reader of headers raise
+            raise self._damaged(f"{name!r} cannot be read: {error}") from error
+        if array.dtype.kind not in kinds or array.ndim != 1 or (length is not None and len(array) != length):
+            raise self._damaged(f"{name!r} has type {array.dtype} and shape {array.shape}")
+        return array
+
+    def _damaged(self, what: str) -> OutputError:
+        return OutputError(f"{self.folder / 'scores.npz'} is damaged ({what}): {AGAIN}")
+
+
+def _entries(archive: zipfile.ZipFile, result: RunResult) -> dict[str, zipfile.ZipInfo]:
+    """Entries of scores.npz by array: those of the run's attacks and targets, and no others."""
+    found = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+    if len(found) < len(archive.infolist()):
+        raise ValueError("scores.npz holds two arrays of one name")
+
+    def names(attacks: Iterable[str]) -> set[str]:
+        targets = result.about.targets
+        return {f"{attack}/{target}/{key}" for attack in attacks for target in targets for key in SCORE_ARRAYS}
+
+    split = {f"{kind}/{target}" for kind in ("population", "queries", "members") for target in result.about.targets}
+    needed = split | names(result.attacks)
+    allowed = needed | {"labels", "groups"} | names(result.skipped)
+    if not needed <= found.keys() <= allowed:
+        name = min(needed ^ (found.keys() - (allowed - needed)))
+        raise ValueError(f"scores.npz {'lacks' if name in needed else 'holds an unknown'} array {name!r}")
+    return found
 
 
 def _close(files: Iterable[BinaryIO]) -> None:
@@ -230,108 +302,6 @@ def _verified(metrics: Mapping[str, Any], files: Mapping[str, BinaryIO]) -> bool
         if name in files and sha256_of(files[name]) != digests[name]:
             raise ValueError(f"{name} is not the one that metrics.json was written with")
     return True
-
-
-# The arrays of scores.npz --------------------------------------------------------------------------------------------
-
-
-class ScoreArchive:
-    """Arrays of scores.npz, each checked when it is read: checksum, type, length and range.
-
-    Parameters
-    ----------
-    file : binary file
-        scores.npz, open as long as this is used: its table of contents is long where there are many targets.
-    result : RunResult
-        The content of metrics.json, which says what the arrays must be.
-    path : Path
-        Path of the file, for messages.
-    """
-
-    def __init__(self, file: BinaryIO, result: RunResult, path: Path) -> None:
-        self._path, self._result = path, result
-        self._points = result.about.signals.points
-        self._archive = zipfile.ZipFile(file)
-        entries = self._archive.infolist()
-        self._entries = {entry.filename.removesuffix(".npy"): entry for entry in entries}
-        targets = result.about.targets
-        needed = {f"{kind}/{target}" for kind in _SPLIT for target in targets} | self._names(result.attacks)
-        allowed = needed | {"labels", "groups"} | self._names(result.skipped)
-        if len(self._entries) < len(entries):
-            raise ValueError("scores.npz holds two arrays of one name")
-        if not needed <= self._entries.keys() <= allowed:
-            name = min(needed ^ (self._entries.keys() - (allowed - needed)))
-            raise ValueError(f"scores.npz {'lacks' if name in needed else 'holds an unknown'} array {name!r}")
-
-    def _names(self, attacks: Iterable[str]) -> set[str]:
-        targets = self._result.about.targets
-        return {f"{attack}/{target}/{key}" for attack in attacks for target in targets for key in SCORE_ARRAYS}
-
-    @cached_property
-    def labels(self) -> Labels | None:
-        """Class of each point [points], where classes are known."""
-        return self._read("labels", "iu", self._points) if "labels" in self._entries else None
-
-    @cached_property
-    def groups(self) -> IntArray | None:
-        """Group of each point [points], where it is told."""
-        return self._read("groups", "iu", self._points) if "groups" in self._entries else None
-
-    def split(self, target: int) -> tuple[IntArray, IntArray, BoolArray]:
-        """Population and evaluated points of a target, and which points [points] are its members."""
-        self._require_target(target)
-        members = self._read(f"members/{target}", "b", self._points)
-        population, queries = (self._read(f"{kind}/{target}", "iu") for kind in ("population", "queries"))
-        both = np.concatenate([population, queries])
-        if len(both) and not 0 <= both.min() <= both.max() < self._points:
-            raise self._damaged(f"population or queries of target {target} reach beyond {self._points:,} records")
-        if len(both) and np.bincount(both).max() > 1:
-            raise self._damaged(f"population and queries of target {target} share a record or name one twice")
-        if members[population].any():
-            raise self._damaged(f"the population of target {target} holds members")
-        found = int(members[queries].sum()), int((~members[queries]).sum())
-        for attack in self._result.attacks.values():
-            entry = attack.on(target)
-            if found != (entry.n_members, entry.n_non_members):
-                raise self._damaged(f"target {target} has other numbers of members and non-members in metrics.json")
-        return population, queries, members
-
-    def scores(self, attack: str, target: int) -> Scores:
-        """Scores of every point by one attack on one target."""
-        score, own, conformal, statistic = (self.array(attack, target, key) for key in SCORE_ARRAYS)
-        combined = not np.array_equal(own, conformal)
-        return Scores(attack, score, own, conformal, statistic, combined)
-
-    def array(self, attack: str, target: int, key: str) -> FloatArray:
-        """One array [points] of one attack on one target."""
-        self._require_target(target)
-        values = self._read(f"{attack}/{target}/{key}", "f", self._points)
-        if not np.isfinite(values).all() or (key.startswith("log10_p") and values.max() > 0):
-            raise self._damaged(f"{attack}/{target}/{key} holds values that are no {key.partition('_')[0]}")
-        return values
-
-    def _require_target(self, target: int) -> None:
-        if target not in self._result.about.targets:
-            shown = ", ".join(map(str, self._result.about.targets))
-            raise OutputError(f"target {target} is not among the results in {self._path.parent}: take one of {shown}")
-
-    def _read(self, name: str, kinds: str, length: int | None = None) -> Array:
-        """Read one array [length] whose type is of one of ``kinds``."""
-        entry = self._entries[name]
-        try:
-            # As plmia writes them. No entry can unpack to more than it takes in the file.
-            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > _HEADER_BYTES + 8 * self._points:
-                raise zipfile.BadZipFile("it is compressed or too long")
-            with cast("zipfile.ZipExtFile", self._archive.open(entry)) as member:
-                array = read_member(self._path, name, member, OutputError)
-        except Exception as error:  # whatever zipfile and NumPy's reader of headers stumble over
-            raise self._damaged(f"{name!r} cannot be read: {error}") from error
-        if array.dtype.kind not in kinds or array.ndim != 1 or (length is not None and len(array) != length):
-            raise self._damaged(f"{name!r} has type {array.dtype} and shape {array.shape}")
-        return array
-
-    def _damaged(self, what: str) -> OutputError:
-        return OutputError(f"{self._path} is damaged ({what}): {AGAIN}")
 
 
 SavedResults = SavedRun

@@ -67,7 +67,7 @@ def test_a_wrong_value_is_named_by_its_place(folder: Path) -> None:
     assert "from 0 to 1" in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["1e-2", "0.010", "1.5", "-0.01", "nan", "a"])
+@pytest.mark.parametrize("key", ["1e-2", "0.010", "1.5", "2", "-0.01", "nan", "a"])
 def test_a_rate_has_one_spelling(folder: Path, key: str) -> None:
     metrics = copy.deepcopy(metrics_of(folder))
     tpr = metrics["attacks"]["rmia"]["tpr"]

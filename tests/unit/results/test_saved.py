@@ -22,7 +22,7 @@ from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, figures, write_report
 from plmia.results.folder import run_attacks
 from plmia.results.result import RunResult
-from plmia.results.saved import SavedResults, seal
+from plmia.results.saved import SavedRun, seal
 from plmia.signals.signals import Signals
 
 NAMES = ("rmia", "pl-mia", "pl-mia-eb")
@@ -69,7 +69,7 @@ def unsealed(folder: Path, change: Edit = lambda _: None) -> None:
 
 
 def test_what_was_written_is_verified_and_read_back(folder: Path) -> None:
-    saved = SavedResults(folder)
+    saved = SavedRun(folder)
     assert saved.verified
     assert saved.result.schema == 2
     parts = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("scores.npz", "records.csv")}
@@ -110,7 +110,7 @@ def test_an_edited_metrics_json_is_refused(copied: Path, change: Edit) -> None:
     change(metrics)
     (copied / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     with pytest.raises(OutputError, match="damaged"):
-        SavedResults(copied)
+        SavedRun(copied)
 
 
 def test_files_of_another_run_are_refused(copied: Path, signals: Signals, tmp_path: Path) -> None:
@@ -119,16 +119,16 @@ def test_files_of_another_run_are_refused(copied: Path, signals: Signals, tmp_pa
         shutil.copytree(copied, tmp_path / f"mixed {name}")
         shutil.copy(tmp_path / "other" / name, tmp_path / f"mixed {name}" / name)
         with pytest.raises(OutputError, match="is not the one that metrics"):
-            SavedResults(tmp_path / f"mixed {name}")
+            SavedRun(tmp_path / f"mixed {name}")
     (copied / "records.csv").unlink()
-    assert SavedResults(copied).verified, "nothing reads records.csv, and its owner may not want to keep it"
+    assert SavedRun(copied).verified, "nothing reads records.csv, and its owner may not want to keep it"
 
 
 def test_results_of_schema_1_are_read_but_not_verified(copied: Path, folder: Path) -> None:
     unsealed(copied, lambda metrics: metrics.update(notes=["A sentence."]))
-    saved = SavedResults(copied)
+    saved = SavedRun(copied)
     assert not saved.verified
-    assert saved.auc("pl-mia") == SavedResults(folder).auc("pl-mia")
+    assert saved.auc("pl-mia") == SavedRun(folder).auc("pl-mia")
     with pytest.raises(OutputError, match="cannot be verified"):
         saved.require_verified()
     assert "Not verified" in write_report(copied).read_text(encoding="utf-8")
@@ -137,7 +137,7 @@ def test_results_of_schema_1_are_read_but_not_verified(copied: Path, folder: Pat
 # Damage --------------------------------------------------------------------------------------------------------------
 
 
-def everything(saved: SavedResults) -> dict[str, bytes]:
+def everything(saved: SavedRun) -> dict[str, bytes]:
     """All arrays that can be read."""
     found = {} if saved.labels is None else {"labels": saved.labels.tobytes()}
     for target in saved.targets:
@@ -155,7 +155,7 @@ def test_one_flipped_bit_of_the_scores_changes_no_number(copied: Path, kept: boo
     if not kept:
         unsealed(copied)
     path = copied / "scores.npz"
-    whole, expected = path.read_bytes(), everything(SavedResults(copied))
+    whole, expected = path.read_bytes(), everything(SavedRun(copied))
     assert max(entry.file_size for entry in zipfile.ZipFile(path).infolist()) > 4096
     rng = np.random.default_rng(0)
     directory = whole.index(b"PK\x01\x02")
@@ -167,7 +167,7 @@ def test_one_flipped_bit_of_the_scores_changes_no_number(copied: Path, kept: boo
         damaged[place] ^= 1 << int(rng.integers(8))
         path.write_bytes(damaged)
         try:
-            assert everything(SavedResults(copied)) == expected, place
+            assert everything(SavedRun(copied)) == expected, place
         except OutputError:
             refused += 1
     assert refused == len(at) if kept else refused > len(at) // 2
@@ -179,9 +179,9 @@ def test_a_cut_off_file_is_refused(copied: Path) -> None:
         for length in (0, 1, len(whole) // 2, len(whole) - 2):
             (copied / name).write_bytes(whole[:length])
             with pytest.raises(OutputError, match="damaged"):
-                SavedResults(copied)
+                SavedRun(copied)
         (copied / name).write_bytes(whole)
-    assert SavedResults(copied).verified
+    assert SavedRun(copied).verified
 
 
 def arrays_of(folder: Path) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def test_arrays_that_cannot_be_are_refused(copied: Path, change: Edit) -> None:
     change(arrays)
     np.savez(copied / "scores.npz", **arrays)
     with pytest.raises(OutputError, match="damaged"):
-        SavedResults(copied).records("rmia", 0)
+        SavedRun(copied).records("rmia", 0)
 
 
 def test_hostile_archives_are_refused(copied: Path) -> None:
@@ -265,16 +265,16 @@ def test_hostile_archives_are_refused(copied: Path) -> None:
     arrays = arrays_of(copied)
     np.savez_compressed(copied / "scores.npz", **arrays)
     with pytest.raises(OutputError, match="compressed"):
-        SavedResults(copied).records()
+        SavedRun(copied).records()
     np.savez(copied / "scores.npz", **arrays)
     with zipfile.ZipFile(copied / "scores.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("labels.npy", b"")
     with pytest.raises(OutputError, match="two arrays of one name"):
-        SavedResults(copied)
+        SavedRun(copied)
     arrays["rmia/0/score"] = np.array([{"a": 1}] * 700)
     np.savez(copied / "scores.npz", **arrays)
     with pytest.raises(OutputError, match="damaged"):
-        SavedResults(copied).scores("rmia", 0)
+        SavedRun(copied).scores("rmia", 0)
 
 
 # The schema ----------------------------------------------------------------------------------------------------------
@@ -304,11 +304,11 @@ def test_hostile_archives_are_refused(copied: Path) -> None:
 def test_other_json_is_one_sentence(copied: Path, text: str) -> None:
     (copied / "metrics.json").write_text(text, encoding="utf-8")
     with pytest.raises(OutputError, match="damaged") as caught:
-        SavedResults(copied)
+        SavedRun(copied)
     assert len(str(caught.value)) < 400
     (copied / "metrics.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(OutputError, match="damaged"):
-        SavedResults(copied)
+        SavedRun(copied)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -351,7 +351,7 @@ def test_whatever_stands_in_metrics_json_readers_say_it_in_one_sentence(
             parent[place[-1]] = WRONG[int(rng.integers(len(WRONG)))]
         try:
             (copied / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
-            saved = SavedResults(copied)
+            saved = SavedRun(copied)
         except OutputError:
             continue
         passed += 1

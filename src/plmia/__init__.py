@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from plmia.evaluation.targets import Setup, attack_targets
     from plmia.numerics import logit_from_logits, logit_from_probabilities
     from plmia.results.comparison import SideBySide
-    from plmia.results.saved import SavedResults
+    from plmia.results.saved import SavedRun
     from plmia.signals.signals import Signals, read_signals
     from plmia.signals.store import SignalStore
     from plmia.training.engines import Inline, LocalProcesses, Ray
@@ -67,7 +67,7 @@ __all__ = [
     "RMIA", "Analytic", "Attack", "AttackView", "Audit", "BinaryVote", "CauchyCombination", "Conformal",
     "FixedVariance", "Function", "GateDecision", "GaussianLR", "GivenTarget", "HeldOut", "Inline", "Known",
     "LabelledData", "LocalProcesses", "Loss", "MedianCentre", "MedianOfViews", "MembershipDesign", "NoCalibration",
-    "Note", "PerPointVariance", "Plan", "PlmiaError", "PlmiaWarning", "PooledVariance", "Ray", "SavedResults", "Setup",
+    "Note", "PerPointVariance", "Plan", "PlmiaError", "PlmiaWarning", "PooledVariance", "Ray", "SavedRun", "Setup",
     "SideBySide", "SignalStore", "Signals", "Sklearn", "Tolerance", "View", "WithinClass", "attack_targets", "audit",
     "compare", "decide", "demo", "epsilon_bound", "evaluate", "exact_k_per_point", "find_attack", "gate",
     "import_signals", "judge", "logit_from_logits", "logit_from_probabilities", "plan", "read_data", "read_signals",
@@ -101,7 +101,7 @@ _NAMES = {
     "evaluation.targets": "Setup attack_targets",
     "numerics": "logit_from_logits logit_from_probabilities",
     "results.comparison": "SideBySide",
-    "results.saved": "SavedResults",
+    "results.saved": "SavedRun",
     "signals.signals": "Signals read_signals",
     "signals.store": "SignalStore",
     "training.engines": "Inline LocalProcesses Ray",

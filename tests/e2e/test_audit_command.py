@@ -258,7 +258,7 @@ def test_groups_are_told_on_request_only(audit: Run, command: Run, tmp_path: Pat
     assert header == "index,label,score,p,q,rank,group,member"
     found = [tuple(int(line.split(",")[i]) for i in (0, -2)) for line in lines]
     assert found == [(index, data["groups"][index]) for index, _ in found]
-    assert plmia.SavedResults(run).records().columns()["group"][0] == found[0][1]
+    assert plmia.SavedRun(run).records().columns()["group"][0] == found[0][1]
     assert '"group":[70' in page()
     assert command("report", run, "--quiet").exit_code == 0
     assert '"group":null' in page()

@@ -84,8 +84,8 @@ def test_ctrl_c_ends_every_command_with_130_and_one_line(
     reader = {
         "score": "score.open_signals",
         "plan": "verbs.open_signals",
-        "gate": "gate.SavedResults",
-        "compare": "verbs.SavedResults",
+        "gate": "gate.SavedRun",
+        "compare": "verbs.SavedRun",
     }
     monkeypatch.setattr(f"plmia.auditing.{reader[name]}", interrupted)
     options = {"score": ["-o", tmp_path / "out"], "gate": ["--max-tpr", 0.1, "--at-fpr", 0.01]}.get(name, [])

@@ -19,7 +19,7 @@ REPEATS, LEVEL = 300, 0.05
 
 
 class Drawn:
-    """Results of a run, drawn from the Gaussian model: what `SavedResults` would read."""
+    """Results of a run, drawn from the Gaussian model: what `SavedRun` would read."""
 
     attacks = ("a",)
     folder = "drawn"

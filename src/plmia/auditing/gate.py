@@ -10,7 +10,7 @@ from typing import Any, Literal
 from plmia.attacks.attack import ATTACKS
 from plmia.errors import CODES, SIZE, Note, PlmiaError, did_you_mean, doubts, require_rate, round_percent
 from plmia.evaluation.intervals import Interval, tpr_interval
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 from plmia.results.verdict import status_of, strongest
 from plmia.results.wording import NO_REFERENCES_USED
 
@@ -137,7 +137,7 @@ def gate(
         raise PlmiaError(
             f"max_tpr is {max_tpr:g}, but must be above at_fpr, {at_fpr:g}, which guessing finds: allow more"
         )
-    saved = SavedResults(run)
+    saved = SavedRun(run)
     saved.require_verified()
     _require_codes(accept, saved)
     worst = _largest(saved, list(dict.fromkeys(attacks)) or saved.attacks, at_fpr, confidence)
@@ -169,7 +169,7 @@ def _why_undecided(notes: Sequence[Note]) -> str:
     return f"{notes[0].text} Correct that and audit again; if you can defend it, give --accept ({codes})."
 
 
-def _require_codes(codes: Collection[str], saved: SavedResults) -> None:
+def _require_codes(codes: Collection[str], saved: SavedRun) -> None:
     """Refuse codes that no check has, and say which checks failed here."""
     for code in codes:
         if code not in CODES:
@@ -177,7 +177,7 @@ def _require_codes(codes: Collection[str], saved: SavedResults) -> None:
             raise PlmiaError(f"there is no check {code!r}: {did_you_mean(code, CODES, '')} Failed here: {here}")
 
 
-def _largest(saved: SavedResults, attacks: Sequence[str], fpr: float, confidence: float) -> Largest:
+def _largest(saved: SavedRun, attacks: Sequence[str], fpr: float, confidence: float) -> Largest:
     """The largest upper bound of the attacks' TPRs on all targets; all bounds hold together with ``confidence``."""
     each = 1 - (1 - confidence) / (len(attacks) * len(saved.targets))
     rocs = {(attack, target): saved.roc(attack, target) for attack in attacks for target in saved.targets}

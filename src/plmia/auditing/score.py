@@ -22,7 +22,7 @@ from plmia.evaluation.targets import Setup
 from plmia.results.folder import run_attacks
 from plmia.results.overview import Overview
 from plmia.results.result import About, RunResult
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 from plmia.signals.signals import Scale, Signals, read_signals
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Audit(Overview):
         return page if page.exists() else write_report(self.folder)
 
     def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
-        """Evaluated records, the most exposed first; see `SavedResults.records`."""
-        return SavedResults(self.folder).records(attack, target)
+        """Evaluated records, the most exposed first; see `SavedRun.records`."""
+        return SavedRun(self.folder).records(attack, target)
 
     def figures(self) -> dict[str, Figure]:
         """Return the report's figures by name; a notebook shows each."""
@@ -221,7 +221,7 @@ def choose_attacks(attacks: Sequence[str | Attack] | None) -> list[Attack]:
 def _digest_of_results(folder: Path) -> str | None:
     """Digest of the signals whose results are in a folder, if there are any."""
     try:
-        return SavedResults(folder).result.about.signals.sha256 or ""
+        return SavedRun(folder).result.about.signals.sha256 or ""
     except PlmiaError:
         return None
 

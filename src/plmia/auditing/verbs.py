@@ -21,7 +21,7 @@ from plmia.auditing.progress import Meter
 from plmia.auditing.score import Audit, open_signals
 from plmia.errors import PlmiaError, PlmiaWarning
 from plmia.evaluation.targets import Setup
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 from plmia.signals.importers import Imported, find_models, write_signals
 from plmia.signals.signals import Scale, Signals
 
@@ -68,9 +68,9 @@ def report(
     return Audit(saved.folder, saved.result)
 
 
-def open_results(folder: str | Path) -> SavedResults:
+def open_results(folder: str | Path) -> SavedRun:
     """Open results; a warning says where they are those of an earlier version, which cannot be verified."""
-    saved = SavedResults(folder)
+    saved = SavedRun(folder)
     if not saved.verified:
         warnings.warn(saved.unverified, PlmiaWarning, stacklevel=3)
     return saved

@@ -17,7 +17,7 @@ from plmia.errors import DataError, SignalsError, StoreError, sentence
 from plmia.evaluation.records import RecordTable
 from plmia.reporting.extras import Extras
 from plmia.results.result import About, RunResult, TargetSummary, Verdict
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 from plmia.signals.signals import Signals
 from plmia.signals.store import SignalStore
 
@@ -50,7 +50,7 @@ class Content:
 
     Parameters
     ----------
-    saved : SavedResults
+    saved : SavedRun
         The results of all attacks.
     attack, target : str, int
         Subject of the figures and of the table of records.
@@ -64,7 +64,7 @@ class Content:
         Why there are no signals to show, if there are none.
     """
 
-    saved: SavedResults
+    saved: SavedRun
     attack: str
     target: int
     extras: Extras = field(default_factory=Extras)
@@ -151,10 +151,10 @@ class Content:
 
 
 def read_content(
-    results: Path | SavedResults, extras: Extras | None = None, attack: str | None = None, target: int | None = None
+    results: Path | SavedRun, extras: Extras | None = None, attack: str | None = None, target: int | None = None
 ) -> Content:
     """Read the results in a folder and choose the subject of the report; see `write_report` for the parameters."""
-    saved, extras = results if isinstance(results, SavedResults) else SavedResults(results), extras or Extras()
+    saved, extras = results if isinstance(results, SavedRun) else SavedRun(results), extras or Extras()
     folder, about = saved.folder, saved.result.about
     attack = attack or saved.result.verdict.attack
     target = min(saved.targets) if target is None else target
@@ -197,7 +197,7 @@ def _made_from(about: About, store: SignalStore) -> bool:
     return known is None or known == store.fingerprint(_used_models(about))
 
 
-def _require_same_signals(saved: SavedResults, signals: Signals) -> None:
+def _require_same_signals(saved: SavedRun, signals: Signals) -> None:
     """Raise if signals are not those of the results."""
     scored, known = saved.result.about.signals, saved.result.about.signals.sha256
     if known and signals.digest and signals.digest != known:

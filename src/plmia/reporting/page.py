@@ -28,7 +28,7 @@ from plmia.reporting.plots.signals import record_figures
 from plmia.reporting.plots.svg import svg
 from plmia.reporting.plots.validity import false_positives_figure, p_values_figure, references_figure
 from plmia.reporting.record_previews import previews, shows_features
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 
 MAX_RECORDS = 2000
 FILES = ("metrics.json", "records.csv", "scores.npz")
@@ -38,7 +38,7 @@ Sections = dict[str, list[Figure | Absent]]
 
 
 def write_report(
-    results: Path | SavedResults,
+    results: Path | SavedRun,
     extras: Extras | None = None,
     *,
     show_records: bool = False,
@@ -49,7 +49,7 @@ def write_report(
 
     Parameters
     ----------
-    results : Path or SavedResults
+    results : Path or SavedRun
         A folder written by `plmia audit` or `plmia score`, or the results read from it.
     extras : Extras, optional
         Data, names and signals that the page can show; checked against the results.
@@ -60,7 +60,7 @@ def write_report(
     target : int, optional
         Target of the figures and of the table of records; by default the first.
     """
-    saved = results if isinstance(results, SavedResults) else SavedResults(results)
+    saved = results if isinstance(results, SavedRun) else SavedRun(results)
     folder = saved.folder
     try:
         with folder_lock(folder):
@@ -78,7 +78,7 @@ def write_report(
 
 
 def figures(
-    results: Path | SavedResults, extras: Extras | None = None, *, attack: str | None = None, target: int | None = None
+    results: Path | SavedRun, extras: Extras | None = None, *, attack: str | None = None, target: int | None = None
 ) -> dict[str, Figure]:
     """Return the figures of a report by name, except those that cannot be drawn; a notebook shows them.
 
@@ -111,7 +111,7 @@ def _figure_files(figures: Iterable[Figure | Absent]) -> Iterator[tuple[str, byt
             yield f"{figure.name}.json", f"{spec}\n".encode()
 
 
-def _publish(saved: SavedResults, figures: Mapping[str, bytes], html: bytes) -> None:
+def _publish(saved: SavedRun, figures: Mapping[str, bytes], html: bytes) -> None:
     """Replace earlier figures and an earlier page, the page last."""
     folder = saved.folder
     with Staging(folder) as staging:

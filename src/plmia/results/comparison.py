@@ -25,7 +25,7 @@ from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import PlmiaError, doubts, require_rate, round_percent
 from plmia.evaluation.intervals import Interval, auc_interval, checked_values, over_targets, tail_of, tpr_interval
 from plmia.evaluation.metrics import COMPARED_FPRS, Operating, Roc, fpr_key, largest_count, roc_curve
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 from plmia.results.verdict import strongest
 
 # Resampled numbers held at a time.
@@ -324,7 +324,7 @@ class Run:
     """The saved results of a run, and its name in tables."""
 
     name: str
-    results: SavedResults
+    results: SavedRun
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ class Measured:
         return {"value": self.value} | self.interval.to_json()
 
 
-def same_records(a: SavedResults, b: SavedResults) -> bool:
+def same_records(a: SavedRun, b: SavedRun) -> bool:
     """Whether two runs attacked the same targets and evaluated the same members and non-members of each."""
     # A different data set of the same size has the same design with the same seed.
     if a.targets != b.targets or different_data(a, b):
@@ -388,13 +388,13 @@ def same_records(a: SavedResults, b: SavedResults) -> bool:
     )
 
 
-def different_data(a: SavedResults, b: SavedResults) -> bool:
+def different_data(a: SavedRun, b: SavedRun) -> bool:
     """Whether two runs are known to use different data; audits store a digest."""
     one, two = a.result.about.data_digest, b.result.about.data_digest
     return one is not None and two is not None and one != two
 
 
-def method_of(first: SavedResults, other: SavedResults) -> Method:
+def method_of(first: SavedRun, other: SavedRun) -> Method:
     """How to compare two runs: paired if they evaluated the same records, over targets if both have several."""
     several = min(len(first.targets), len(other.targets)) > 1
     if same_records(first, other):

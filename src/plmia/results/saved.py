@@ -85,11 +85,6 @@ class SavedRun(Overview):
         self._points = self.result.about.signals.points
         self._text = hashlib.sha256(text).digest()
 
-    @cached_property
-    def metrics(self) -> dict[str, Any]:
-        """The contents of metrics.json; superseded by ``result``."""
-        return self.result.to_json()
-
     def require_verified(self) -> None:
         """Raise `OutputError` for results of a version that kept no digests, since they may have been changed."""
         if not self.verified:
@@ -302,7 +297,3 @@ def _verified(metrics: Mapping[str, Any], files: Mapping[str, BinaryIO]) -> bool
         if name in files and sha256_of(files[name]) != digests[name]:
             raise ValueError(f"{name} is not the one that metrics.json was written with")
     return True
-
-
-SavedResults = SavedRun
-"""Former name."""

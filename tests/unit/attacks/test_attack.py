@@ -27,7 +27,7 @@ from plmia.errors import AttackError, PopulationError, ReferencesError, SignalsE
 from plmia.reporting import write_report
 from plmia.results.folder import Summary, run_attacks
 from plmia.results.result import About, SignalsAbout
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 
 
 def signals(n_models=8, n_points=80, seed=0):
@@ -76,7 +76,7 @@ def test_other_names_go_through_every_file(name, tmp_path):
     write_report(tmp_path)
     with (tmp_path / "figures" / "attacks.csv").open(encoding="utf-8", newline="") as file:
         assert [row["attack"] for row in csv.DictReader(file)] == [name]
-    assert SavedResults(tmp_path).records(name, 0).index.size > 0
+    assert SavedRun(tmp_path).records(name, 0).index.size > 0
 
 
 def test_votes_over_views_cannot_win_by_more_than_half():

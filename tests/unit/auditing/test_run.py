@@ -479,7 +479,7 @@ def test_inverted_members_are_suspected_before_and_after(groups: Any, tmp_path: 
     assert "members-swapped" in found.metrics["verdict"]["doubts"]
     assert "(100.0 %)" in repr(found)
     assert "inverted" in found._repr_html_()
-    assert repr(plmia.SavedResults(tmp_path / "run"))[len("SavedResults") :] == repr(found)[len("Audit") :]
+    assert repr(plmia.SavedRun(tmp_path / "run"))[len("SavedRun") :] == repr(found)[len("Audit") :]
 
 
 def test_points_of_one_group_are_one_piece_of_evidence() -> None:

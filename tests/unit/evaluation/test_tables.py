@@ -19,7 +19,7 @@ from plmia.evaluation import tables as frames
 from plmia.evaluation.tables import FrameError
 from plmia.results.folder import run_attacks
 from plmia.results.result import DEFAULT_ATTACK
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 
 # The attack whose numbers are given where none is named.
 USUAL = DEFAULT_ATTACK
@@ -36,7 +36,7 @@ def folder(tmp_path_factory, simulate_signals):
 
 @pytest.fixture
 def saved(folder):
-    return SavedResults(folder)
+    return SavedRun(folder)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_importing_everything_that_makes_frames_imports_neither_library():
 
 
 def test_records_are_by_default_those_of_the_verdict_and_of_the_first_target(audit, saved):
-    best = saved.metrics["verdict"]["attack"]
+    best = saved.result.verdict.attack
     for results in (audit, saved):
         assert results.records().columns() == saved.records(best, 0).columns()
         assert results.records("lira").columns() == saved.records("lira", 0).columns()
@@ -159,10 +159,10 @@ def test_records_without_classes_have_no_such_column(saved):
 
 def test_single_numbers(audit, saved):
     for results in (audit, saved):
-        assert results.auc() == saved.metrics["attacks"][USUAL]["auc"]["mean"]
-        assert results.auc("lira") == saved.metrics["attacks"]["lira"]["auc"]["mean"]
-        assert results.tpr(0.01) == saved.metrics["attacks"][USUAL]["tpr"]["0.01"]["mean"]
-        assert results.tpr(fpr=0.0001, attack="lira") == saved.metrics["attacks"]["lira"]["tpr"]["0.0001"]["mean"]
+        assert results.auc() == saved.result.attacks[USUAL].auc.mean
+        assert results.auc("lira") == saved.result.attacks["lira"].auc.mean
+        assert results.tpr(0.01) == saved.result.attacks[USUAL].tpr[0.01].mean
+        assert results.tpr(fpr=0.0001, attack="lira") == saved.result.attacks["lira"].tpr[0.0001].mean
         assert results.tpr(0) == results.tpr(0.0)
 
 

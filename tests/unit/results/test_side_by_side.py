@@ -27,7 +27,7 @@ from plmia.results.comparison import (
     unpaired,
     unpaired_over_targets,
 )
-from plmia.results.saved import SavedResults
+from plmia.results.saved import SavedRun
 
 POINTS = 600
 
@@ -66,7 +66,7 @@ def write_run(folder, shifts, *, targets=(0,), seed=0, luck=0, points=POINTS, la
     metrics = {"schema": 1, "verdict": verdict, "about": about, "attacks": attacks, "notes": []}
     metrics |= {"skipped": {}, "diagnostics": {"references": None, "gaussianity": None, "targets": {}}}
     (folder / "metrics.json").write_text(json.dumps(metrics))
-    return SavedResults(folder)
+    return SavedRun(folder)
 
 
 def in_full(attack):

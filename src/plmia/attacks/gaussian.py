@@ -15,15 +15,7 @@ from plmia.errors import ReferencesError
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Mean and variance of the signals of one side (IN or OUT).
-
-    Parameters
-    ----------
-    mean : float64 array [points, views]
-        Centre of the law.
-    variance : float64 array, broadcasts to [points, views]
-        Its variance, positive everywhere.
-    """
+    """``mean`` [points, views] and positive ``variance``, broadcasts to it, of the signals of one side (IN or OUT)."""
 
     mean: FloatArray
     variance: FloatArray

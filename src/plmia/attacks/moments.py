@@ -354,18 +354,10 @@ def sum_over(references: References, feature: Feature, apart: bool = True) -> Su
 
 @dataclass(frozen=True)
 class SideMoments:
-    """Counts, means and population variances (divided by n) of one side (IN or OUT).
+    """Counts ``n`` [points], means and population variances [points, views] of one ``side``, "IN" or "OUT".
 
-    Parameters
-    ----------
-    side : str
-        "IN" or "OUT".
-    n : int array [points]
-        Number of references.
-    mean, variance : float64 arrays [points, views]
-        0 where there is no reference; `GaussianLR.fit` has refused such points.
-    stored : dtype
-        Type of the stored signals.
+    Means and variances are 0 where there is no reference; `GaussianLR.fit` has refused such points. ``stored`` is the
+    type of the stored signals.
     """
 
     side: str

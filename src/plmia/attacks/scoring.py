@@ -68,18 +68,9 @@ class Scores:
 class StatisticValues:
     """A fitted statistic at all points, as far as calibrations need it.
 
-    Parameters
-    ----------
-    attack : Attack
-        The first attack that uses it, for messages.
-    fitted : Fitted
-        The fitted statistic.
-    per_point : dict from ViewAggregation to float64 array [points]
-        Its values, aggregated over views.
-    per_view : float64 array [points, views], optional
-        Its values in every view, if pairs are compared.
-    bad : list of int
-        Points where it is not finite.
+    ``attack`` is the first attack that uses it, for messages. ``per_point`` has its values [points] for each
+    aggregation over views, ``per_view`` [points, views] those in every view if pairs are compared. ``bad`` lists points
+    where it is not finite.
     """
 
     attack: Attack

@@ -84,10 +84,15 @@ class AttackResult(Tabular):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one row per evaluated point: index, member, score, log10_p and log10_p_conformal."""
+        scores = self.scores
+        arrays = {
+            "member": self.truth.members,
+            "score": scores.score,
+            "log10_p": scores.log10_p,
+            "log10_p_conformal": scores.log10_p_conformal,
+        }
         queries = self.truth.queries
-        scores = {name: getattr(self.scores, name)[queries] for name in ("score", "log10_p", "log10_p_conformal")}
-        columns = {"index": queries, "member": self.truth.members[queries]} | scores
-        return {name: column.tolist() for name, column in columns.items()}
+        return {"index": queries.tolist()} | {name: array[queries].tolist() for name, array in arrays.items()}
 
     def __repr__(self) -> str:
         return f"AttackResult({self.scores.attack!r} on target {self.target}, AUC {self.metrics().auc:.3f})"

@@ -200,7 +200,7 @@ def test_a_population_that_cannot_be_drawn_is_refused(size):
 
 @pytest.mark.parametrize("wanted", [0, -3, 7, 15])
 def test_a_number_of_references_that_cannot_be_had_is_refused(wanted):
-    with pytest.raises(ReferencesError, match="ask for"):
+    with pytest.raises(ReferencesError, match=f"{wanted} "):
         list(attack_targets(signals_of(), [LIRA], [0, 1, 2], Setup(references=wanted)))
 
 
@@ -370,5 +370,5 @@ def test_models_keep_their_numbers_where_others_are_missing(kind, all_at_once):
 def test_messages_name_models_by_number():
     whole = signals_of("pairs")
     signals = Signals(whole.values[4:], MembershipDesign(whole.design.matrix[4:]), models=tuple(range(4, 16)))
-    with pytest.raises(ReferencesError, match=r"target 7 .*models 6, 7 share"):
+    with pytest.raises(ReferencesError, match=r"target 7 .*6, 7"):
         run(signals, [RMIA], [7], Setup(references=12))

@@ -206,24 +206,10 @@ def weigh(
 class Probe:
     """Some points with all their signals, for what needs more than sums.
 
-    Parameters
-    ----------
-    rotated : float64 array [references, points, coordinates]
-        The signals in ``coordinates``.
-    in_mask : bool array [references, points]
-        Membership.
-    log_slope : float64 array [references, points]
-        Log slope of the bend at the signals.
-    units : list of int arrays
-        References that are held out together: complementary pairs, then single ones.
-    coordinates : Coordinates
-        The coordinates; see `Separation.directions`.
-    pair_correlation : float64 array [coordinates]
-        Correlation of the two models of a pair around the means of their sides; 0 without pairs.
-    n, mean, squares : float64 arrays [2, points], [2, points, coordinates] twice
-        Counts and means of both sides, and sums of squares about the means.
-    hidden : float64 array, broadcasts to [2, points, coordinates]
-        Variance that the signals do not show.
+    Signals are ``rotated`` [references, points, coordinates] into ``coordinates`` (see `Separation.directions`), with
+    the ``log_slope`` [references, points] of the bend. ``units`` are references that are held out together:
+    complementary pairs, then single ones. ``n``, ``mean`` and ``squares`` [2, points, ...] are counts, means and sums
+    of squares about the means of both sides; ``hidden`` is the variance that the signals do not show.
     """
 
     rotated: FloatArray

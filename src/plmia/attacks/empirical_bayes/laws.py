@@ -133,20 +133,12 @@ def log_height(freedom: FloatArray, n_coordinates: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out references in the role of the target, at points where their membership is known.
+    """Held-out references in the role of the target, in cases where their membership is known.
 
-    Parameters
-    ----------
-    distance, freedom, log_volume : float64 arrays [2, cases]
-        Distances of their signals from the laws of both sides, and the shapes of these laws; tails not capped.
-    clipped_distance : float64 array [2, cases]
-        Distances of their signals moved back to the turning point.
-    above : bool array [cases]
-        Whether the signal lies above the turning point.
-    member : bool array [cases]
-        Whether the reference trained on the point.
-    log_likelihood : float64 array [cases]
-        Log density of the signal in the first coordinate, on the original scale, in the law of its own side.
+    ``distance``, ``freedom`` and ``log_volume`` [2, cases] relate their signals to the laws of both sides, tails not
+    capped; ``clipped_distance`` [2, cases] is that of signals moved back to the turning point, and ``above`` [cases]
+    says which lay above it. ``log_likelihood`` [cases] is the log density of the signal in the first coordinate, on the
+    original scale, in the law of its own side.
     """
 
     distance: FloatArray

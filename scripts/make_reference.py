@@ -170,8 +170,8 @@ def command_page() -> str:
 
     names = command.list_commands(click.Context(command))
     codes = (
-        "Exit codes: 0 all went well, 2 the input cannot be worked with (one sentence on standard error says what is "
-        "wrong and what to do), 3 a gate failed, 130 stopped by Ctrl-C."
+        "Exit codes: 0 success, 2 bad input or not decidable (one sentence on standard error says what is wrong and "
+        "what to do), 3 a gate failed, 130 interrupted by Ctrl-C."
     )
     parts = ["# The `plmia` command\n", f"{codes}\n"]
     for words in ([], *([name] for name in names)):
@@ -180,7 +180,7 @@ def command_page() -> str:
     parts.append(
         "## `python -m plmia.training.remote_worker`\n\n"
         "Trains the models of an audit on a machine that has only NumPy and PyTorch; "
-        f"see [GPU elsewhere](../how-to/gpu-elsewhere.md).\n\n```text\n{_elsewhere_help()}```\n"
+        f"see [GPU on another machine](../how-to/gpu-elsewhere.md).\n\n```text\n{_remote_worker_help()}```\n"
     )
     return "\n".join(parts)
 
@@ -196,7 +196,7 @@ def _help(words: list[str]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
 
 
-def _elsewhere_help() -> str:
+def _remote_worker_help() -> str:
     # argparse reads the width from the environment; the rest of the environment is unchanged.
     environment = os.environ | {"COLUMNS": "100"}
     words = [sys.executable, "-m", "plmia.training.remote_worker", "--help"]

@@ -1,4 +1,4 @@
-"""Write the output of the README's tour, and of the last `make bench`, into the README.
+"""Write the output of the README's tour into the README, and that of the last `make bench` into the page on speed.
 
 python scripts/update_readme.py [bench-out/scoring.md]
 """
@@ -22,10 +22,14 @@ def main(bench: str | None = None) -> None:
     output = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     block = f"<!-- tour -->\n```console\n$ plmia {tour[1]}\n{output}```"
     text = re.sub(r"<!-- tour -->\n```console\n.*?```", lambda _: block, text, flags=re.DOTALL)
-    if bench is not None:
-        table = f"<!-- bench -->\n\n{Path(bench).read_text(encoding='utf-8').strip()}\n\nTraining on one"
-        text = re.sub(r"<!-- bench -->.*?Training on one", lambda _: table, text, flags=re.DOTALL)
     readme.write_text(text, encoding="utf-8")
+    if bench is not None:
+        page = ROOT / "docs" / "explanation" / "speed.md"
+        table = f"<!-- bench -->\n\n{Path(bench).read_text(encoding='utf-8').strip()}\n\n## Training"
+        old = page.read_text(encoding="utf-8")
+        page.write_text(
+            re.sub(r"<!-- bench -->.*?## Training", lambda _: table, old, flags=re.DOTALL), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

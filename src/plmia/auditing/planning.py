@@ -35,21 +35,11 @@ TO_EXTRAPOLATE = 16
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of references, in models or in seconds.
+    """Cost of references, in models or in seconds."""
 
-    Parameters
-    ----------
-    model : float
-        Cost of a reference with one view: 1, or its training time in seconds.
-    view : float
-        Cost of each further view of a reference, as a share of ``model``.
-    unit : str
-        "models" or "seconds".
-    """
-
-    model: float = 1.0
-    view: float = VIEW_COST
-    unit: str = "models"
+    model: float = 1.0  # of a reference with one view: 1, or its training time in seconds
+    view: float = VIEW_COST  # of each further view, as a share of `model`
+    unit: str = "models"  # "models" or "seconds"
 
     def __post_init__(self) -> None:
         if not (self.model > 0 and self.view >= 0):
@@ -70,30 +60,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Split:
-    """One way to spend a budget.
-
-    Parameters
-    ----------
-    references, views : int
-        Number of references, and of views per reference.
-    cost : float
-        Their cost.
-    auc, tpr : float or None
-        Expected power; the TPR is at the plan's false-positive rate, and None if the pilot has too few non-members.
-    extrapolated : bool
-        Whether the pilot had fewer references.
-    affordable : int
-        Number of references that the budget pays for; it exceeds ``references`` if more would add nothing or too little
-        is known about more.
-    """
+    """One way to spend a budget."""
 
     references: int
     views: int
     cost: float
-    auc: float
-    tpr: float | None
-    extrapolated: bool
-    affordable: int
+    auc: float  # expected
+    tpr: float | None  # expected at the plan's rate; None if the pilot has too few non-members
+    extrapolated: bool  # whether the pilot had fewer references
+    affordable: int  # exceeds `references` if more would add nothing, or too little is known about more
 
     @property
     def power(self) -> float:
@@ -103,30 +78,23 @@ class Split:
 
 @dataclass(frozen=True)
 class PopulationRow:
-    """Power with a population of ``size``, measured on the same queries.
-
-    ``resolution`` is the smallest conformal p-value; ``expected`` and ``spread`` are the mean and standard deviation of
-    the realised false-positive rate at the plan's nominal one, None if it is not resolved.
-    """
+    """Power with a population of ``size`` on the same queries, and the realised rate at the plan's nominal one."""
 
     size: int
     auc: float
     tpr: float | None
-    resolution: float
-    expected: float | None
-    spread: float | None
+    resolution: float  # smallest conformal p-value
+    expected: float | None  # mean over draws; None if the rate is not resolved
+    spread: float | None  # its standard deviation
 
 
 @dataclass(frozen=True)
 class QueriesRow:
-    """Precision with a number of evaluated members and non-members.
-
-    ``half_width`` is half of the 95 % interval of the TPR, None if the non-members do not resolve the plan's rate.
-    """
+    """Precision with a number of evaluated members and non-members."""
 
     members: int
     non_members: int
-    half_width: float | None
+    half_width: float | None  # of the 95 % interval of the TPR; None if the rate is not resolved
 
 
 @dataclass(frozen=True)
@@ -197,20 +165,7 @@ def make_plan(
 ) -> Plan:
     """Measure power over a grid of references and views, and find the best split of a budget.
 
-    Parameters
-    ----------
-    pilot : Pilot
-        From `start`, with the same ``fpr``.
-    fpr : float
-        The false-positive rate of interest.
-    cost : Cost
-        Cost of references.
-    budget : float, optional
-        In the unit of ``cost``; by default twice the pilot's references with one view.
-    seed : int
-        Draws references and populations.
-    tick : callable
-        Called with the number of points that were scored, `steps` in all.
+    ``pilot`` comes from `start` with the same ``fpr``; the default budget is twice its references with one view.
     """
     n, n_views = pilot.n_references, pilot.signals.n_views
     # The same draws of references for each number of views: differences are then due to the views.

@@ -91,22 +91,12 @@ class Known:
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """How many known non-members a rule flags if each is treated like a query; `self_check` makes one.
+    """How many known non-members a rule flags if each is treated like a query; `self_check` makes one."""
 
-    Parameters
-    ----------
-    flagged, population : int
-        How many are called members, and how many there are.
-    level : float
-        The share that may be flagged.
-    p_value : float
-        Probability that a binomial count with this share is at least ``flagged``.
-    """
-
-    flagged: int
+    flagged: int  # known non-members that are called members
     population: int
-    level: float
-    p_value: float
+    level: float  # share that may be flagged
+    p_value: float  # probability that a binomial count with this share is at least `flagged`
 
     @property
     def most(self) -> float:
@@ -131,35 +121,16 @@ def self_check(flagged: int, population: int, level: float) -> SelfCheck:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """The decision of a rule.
-
-    Parameters
-    ----------
-    rule, level : str, float
-        Name of the rule, and the false-positive rate that it may have.
-    flagged : bool array [points]
-        Which points are called members. For a point of the population, the held-out and tolerance rules count the point
-        itself in the cut; the other rules leave it out.
-    threshold : float or None
-        The smallest score called a member; inf if none is, None if no single threshold on the score gives the calls.
-    population : int
-        Number of known non-members behind the calls.
-    check : SelfCheck, optional
-        Of a rule whose assumptions can fail.
-    silent_classes : tuple of int
-        Classes without calls, because too few known non-members belong to them.
-    instead_of : str, optional
-        Name of the rule whose check failed and which this call replaces.
-    """
+    """The decision of a rule."""
 
     rule: str
     level: float
-    flagged: BoolArray
-    threshold: float | None
-    population: int
-    check: SelfCheck | None = None
-    silent_classes: tuple[int, ...] = ()
-    instead_of: str | None = None
+    flagged: BoolArray  # [points]; held-out and tolerance count a point of Z in its own cut, other rules leave it out
+    threshold: float | None  # smallest score called a member; inf if none is, None if calls do not follow the score
+    population: int  # number of known non-members behind the calls
+    check: SelfCheck | None = None  # of a rule whose assumptions can fail
+    silent_classes: tuple[int, ...] = ()  # without calls: too few known non-members belong to them
+    instead_of: str | None = None  # rule whose check failed and which this call replaces
 
 
 class DecisionRule(Protocol):
@@ -399,27 +370,22 @@ def decide(rule: DecisionRule, known: Known) -> Call:
 
 @dataclass(frozen=True)
 class Decision:
-    """A call compared with the truth, on the evaluated points.
-
-    Rule, level, threshold, population, check and silent classes are those of the call. ``flagged`` counts the evaluated
-    points called members. ``fpr_realised`` and ``tpr`` are the shares of non-members and of members called members,
-    with Clopper-Pearson bounds given the call. ``refused`` says why the rule made no call; the numbers are then None.
-    """
+    """A call compared with the truth on the evaluated points; bounds are Clopper-Pearson's, given the call."""
 
     rule: str
     level: float
     threshold: float | None = None
     population: int | None = None
-    flagged: int | None = None
-    fpr_realised: float | None = None
+    flagged: int | None = None  # evaluated points called members
+    fpr_realised: float | None = None  # share of non-members called members
     fpr_low: float | None = None
     fpr_high: float | None = None
-    tpr: float | None = None
+    tpr: float | None = None  # share of members called members
     tpr_low: float | None = None
     tpr_high: float | None = None
     check: SelfCheck | None = None
     silent_classes: tuple[int, ...] = ()
-    refused: str | None = None
+    refused: str | None = None  # why the rule made no call; the numbers are then None
 
 
 def judge(call: Call, members: BoolArray, queries: IntArray, confidence: float = 0.95) -> Decision:

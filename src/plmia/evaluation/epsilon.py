@@ -36,52 +36,25 @@ _BISECTIONS = 12
 
 @dataclass(frozen=True)
 class OneRun:
-    """The bound from guesses about one model.
-
-    Attributes
-    ----------
-    low : float
-        Lower bound on epsilon; 0 shows nothing.
-    calls : {"members", "non-members", "both"}
-        What was guessed: that the top scores are members, the bottom ones non-members, or both.
-    guesses, correct : int
-        Number of guesses behind the bound, and how many were correct.
-    """
+    """The bound from guesses about one model; it needs no independence between records."""
 
     low: float
-    calls: Calls
+    calls: Calls  # guessed: the top scores are members, the bottom ones non-members, or both
     guesses: int
     correct: int
 
 
 @dataclass(frozen=True)
 class EpsilonBound:
-    """Lower bounds on epsilon; `epsilon_bound` makes one.
-
-    Attributes
-    ----------
-    delta, confidence : float
-        The delta at which epsilon is bounded, and the probability with which each bound holds.
-    low : float
-        The per-record bound: 0 shows nothing, and it is always finite.
-    threshold : float
-        The score behind `low`: queries above it are called members (for non-members: those below it). It is finite, and
-        has a meaning only if `low` is above 0.
-    calls : {"members", "non-members"}
-        Whether `low` comes from members called correctly (``TPR / FPR``) or from non-members (``TNR / FNR``).
-    right_low, wrong_high : float
-        The bounds on those two rates.
-    one_run : OneRun
-        The bound that needs no independence between records.
-    """
+    """Lower bounds on epsilon; `epsilon_bound` makes one. A bound of 0 shows nothing."""
 
     delta: float
-    confidence: float
-    low: float
-    threshold: float
-    calls: Calls
-    right_low: float
-    wrong_high: float
+    confidence: float  # probability with which each of the two bounds holds
+    low: float  # the per-record bound, always finite
+    threshold: float  # score behind `low`, finite: queries above it (non-members: below it) are called
+    calls: Calls  # whether `low` comes from TPR / FPR (members) or from TNR / FNR (non-members)
+    right_low: float  # lower bound on TPR or TNR
+    wrong_high: float  # upper bound on FPR or FNR
     one_run: OneRun
 
     @property

@@ -31,13 +31,7 @@ _PER_DECADE = 100
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval.
-
-    Attributes
-    ----------
-    low, high, confidence : float
-        Both ends, which belong to the interval, and its coverage.
-    """
+    """A confidence interval; both ends belong to it."""
 
     low: float
     high: float
@@ -57,16 +51,7 @@ def tpr_interval(roc: Roc, fpr: float, confidence: float = 0.95) -> Interval:
     `Operating` gives the Clopper-Pearson interval for the threshold it found, whose false-positive rate is only near
     `fpr`. The number of non-members above the true threshold is binomial, so the empirical rate there lies between the
     rates at two ranks. The distances to these and to the Clopper-Pearson ends are added in squares (MOVER, Zou and
-    Donner, 2008).
-
-    Parameters
-    ----------
-    roc : Roc
-        The measured curve.
-    fpr : float
-        In (0, 1); the non-members must resolve it, or the error names how many are needed.
-    confidence : float
-        Nominal coverage; the actual one is close if ten or more non-members lie above the threshold, else larger.
+    Donner, 2008). The coverage is close to `confidence` with ten or more non-members above the threshold, else larger.
     """
     point = roc.tpr_at(fpr, confidence)
     if not 0 < point.fpr < 1:
@@ -132,23 +117,14 @@ def mean_rate(points: Sequence[Operating], confidence: float = 0.95) -> Interval
 class RocBand:
     """A band that covers the whole true ROC curve at once; `roc_band` makes one.
 
-    The curve is the true-positive rate of the best threshold whose false-positive rate is at most ``fpr``. The band
-    also covers the curve with ties broken at random.
-
-    Attributes
-    ----------
-    fpr : array of float, shape [P]
-        Increasing from 0 to 1.
-    low, high : array of float, shape [P]
-        Non-decreasing; between two rates `low` keeps its value and `high` has that of the next.
-    confidence : float
-        Smallest probability that no point of the curve lies outside.
+    The curve is the true-positive rate of the best threshold whose false-positive rate is at most ``fpr``, also with
+    ties broken at random. Between two rates `low` keeps its value and `high` has that of the next.
     """
 
-    fpr: FloatArray
+    fpr: FloatArray  # increasing from 0 to 1, shape [P]
     low: FloatArray
     high: FloatArray
-    confidence: float
+    confidence: float  # smallest probability that no point of the curve lies outside
 
     def at(self, fpr: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return the lower and the upper end at any false-positive rates in [0, 1]."""

@@ -32,19 +32,9 @@ COMPARED_FPRS = (1e-2, 1e-3)
 def clopper_pearson(
     successes: npt.ArrayLike, trials: npt.ArrayLike, confidence: float = 0.95
 ) -> tuple[FloatArray, FloatArray]:
-    """Exact two-sided confidence interval of a binomial proportion (Clopper and Pearson, 1934).
+    """Exact two-sided confidence interval of a binomial proportion (Clopper and Pearson, 1934), vectorised.
 
-    Parameters
-    ----------
-    successes, trials : int or array of int
-        Broadcast against each other; no trials give (0, 1).
-    confidence : float
-        Coverage that holds for every proportion; the error of each tail is at most (1 - confidence) / 2.
-
-    Returns
-    -------
-    low, high : float arrays of the broadcast shape (NumPy scalars for scalars)
-        ``low`` is 0 if no trial succeeded, ``high`` is 1 if all did.
+    It covers every proportion; each tail has an error of at most (1 - confidence) / 2. No trials give (0, 1).
     """
     k, n = np.broadcast_arrays(successes, trials)
     if k.dtype.kind not in "iu" or n.dtype.kind not in "iu":
@@ -67,32 +57,22 @@ def clopper_pearson(
 class Operating:
     """The most powerful threshold whose false-positive rate is at most a nominal one.
 
-    Attributes
-    ----------
-    fpr, fpr_realised : float
-        The nominal rate, and the share of non-members called members, which never exceeds it.
-    threshold : float
-        The smallest score called a member (``score >= threshold``); +inf if none is.
-    tpr, low, high, confidence : float
-        Share of members called members, and its Clopper-Pearson interval. The threshold depends on the non-members
-        alone; given them, `n_true` of `n_members` is binomial and the interval exact. It does not include how the
-        false-positive rate of this threshold varies on other non-members; see `plmia.evaluation.intervals`.
-    resolved, needed : bool, int
-        With `needed` non-members one of them may lie above the threshold at `fpr`: 10,000 at 0.0001, 1 at 0. With fewer
-        the point is not resolved: it equals the point at a rate of 0 and is no evidence about `fpr`.
+    Given the non-members, which alone set the threshold, `n_true` is binomial and the Clopper-Pearson interval exact.
+    It does not include how the rate of this threshold varies on other non-members; see `plmia.evaluation.intervals`.
+    With fewer than `needed` non-members the point equals that at a rate of 0 and is no evidence about `fpr`.
     """
 
-    fpr: float
-    threshold: float
+    fpr: float  # nominal
+    threshold: float  # smallest score called a member; +inf if none is
     tpr: float
-    fpr_realised: float
+    fpr_realised: float  # never above the nominal one
     low: float
     high: float
     confidence: float
     n_true: int
     n_members: int
-    resolved: bool
-    needed: int
+    resolved: bool  # whether there are that many
+    needed: int  # non-members with which one may lie above the threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,18 +81,11 @@ class Roc:
 
     Point i of P calls every query with ``score >= thresholds[i]`` a member. The first calls none (threshold +inf), the
     last all; each distinct score is one point.
-
-    Attributes
-    ----------
-    thresholds : array of float, shape [P]
-        Strictly decreasing.
-    true_positives, false_positives : array of int, shape [P]
-        Members and non-members called members, non-decreasing from 0 to `n_members`, `n_non_members`.
     """
 
-    thresholds: FloatArray
-    true_positives: IntArray
-    false_positives: IntArray
+    thresholds: FloatArray  # [P], strictly decreasing
+    true_positives: IntArray  # [P], from 0 to `n_members`
+    false_positives: IntArray  # [P], from 0 to `n_non_members`
     n_members: int
     n_non_members: int
 
@@ -169,14 +142,9 @@ class Roc:
 
 
 def roc_curve(scores: npt.ArrayLike, members: npt.ArrayLike) -> Roc:
-    """Compute the ROC curve of scores with one sort; tied scores share a point.
+    """Compute the ROC curve of finite scores [Q] with one sort; tied scores share a point.
 
-    Parameters
-    ----------
-    scores : array of float, shape [Q]
-        Larger means member; all finite.
-    members : array of bool, shape [Q]
-        Which queries are members; at least one member and one non-member.
+    ``members`` [Q] is boolean, with at least one member and one non-member.
     """
     values, truth = _checked_queries(scores, members)
     # The order within a tie group is arbitrary and does not matter: only whole groups become points.
@@ -348,8 +316,7 @@ def _checked_fpr(fpr: float) -> float:
 def largest_count(fpr: float, n: int) -> int:
     """Return the largest k with k / n <= fpr: how many false positives a rate allows.
 
-    The rounded product is only a guess: 0.29 * 100 is below 29. The quotient decides: it is the float nearest to k / n,
-    so it equals `fpr` if that was written as the same fraction, in decimals or as k / n.
+    The rounded product is only a guess: 0.29 * 100 is below 29. The quotient decides: it is the float nearest to k / n.
     """
     k = int(fpr * n)
     if (k + 1) / n <= fpr:

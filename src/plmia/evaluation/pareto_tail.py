@@ -48,25 +48,13 @@ _RATES = 240
 
 @dataclass(frozen=True, eq=False)
 class TailModel:
-    """Generalised Pareto laws at the edge of the likelihood region of the values beyond ``start``.
+    """Generalised Pareto laws at the edge of the likelihood region of the values beyond ``start``."""
 
-    Parameters
-    ----------
-    start : float
-        The value u above which the tail is modelled.
-    share : float
-        Probability that a new non-member exceeds it: (k + 1) / (n + 1).
-    top : float
-        Largest value of the population.
-    rate, scale : float arrays [laws]
-        For each law, x / s (0: exponential) and the largest s in the region.
-    """
-
-    start: float
-    share: float
-    top: float
-    rate: FloatArray
-    scale: FloatArray
+    start: float  # the value u above which the tail is modelled
+    share: float  # probability that a new non-member exceeds it: (k + 1) / (n + 1)
+    top: float  # largest value of the population
+    rate: FloatArray  # [laws], x / s (0: exponential)
+    scale: FloatArray  # [laws], the largest s in the region
 
     def cut(self, level: float) -> float:
         """Return the value that a non-member exceeds with a probability of at most ``level`` < `share`."""
@@ -79,17 +67,10 @@ class TailModel:
 
 
 def fit_tail(values: npt.NDArray[np.floating], confidence: float = 0.95) -> TailModel:
-    """Fit the upper tail of the population.
+    """Fit the upper tail of the statistic of a population, of at least `MIN_POPULATION` points.
 
     For a given rate t = x / s the log-likelihood of k excesses is -k (log s + L + L / (t s)) with
     L = mean log(1 + t y), so its maximum over s and the largest s within the region have closed forms.
-
-    Parameters
-    ----------
-    values : float array [population]
-        Statistic of the population, at least `MIN_POPULATION` points.
-    confidence : float
-        Confidence of the one-sided bound on a quantile.
     """
     n = len(values)
     if n < MIN_POPULATION:

@@ -31,10 +31,7 @@ _SHOWN = 10
 
 
 def q_values(log10_p: FloatArray) -> FloatArray:
-    """Smallest false discovery rate [n] at which each hypothesis is rejected (Benjamini and Hochberg).
-
-    ``log10_p`` [n] holds log10 of the p-values of all hypotheses, for members and non-members alike.
-    """
+    """Smallest false discovery rate [n] at which each hypothesis is rejected, from log10 of all p-values [n]."""
     return np.minimum(1.0, 10.0 ** _log10_q(log10_p))
 
 
@@ -59,23 +56,12 @@ def _log10_q(log10_p: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Exposure:
-    """Records named at a false discovery rate, compared with the truth.
+    """Records named at a false discovery rate, compared with the truth."""
 
-    Parameters
-    ----------
-    fdr : float
-        The bound on the expected share of non-members among the named.
-    n_discoveries, n_true : int
-        How many evaluated points are named, and how many of them are members.
-    least : int
-        Smallest possible number of discoveries above 0. No p-value is below 1 / (|Z| + 1), so fewer than
-        Q / (fdr (|Z| + 1)) of Q points are never named. If it exceeds Q, none can be.
-    """
-
-    fdr: float
-    n_discoveries: int
-    n_true: int
-    least: int
+    fdr: float  # bound on the expected share of non-members among the named
+    n_discoveries: int  # evaluated points that are named
+    n_true: int  # members among them
+    least: int  # see `min_named`; if it exceeds the number of evaluated points, none can be named
 
     @property
     def realised_fdr(self) -> float:
@@ -88,20 +74,9 @@ class Exposure:
 
 
 def exposure(scores: Scores, queries: IntArray, members: BoolArray, fdr: float, population: int) -> Exposure:
-    """Name records at a false discovery rate and compare with the truth.
+    """Name the evaluated points ``queries`` at a false discovery rate and compare with ``members`` [points].
 
-    Parameters
-    ----------
-    scores : Scores
-        Of every point; the conformal p-values are used.
-    queries : int array [queries]
-        The evaluated points; each is a hypothesis.
-    members : bool array [points]
-        Which points are members.
-    fdr : float
-        The false discovery rate.
-    population : int
-        Number of known non-members behind the p-values.
+    No fewer than `min_named` are named: it depends on the size of the ``population`` behind the p-values.
     """
     named = discoveries(scores.log10_p_conformal[queries], fdr)
     least = min_named(len(queries), population, fdr)
@@ -115,23 +90,13 @@ def min_named(evaluated: int, population: int, fdr: float) -> int:
 
 @dataclass(frozen=True)
 class Naming:
-    """Why no record was named: with this split into population and evaluated points, many are named at once or none.
-
-    Parameters
-    ----------
-    fdr : float
-        The false discovery rate.
-    members, non_members, population : int
-        Evaluated members and non-members, and known non-members.
-    standing : int
-        Members above every evaluated non-member: about this many could be named.
-    """
+    """Why no record was named: with this split into population and evaluated points, many are named at once or none."""
 
     fdr: float
-    members: int
-    non_members: int
+    members: int  # evaluated ones
+    non_members: int  # evaluated ones
     population: int
-    standing: int
+    standing: int  # members above every evaluated non-member: about this many could be named
 
     @property
     def evaluated(self) -> int:
@@ -183,30 +148,14 @@ class Naming:
 
 @dataclass(frozen=True, eq=False)
 class RecordTable(Tabular):
-    """Evaluated points, the most exposed first; `record_table` makes one.
-
-    Parameters
-    ----------
-    index : int array [queries]
-        Number of the point.
-    label : int array [queries] or None
-        Its class, if classes are known.
-    score, p, q : float arrays [queries]
-        Score, conformal p-value, and the smallest false discovery rate at which the point is named.
-    rank : int array [queries]
-        Rank by p-value, then by score: 1 is the most exposed, equal points share the smallest rank.
-    group : int array [queries] or None
-        Its group (such as the patient), if points come in groups.
-    member : bool array [queries] or None
-        Whether the target trained on it, if that is shown.
-    """
+    """Evaluated points, the most exposed first; `record_table` makes one."""
 
     index: IntArray
     label: Labels | None
     score: FloatArray
-    p: FloatArray
-    q: FloatArray
-    rank: IntArray
+    p: FloatArray  # conformal
+    q: FloatArray  # smallest false discovery rate at which the point is named
+    rank: IntArray  # by p-value, then by score: 1 is the most exposed, equal points share the smallest rank
     group: Labels | None = None
     member: BoolArray | None = None
 
@@ -254,19 +203,7 @@ def record_table(
     groups: Labels | None = None,
     members: BoolArray | None = None,
 ) -> RecordTable:
-    """Build the table of evaluated points.
-
-    Parameters
-    ----------
-    scores : Scores
-        Of every point.
-    population, queries : int arrays [population], [queries]
-        The population Z, and the points to list; these must not overlap.
-    labels, groups : int arrays [points], optional
-        Class and group of each point.
-    members : bool array [points], optional
-        Which points are members.
-    """
+    """Build the table of the points ``queries``; labels, groups and members [points] are columns if given."""
     if np.isin(queries, population).any():
         raise PlmiaError("some queries belong to the population of known non-members: remove them")
     log10_p, score = scores.log10_p_conformal[queries], scores.score[queries]

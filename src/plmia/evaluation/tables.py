@@ -16,9 +16,6 @@ Library = Literal["pandas", "polars"]
 
 LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
 
-# Columns of the tables, of HTML here and of the command.
-SHOWN_FPRS = ("0.01", "0.001", "0.0001", "0")
-
 
 class FrameError(PlmiaError):
     """A table that cannot be made, because the library for it is unknown or not installed."""

@@ -36,25 +36,14 @@ _BLOCK = 1 << 21
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric of attack A minus that of attack B.
-
-    Attributes
-    ----------
-    a, b, difference : float
-        The metric of each, and ``a - b``: positive if A finds more.
-    low, high, confidence : float
-        Interval of the difference, and its coverage.
-    p_value : float
-        Two-sided: probability of a difference at least this large if there is none; 1 if nothing differs. The interval
-        excludes 0 if it is below ``1 - confidence``.
-    """
+    """A metric of attack A minus that of attack B, with its interval and test."""
 
     a: float
     b: float
-    difference: float
+    difference: float  # ``a - b``: positive if A finds more
     low: float
     high: float
-    p_value: float
+    p_value: float  # two-sided; 1 if nothing differs, below ``1 - confidence`` if the interval excludes 0
     confidence: float
 
 
@@ -67,24 +56,12 @@ def compare(
     confidence: float = 0.95,
     resamples: int = 2_000,
 ) -> Difference:
-    """Compare the true-positive rates of two attacks on the same queries at one false-positive rate.
+    """Compare the true-positive rates of two attacks on the same queries [Q] at one false-positive rate.
 
     Queries are resampled, members and non-members separately and both attacks together, and both thresholds are
     estimated again each time. The spread of the resampled differences gives a normal interval and test. The p-value is
-    at least that of the exact sign test of the members that only one attack calls, which matters if these are few.
-
-    Parameters
-    ----------
-    a_scores, b_scores : arrays of float, shape [Q]
-        Larger means member; all finite. The two scales may differ.
-    members : array of bool, shape [Q]
-        Which queries are members.
-    fpr : float
-        The nominal false-positive rate; the non-members must resolve it.
-    rng : numpy Generator
-        Draws the resamples.
-    confidence, resamples : float, int
-        Coverage of the interval, and the number of resamples.
+    at least that of the exact sign test of the members that only one attack calls, which matters if these are few. The
+    non-members must resolve ``fpr``; the scales of the two scores may differ.
     """
     if resamples < 100:
         raise PlmiaError(f"resamples is {resamples}, but the spread of a difference needs at least 100")
@@ -99,15 +76,7 @@ def compare(
 def compare_auc(
     a_scores: npt.ArrayLike, b_scores: npt.ArrayLike, members: npt.ArrayLike, confidence: float = 0.95
 ) -> Difference:
-    """Compare the AUC of two attacks on the same queries (DeLong et al., 1988, paired).
-
-    Parameters
-    ----------
-    a_scores, b_scores, members : arrays of float, float and bool, shape [Q]
-        As for `compare`; at least two members and two non-members.
-    confidence : float
-        Coverage of the interval.
-    """
+    """Compare the AUC of two attacks on the same queries [Q], at least two of each kind (paired; DeLong et al., 1988)."""
     auc_a, auc_b = (roc_curve(scores, members).auc for scores in (a_scores, b_scores))
     truth = np.asarray(members)
     if min(np.count_nonzero(truth), np.count_nonzero(~truth)) < 2:
@@ -121,15 +90,7 @@ def compare_auc(
 def compare_over_targets(
     a_values: Sequence[float] | FloatArray, b_values: Sequence[float] | FloatArray, confidence: float = 0.95
 ) -> Difference:
-    """Compare a metric of two attacks over the same targets (Student's paired test): at least two targets.
-
-    Parameters
-    ----------
-    a_values, b_values : arrays of float, shape [targets]
-        The metric of each attack on each target, in the same order of targets.
-    confidence : float
-        Coverage of the interval.
-    """
+    """Compare a metric of two attacks over the same two or more targets, in one order (Student's paired test)."""
     from scipy.stats import ttest_rel
 
     a, b = checked_values(a_values, (-math.inf, math.inf)), checked_values(b_values, (-math.inf, math.inf))
@@ -145,15 +106,7 @@ def compare_over_targets(
 
 
 def unpaired_over_targets(first: FloatArray, other: FloatArray, confidence: float = 0.95) -> Difference:
-    """Compare the mean of a metric over two independent sets of targets (Welch's test).
-
-    Parameters
-    ----------
-    first, other : arrays of float, shapes [targets]
-        One value per target, at least two on each side; the difference is ``other`` minus ``first``.
-    confidence : float
-        Coverage of the interval.
-    """
+    """Compare a metric over two independent sets of two or more targets (Welch's test): ``other - first``."""
     from scipy.stats import ttest_ind
 
     difference = float(other.mean() - first.mean())
@@ -434,30 +387,14 @@ def _clipped(found: Difference) -> Difference:
 
 @dataclass(frozen=True)
 class Row:
-    """One metric on two sides.
+    """One metric on two sides."""
 
-    Parameters
-    ----------
-    label : str
-        The attack, or the run if attacks are compared.
-    fpr : float or None
-        The metric is the TPR at this false-positive rate, or the AUC if it is None.
-    first, other : Measured
-        The metric on each side.
-    change : Difference
-        Other minus first, with its own p-value.
-    p_adjusted : float
-        The p-value after Holm's adjustment over all rows of the comparison.
-    method : Method
-        How it was tested.
-    """
-
-    label: str
-    fpr: float | None
+    label: str  # the attack, or the run if attacks are compared
+    fpr: float | None  # that of the TPR; None for the AUC
     first: Measured
     other: Measured
-    change: Difference
-    p_adjusted: float
+    change: Difference  # other minus first, with its own p-value
+    p_adjusted: float  # after Holm's adjustment over all rows of the comparison
     method: Method
 
     @property
@@ -487,25 +424,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Pair:
-    """All rows of one side against the first.
-
-    Parameters
-    ----------
-    first, other : str
-        Names of the sides.
-    what : {"runs", "attacks"}
-        What the sides are.
-    rows : tuple of Row
-        One per metric and attack.
-    other_data : bool
-        Whether the two are known to use different data.
-    """
+    """All rows of one side against the first."""
 
     first: str
     other: str
     what: Literal["runs", "attacks"]
     rows: tuple[Row, ...]
-    other_data: bool = False
+    other_data: bool = False  # whether the two are known to use different data
 
     @property
     def method(self) -> Method:
@@ -614,23 +539,10 @@ def compare_runs(
     fprs: Sequence[float] | None = None,
     confidence: float = 0.95,
 ) -> SideBySide:
-    """Compare each run with the first, attack by attack.
+    """Compare each run with the first, attack by attack; by default all common attacks at the rates that all resolve.
 
     Runs on the same records (equal membership and queries of the same targets) are tested in pairs: of records if there
     is one target, of targets if there are several. Other runs are treated as independent.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        Two or more, with different names.
-    rng : numpy Generator
-        Draws the resamples of paired tests.
-    attacks : sequence of str, optional
-        Names of attacks; by default all that every run has.
-    fprs : sequence of float, optional
-        False-positive rates; by default those of `COMPARED_FPRS` that every run resolves.
-    confidence : float
-        Coverage of each interval.
     """
     names = [run.name for run in runs]
     if len(runs) < 2:
@@ -653,15 +565,7 @@ def compare_attacks(
     fprs: Sequence[float] | None = None,
     confidence: float = 0.95,
 ) -> SideBySide:
-    """Compare each attack with the first one, all of one run.
-
-    Parameters
-    ----------
-    run, attacks : Run, sequence of str
-        The run, and two or more attacks.
-    rng, fprs, confidence
-        As for `compare_runs`.
-    """
+    """Compare each attack with the first one, all of one run; see `compare_runs`."""
     if len(attacks) < 2:
         raise PlmiaError(
             f"one run and {len(attacks)} attacks were given: give a second run, or two attacks of "

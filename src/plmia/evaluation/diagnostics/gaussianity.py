@@ -102,25 +102,14 @@ def _p_value(n: int, rest: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Gaussianity:
-    """Shapiro-Wilk test of every point.
-
-    Parameters
-    ----------
-    w_in, p_in, w_out, p_out : float arrays [points]
-        W and p-value of the signals of the IN and of the OUT references; NaN if there are fewer than 3 of them (or more
-        than 5000), or if all are equal.
-    score : float array [points]
-        The paper's G = min(W_in, W_out), NaN if one of them is.
-    group : int array [points]
-        0 for the least Gaussian third, 1 for the middle one, 2 for the most Gaussian; -1 if the score is NaN.
-    """
+    """Shapiro-Wilk test of every point [points]; W and p-value are NaN without 3 to 5000 different signals."""
 
     w_in: FloatArray
     p_in: FloatArray
     w_out: FloatArray
     p_out: FloatArray
-    score: FloatArray
-    group: IntArray
+    score: FloatArray  # the paper's G = min(W_in, W_out), NaN if one of them is
+    group: IntArray  # 0 for the least Gaussian third, 1, 2 for the most Gaussian; -1 if the score is NaN
 
     @property
     def marked(self) -> BoolArray:
@@ -149,12 +138,7 @@ def _summary(w: FloatArray, p: FloatArray) -> dict[str, Any] | None:
 def gaussianity(references: References, view: int | None = 0) -> Gaussianity:
     """Test the signals of every point for a Gaussian law, IN and OUT separately.
 
-    Parameters
-    ----------
-    references : References
-        Signals and membership; the number of IN references may differ between points.
-    view : int, optional
-        Which view; None for all: the smallest W over views, and the smallest p-value times their number (Bonferroni).
+    ``view`` None stands for all views: the smallest W, and the smallest p-value times their number (Bonferroni).
     """
     views = range(references.n_views) if view is None else [view]
     if not all(0 <= v < references.n_views for v in views):

@@ -21,34 +21,17 @@ ALARM = 0.001
 
 @dataclass(frozen=True)
 class UnlikeReferences:
-    """Whether the target's confidence on known non-members is like that of its references.
+    """Whether the target's confidence on known non-members is like that of its references."""
 
-    Parameters
-    ----------
-    shift, spread : float
-        Mean and log standard deviation, over the population, of the target's signals in units of each point's OUT
-        references; both are about 0 for a model like the others.
-    z_shift, z_spread : float
-        Distance of both from the references' values, in standard deviations of these.
-    rank_shift, rank_spread : int
-        Number of references with a smaller value.
-    n_references : int
-        Number of references that could be compared.
-    p : float
-        Two-sided p-value of both together (Student's t, doubled for the two statistics).
-    warning : str or None
-        Set if p is below `ALARM`.
-    """
-
-    shift: float
-    spread: float
-    z_shift: float
+    shift: float  # mean of the target's signals in units of each point's OUT references, about 0 if alike
+    spread: float  # their log standard deviation, about 0 if alike
+    z_shift: float  # distance from the references' values, in their standard deviations
     z_spread: float
-    rank_shift: int
+    rank_shift: int  # number of references with a smaller value
     rank_spread: int
-    n_references: int
-    p: float
-    warning: str | None
+    n_references: int  # those that could be compared
+    p: float  # two-sided, of both together (Student's t, doubled for the two statistics)
+    warning: str | None  # set if p is below `ALARM`
 
 
 def unlike_references(view: AttackView) -> UnlikeReferences:
@@ -129,47 +112,23 @@ def _unlike(z_shift: float, z_spread: float, p: float) -> str:
 
 @dataclass(frozen=True)
 class UnlikeAnswers:
-    """Whether the target is confident and correct about as often as its references, on members and non-members.
+    """Whether the target is confident and correct about as often as its references, on members and non-members."""
 
-    Parameters
-    ----------
-    inside, outside : float
-        Share of the target's members, and of its non-members, for which the true label has a probability above 1/2.
-    references_inside, references_outside : float
-        Mean of the same shares over the references.
-    p : float
-        Two-sided p-value of both together (Student's t, doubled for the two shares).
-    warning : str or None
-        Set if p is below `ALARM`.
-    """
-
-    inside: float
-    outside: float
-    references_inside: float
+    inside: float  # share of the target's members whose true label has a probability above 1/2
+    outside: float  # the same of its non-members
+    references_inside: float  # mean of the same over the references
     references_outside: float
-    p: float
-    warning: str | None
+    p: float  # two-sided, of both together (Student's t, doubled for the two shares)
+    warning: str | None  # set if p is below `ALARM`
 
 
 def accuracy_of(
     signals: Signals, targets: Sequence[int], records: Mapping[int, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """Accuracy of the targets and of all other models, each on its own members and non-members.
+    """Accuracy of the targets and of all other models, each on its own members and non-members, in the first view.
 
-    Parameters
-    ----------
-    signals : Signals
-        Signals and membership; the first view is used.
-    targets : sequence of int
-        Numbers of the targets; if these are all models, they are each other's references.
-    records : mapping of int to mapping, optional
-        Provenance of each model, by number. If all have ``train_accuracy`` and ``test_accuracy``, these are used;
-        otherwise the share of records whose true label has a probability above 1/2, which is at most the accuracy.
-
-    Returns
-    -------
-    dict
-        ``measure``, and means over ``target`` and ``references`` of ``members`` and ``non_members``.
+    It is that of the provenance ``records`` if all models have ``train_accuracy`` and ``test_accuracy`` there;
+    otherwise the share of records whose true label has a probability above 1/2, which is at most the accuracy.
     """
     found = {model: _known_accuracy((records or {}).get(model, {})) for model in signals.models}
     measure = "accuracy"

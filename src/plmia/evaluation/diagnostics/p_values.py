@@ -30,25 +30,15 @@ LEVELS = tuple(float(10**e) for e in np.arange(-4.0, -0.2, 0.25))
 class PairwiseP:
     """Pairwise p-values of member and of non-member queries (`fig:pvalue_distribution`).
 
-    Parameters
-    ----------
-    members, non_members : int arrays [20]
-        How many p-values fall into each twentieth of [0, 1].
-    distance : float or None
-        Kolmogorov distance of all p-values of non-members from the uniform law, to 0.001.
-    distance_by_query : float or None
-        The same distance for the p-values of one query, averaged over non-member queries. All p-values of a query share
-        its statistic, so this is large (0.3 for Gaussian statistics) even if ``distance`` is 0: this dependence is the
-        reason why the combined p-value is only nominal.
-    warning : str or None
-        Set if there are no pairwise p-values; all counts are then 0, the distances None.
+    All p-values of a query share its statistic, so `distance_by_query` is large (0.3 for Gaussian statistics) even if
+    `distance` is 0: this dependence is the reason why the combined p-value is only nominal.
     """
 
-    members: IntArray
-    non_members: IntArray
-    distance: float | None
-    distance_by_query: float | None
-    warning: str | None = None
+    members: IntArray  # [20], how many p-values fall into each twentieth of [0, 1]
+    non_members: IntArray  # [20]
+    distance: float | None  # Kolmogorov distance of all p-values of non-members from the uniform law, to 0.001
+    distance_by_query: float | None  # the same for the p-values of one query, averaged over non-member queries
+    warning: str | None = None  # set if there are no pairwise p-values; counts are then 0, distances None
 
 
 def pairwise_p_values(
@@ -61,18 +51,8 @@ def pairwise_p_values(
 ) -> PairwiseP:
     """Compare at most ``most`` queries, half of them members, with the population (`eq:p_value`).
 
-    Parameters
-    ----------
-    phi : float array [points] or [points, views]
-        The statistic (`Scores.statistic`, or one value per view, which are averaged).
-    population : int array [population]
-        Z.
-    truth : Truth
-        Which points are members, and which are queries.
-    rng : numpy Generator
-        Draws the queries.
-    most, most_rivals : int
-        Number of queries, and about how many population points they are compared with, evenly spaced in rank.
+    ``phi`` is the statistic [points] or [points, views], averaged over views. The queries, drawn with ``rng``, are
+    compared with about ``most_rivals`` population points, evenly spaced in rank.
     """
     summary = MeanOfViews().points(phi.reshape(len(phi), -1))
     everyone = np.sort(summary[population])
@@ -116,63 +96,32 @@ def _histogram(p: FloatArray) -> IntArray:
 
 @dataclass(frozen=True)
 class Rates:
-    """Realised false-positive rates of one p-value.
+    """Realised false-positive rates of one p-value."""
 
-    Parameters
-    ----------
-    realised, low, high : tuples of float
-        At each nominal level, with the 95 % Clopper-Pearson interval.
-    broken : tuple of bool
-        Whether more are flagged than a valid p-value would flag; the error over all levels together is `ALARM`.
-    """
-
-    realised: tuple[float, ...]
-    low: tuple[float, ...]
+    realised: tuple[float, ...]  # at each nominal level
+    low: tuple[float, ...]  # of the 95 % Clopper-Pearson interval
     high: tuple[float, ...]
-    broken: tuple[bool, ...]
+    broken: tuple[bool, ...]  # more are flagged than chance explains, at an error of `ALARM` over all levels
 
 
 @dataclass(frozen=True)
 class FprCurve:
-    """Share of non-members that p-values flag, against the nominal level (`fig:cauchy_fpr_agreement`).
+    """Share of non-members that p-values flag, against the nominal level (`fig:cauchy_fpr_agreement`)."""
 
-    Parameters
-    ----------
-    levels : tuple of float
-        Nominal levels, increasing.
-    conformal : Rates
-        Rates of the conformal p-value.
-    combined : Rates or None
-        Rates of the attack's combined p-value, if it has one.
-    n_non_members : int
-        Number of non-member queries.
-    warning : str or None
-        Set if a p-value flags too many at some level.
-    """
-
-    levels: tuple[float, ...]
+    levels: tuple[float, ...]  # nominal, increasing
     conformal: Rates
-    combined: Rates | None
+    combined: Rates | None  # of the attack's own p-value, if it has one
     n_non_members: int
-    warning: str | None
+    warning: str | None  # set if a p-value flags too many at some level
 
 
 def nominal_against_realised(
     scores: Scores, truth: Truth, n_population: int | None = None, levels: Sequence[float] = LEVELS
 ) -> FprCurve:
-    """Count the non-member queries that p-values flag at a grid of nominal levels.
+    """Count the non-member queries that p-values flag at a grid of increasing nominal levels in (0, 1).
 
-    Parameters
-    ----------
-    scores : Scores
-        Combined and conformal p-values of all points.
-    truth : Truth
-        Which points are members, and which are queries.
-    n_population : int, optional
-        Size of the population behind the p-values, on which the spread of the realised rate depends; by default the
-        number of points that are not queries.
-    levels : sequence of float
-        Nominal levels in (0, 1), increasing.
+    ``n_population`` is the size of the population behind the p-values, on which the spread of the realised rate
+    depends; by default the number of points that are not queries.
     """
     queries = truth.queries[~truth.members[truth.queries]]
     if not len(queries):
@@ -228,33 +177,16 @@ def _log_choose(n: int, k: IntArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class PopulationSize:
-    """What a population of ``n`` non-members resolves.
-
-    Parameters
-    ----------
-    n : int
-        Size of Z.
-    resolution : float
-        Smallest conformal p-value, 1 / (n + 1).
-    levels : tuple of float
-        Nominal false-positive rates.
-    expected, spread : tuples of (float or None)
-        Mean and standard deviation of the realised rate at each level over draws of Z (a beta law); None if the level
-        is below the resolution.
-    needed, needed_stable : tuples of int
-        Size of the smallest population that resolves each level, and of one whose spread is a tenth of the level.
-    warning : str or None
-        Set if 0.1 % is not resolved.
-    """
+    """What a population of ``n`` non-members resolves."""
 
     n: int
-    resolution: float
+    resolution: float  # smallest conformal p-value, 1 / (n + 1)
     levels: tuple[float, ...]
-    expected: tuple[float | None, ...]
-    spread: tuple[float | None, ...]
-    needed: tuple[int, ...]
-    needed_stable: tuple[int, ...]
-    warning: str | None
+    expected: tuple[float | None, ...]  # mean realised rate over draws of Z (a beta law); None below the resolution
+    spread: tuple[float | None, ...]  # its standard deviation
+    needed: tuple[int, ...]  # smallest population that resolves each level
+    needed_stable: tuple[int, ...]  # one whose spread is a tenth of the level
+    warning: str | None  # set if 0.1 % is not resolved
 
 
 def population_size(n: int, levels: Sequence[float] = FPRS[:0:-1]) -> PopulationSize:

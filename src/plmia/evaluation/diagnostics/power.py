@@ -44,25 +44,13 @@ def needed_outsiders(fpr: float) -> int:
 
 @dataclass(frozen=True)
 class Pilot:
-    """One attack on one target, to be repeated with fewer references, views or population points.
-
-    Parameters
-    ----------
-    signals : Signals
-        Signals of the target and its references.
-    attack, setup : Attack, Setup
-        What is run, and how.
-    full : AttackResult
-        The attack with all references; the same queries are evaluated in every repetition.
-    fprs : tuple of float
-        False-positive rates at which the TPR is measured: those that allow at least `MIN_FALSE_POSITIVES` non-members.
-    """
+    """One attack on one target, to be repeated with fewer references, views or population points."""
 
     signals: Signals
     attack: Attack
     setup: Setup
-    full: AttackResult
-    fprs: tuple[float, ...]
+    full: AttackResult  # with all references; the same queries are evaluated in every repetition
+    fprs: tuple[float, ...]  # those that allow at least `MIN_FALSE_POSITIVES` non-members
 
     @classmethod
     def run(
@@ -212,37 +200,22 @@ def extrapolate(budgets: Sequence[int], values: Sequence[float]) -> Extrapolatio
 
 @dataclass(frozen=True)
 class Curve:
-    """Power against the number of references.
+    """Power against the number of references."""
 
-    Parameters
-    ----------
-    metric : str
-        "auc", or the false-positive rate of the TPR.
-    budgets : tuple of int
-        Numbers of references, increasing.
-    mean : tuple of float
-        Power with each, averaged over draws.
-    deviation : tuple of (float or None)
-        Standard deviation over draws; None for a single draw.
-    standard_error : float or None
-        Standard error of the power with all references due to their choice. A half drawn without replacement has half
-        the variance of an independent half, which has twice the variance of the whole: so halves spread as the whole.
-    fit : Extrapolation or None
-        None if fewer than three budgets were measured.
-    """
-
-    metric: str
-    budgets: tuple[int, ...]
-    mean: tuple[float, ...]
-    deviation: tuple[float | None, ...]
-    standard_error: float | None
-    fit: Extrapolation | None
+    metric: str  # "auc", or the false-positive rate of the TPR
+    budgets: tuple[int, ...]  # numbers of references, increasing
+    mean: tuple[float, ...]  # power with each, averaged over draws
+    deviation: tuple[float | None, ...]  # over draws; None for a single draw
+    standard_error: float | None  # of the power with all references, due to their choice
+    fit: Extrapolation | None  # None if fewer than three budgets were measured
 
     @classmethod
     def of(cls, metric: str, budgets: tuple[int, ...], draws: Sequence[FloatArray], full: int) -> Curve:
         """Summarise the draws [draws] of each budget; ``full`` is the number of all references."""
         mean = tuple(float(values.mean()) for values in draws)
         deviation = tuple(float(values.std(ddof=1)) if len(values) > 1 else None for values in draws)
+        # A half drawn without replacement has half the variance of an independent half, which has twice the variance of
+        # the whole: so halves spread as the whole.
         half = deviation[-2] if len(budgets) > 1 and budgets[-1] == full and budgets[-2] > full // 4 else None
         return cls(metric, budgets, mean, deviation, half, extrapolate(budgets, mean))
 
@@ -272,26 +245,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class EnoughReferences:
-    """Whether more references would increase the power.
-
-    Parameters
-    ----------
-    attack, target : str, int
-        Name of the attack, and number of the target.
-    n_references : int
-        Number of references.
-    curves : tuple of Curve
-        AUC, and the TPR at each false-positive rate for which there are enough non-members.
-    warning : str or None
-        Set if doubling the references would gain more than `AUC_GAIN` or `TPR_GAIN` (and more than the noise due to
-        their choice), or if there are too few to tell.
-    """
+    """Whether more references would increase the power."""
 
     attack: str
     target: int
     n_references: int
     curves: tuple[Curve, ...]
-    warning: str | None
+    warning: str | None  # set if twice as many would gain enough (`AUC_GAIN`, `TPR_GAIN`), or if there are too few
 
 
 def enough_references(
@@ -302,19 +262,7 @@ def enough_references(
     rng: np.random.Generator,
     tick: Tick = lambda _: None,
 ) -> EnoughReferences:
-    """Measure power with all, half, a quarter ... of the references, and extrapolate.
-
-    Parameters
-    ----------
-    signals : Signals
-        Signals of the target and its references.
-    attack, target, setup : Attack, int, Setup
-        What is run, on which model, and how; all budgets share its population and queries.
-    rng : numpy Generator
-        Draws the references.
-    tick : callable
-        Called with the number of points that were scored.
-    """
+    """Measure power with all, half, a quarter ... of the references, on the same queries, and extrapolate."""
     pilot = Pilot.run(signals, attack, target, setup)
     curves = pilot.curves(rng, tick=tick)
     return EnoughReferences(attack.name, target, pilot.n_references, curves, _warning(curves, pilot.n_references))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from plmia.evaluation.diagnostics import pairwise_p_values
+from plmia.evaluation.diagnostics.p_values import pairwise_p_values
 
 from .charts import histogram
 from .measure import CONFORMAL, attacks_called, of_result, results

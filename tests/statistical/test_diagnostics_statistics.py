@@ -15,14 +15,10 @@ from plmia.attacks.moments import References
 from plmia.attacks.scoring import Scores
 from plmia.attacks.view import AttackView, Truth
 from plmia.data.designs import MembershipDesign
-from plmia.evaluation.diagnostics import (
-    Pilot,
-    enough_references,
-    nominal_against_realised,
-    unlike_answers,
-    unlike_references,
-)
 from plmia.evaluation.diagnostics.gaussianity import shapiro_wilk
+from plmia.evaluation.diagnostics.p_values import nominal_against_realised
+from plmia.evaluation.diagnostics.power import Pilot, enough_references
+from plmia.evaluation.diagnostics.signals import unlike_answers, unlike_references
 from plmia.evaluation.targets import Setup
 from plmia.signals.signals import Signals
 

@@ -14,7 +14,7 @@ from plmia.data.arrays import BoolArray, FloatArray32
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign, count_split_groups
 from plmia.errors import DataError, Note, RecipeError, percent
-from plmia.evaluation.diagnostics import unlike_answers
+from plmia.evaluation.diagnostics.signals import unlike_answers
 from plmia.signals.signals import Signals, look_like_probabilities
 from plmia.training.recipes.recipe import Trained
 from plmia.training.recipes.scikit import Sklearn

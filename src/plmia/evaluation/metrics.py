@@ -27,6 +27,10 @@ FPRS = (0.0, 1e-4, 1e-3, 1e-2)
 """Nominal false-positive rates at which true-positive rates are reported."""
 COMPARED_FPRS = (1e-2, 1e-3)
 """Those of them at which differences and trends are tested, if there are enough non-members."""
+VERDICT_FPRS = (1e-3, 1e-2)
+"""Those of them for the headline; the first with enough non-members is used."""
+DECISION_LEVELS = (0.1, 0.01, 0.001, 0.0001)
+"""Levels at which all decision rules are judged."""
 
 
 def clopper_pearson(

@@ -10,10 +10,10 @@ import numpy as np
 
 from plmia.data.arrays import FloatArray
 from plmia.evaluation.decisions import RULES, Conformal, Decision, Known, judge_all
-from plmia.evaluation.diagnostics import nominal_against_realised, pairwise_p_values
+from plmia.evaluation.diagnostics.p_values import nominal_against_realised, pairwise_p_values
 from plmia.evaluation.epsilon import epsilon_bound
 from plmia.evaluation.intervals import Interval, auc_interval, tpr_interval
-from plmia.evaluation.metrics import Roc, TargetMetrics, evaluate, roc_curve
+from plmia.evaluation.metrics import DECISION_LEVELS, Roc, TargetMetrics, evaluate, roc_curve
 from plmia.evaluation.records import Naming, exposure
 from plmia.evaluation.targets import AttackResult
 from plmia.results.result import (
@@ -26,7 +26,6 @@ from plmia.results.result import (
     TprAtFpr,
 )
 
-LEVELS = (0.1, 0.01, 0.001, 0.0001)
 FDRS = (0.01, 0.05, 0.1)
 CONFIDENCE = 0.95
 # Confidence of the check that members and non-members are swapped, which makes an audit invalid.
@@ -116,7 +115,7 @@ def _decide(result: AttackResult, confidence: float) -> dict[str, dict[float, De
     """Judge all rules at all levels."""
     labels, truth = result.view.labels, result.truth
     known = Known(result.scores, result.population, labels)
-    rules = (rule(level) for rule in RULES for level in LEVELS)
+    rules = (rule(level) for rule in RULES for level in DECISION_LEVELS)
     usable = (rule for rule in rules if labels is not None or not rule.needs_labels)
     found: dict[str, dict[float, Decision]] = {}
     for decision in judge_all(usable, known, truth.members, truth.queries, confidence):

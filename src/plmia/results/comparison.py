@@ -76,7 +76,7 @@ def compare(
 def compare_auc(
     a_scores: npt.ArrayLike, b_scores: npt.ArrayLike, members: npt.ArrayLike, confidence: float = 0.95
 ) -> Difference:
-    """Compare the AUC of two attacks on the same queries [Q], at least two of each kind (paired; DeLong et al., 1988)."""
+    """Compare the AUC of two attacks on the same queries [Q], at least two of each kind (DeLong et al., 1988)."""
     auc_a, auc_b = (roc_curve(scores, members).auc for scores in (a_scores, b_scores))
     truth = np.asarray(members)
     if min(np.count_nonzero(truth), np.count_nonzero(~truth)) < 2:

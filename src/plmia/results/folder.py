@@ -18,7 +18,8 @@ from plmia.attacks.scoring import Tick
 from plmia.data.arrays import Array, Labels
 from plmia.data.files import Staging
 from plmia.errors import AttackError, Note, OutputError, PlmiaError
-from plmia.evaluation.diagnostics import enough_references, require_plausible
+from plmia.evaluation.diagnostics.power import enough_references
+from plmia.evaluation.diagnostics.signals import require_plausible
 from plmia.evaluation.records import RecordTable, record_table
 from plmia.evaluation.targets import AttackResult, Setup, attack_targets
 from plmia.results.result import About, RunResult

@@ -15,7 +15,8 @@ from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from plmia.evaluation.decisions import Decision, SelfCheck
-from plmia.evaluation.diagnostics import Curve, FprCurve, Rates
+from plmia.evaluation.diagnostics.p_values import FprCurve, Rates
+from plmia.evaluation.diagnostics.power import Curve
 from plmia.evaluation.epsilon import EpsilonBound
 from plmia.evaluation.intervals import Interval
 from plmia.evaluation.metrics import fpr_key

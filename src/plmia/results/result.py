@@ -14,7 +14,9 @@ import numpy as np
 
 from plmia.errors import Note
 from plmia.evaluation.decisions import Decision
-from plmia.evaluation.diagnostics import EnoughReferences, FprCurve, PopulationSize, UnlikeReferences, accuracy_of
+from plmia.evaluation.diagnostics.p_values import FprCurve, PopulationSize
+from plmia.evaluation.diagnostics.power import EnoughReferences
+from plmia.evaluation.diagnostics.signals import UnlikeReferences, accuracy_of
 from plmia.evaluation.epsilon import EpsilonBound
 from plmia.evaluation.intervals import Interval
 from plmia.evaluation.metrics import FPRS
@@ -96,7 +98,7 @@ class FailedCheck:
 
 @dataclass(frozen=True)
 class PairwiseCounts:
-    """Histogram of pairwise p-values; see `plmia.evaluation.diagnostics.PairwiseP`."""
+    """Histogram of pairwise p-values; see `plmia.evaluation.diagnostics.p_values.PairwiseP`."""
 
     members: Annotated[tuple[int, ...], AtLeast(1)]
     non_members: Annotated[tuple[int, ...], AtLeast(1)]

@@ -10,20 +10,16 @@ import numpy as np
 
 from plmia.errors import Note, PlmiaError
 from plmia.evaluation.decisions import CHECK_FAILS_BELOW, Analytic, SelfCheck, self_check
-from plmia.evaluation.diagnostics import (
-    EnoughReferences,
-    PopulationSize,
-    UnlikeReferences,
-    population_size,
-    unlike_references,
-)
 from plmia.evaluation.diagnostics.gaussianity import Gaussianity, gaussianity, metrics_by_group
+from plmia.evaluation.diagnostics.p_values import PopulationSize, population_size
+from plmia.evaluation.diagnostics.power import EnoughReferences
+from plmia.evaluation.diagnostics.signals import UnlikeReferences, unlike_references
 from plmia.evaluation.intervals import mean_rate, over_targets
-from plmia.evaluation.metrics import summarise
+from plmia.evaluation.metrics import DECISION_LEVELS, summarise
 from plmia.evaluation.records import Exposure
 from plmia.evaluation.targets import AttackResult
 from plmia.results import wording
-from plmia.results.assessment import LEVELS, Assessment, assess, measure
+from plmia.results.assessment import Assessment, assess, measure
 from plmia.results.json_types import decode
 from plmia.results.result import (
     DEFAULT_ATTACK,
@@ -206,9 +202,9 @@ class Summary:
 
         The level is `CHECK_LEVEL` if it is refuted there. The test accounts for trying several levels.
         """
-        for level in sorted(LEVELS, key=lambda level: level != CHECK_LEVEL):
+        for level in sorted(DECISION_LEVELS, key=lambda level: level != CHECK_LEVEL):
             check = self._flagged(attack, level)
-            if check is not None and check.p_value * len(LEVELS) < CHECK_FAILS_BELOW:
+            if check is not None and check.p_value * len(DECISION_LEVELS) < CHECK_FAILS_BELOW:
                 return level, check.flagged / check.population
         return None
 

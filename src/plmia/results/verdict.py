@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from plmia.errors import Note, doubts
 from plmia.evaluation.intervals import Interval, mean_rate
+from plmia.evaluation.metrics import VERDICT_FPRS
 from plmia.evaluation.records import Naming
 from plmia.results import wording
 from plmia.results.assessment import CONFIDENCE, Assessment
@@ -17,9 +18,8 @@ from plmia.results.wording import Grade, Status
 
 T = TypeVar("T")
 
-# The false-positive rate of the verdict: the first of these that lets so many non-members through, or the last one if
-# it lets one through.
-VERDICT_FPRS = (0.001, 0.01)
+# The false-positive rate of the verdict: the first of VERDICT_FPRS that lets so many non-members through, or the last
+# one if it lets one through.
 LEAST_ABOVE = 5
 # From so many targets on, the interval is that of their mean.
 MANY_TARGETS = 5

@@ -15,19 +15,15 @@ from plmia.attacks.scoring import Scores
 from plmia.attacks.view import AttackView, Truth
 from plmia.data.designs import MembershipDesign
 from plmia.errors import PlmiaError, PopulationError, ReferencesError
-from plmia.evaluation.diagnostics import (
-    Curve,
-    Extrapolation,
-    Pilot,
-    enough_references,
-    extrapolate,
+from plmia.evaluation.diagnostics.p_values import (
+    LEVELS,
+    _chance,
     nominal_against_realised,
     pairwise_p_values,
     population_size,
-    unlike_answers,
-    unlike_references,
 )
-from plmia.evaluation.diagnostics.p_values import LEVELS, _chance
+from plmia.evaluation.diagnostics.power import Curve, Extrapolation, Pilot, enough_references, extrapolate
+from plmia.evaluation.diagnostics.signals import unlike_answers, unlike_references
 from plmia.evaluation.targets import Setup, attack_targets
 from plmia.results.json_types import encode
 from plmia.signals.signals import Signals

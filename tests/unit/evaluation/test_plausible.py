@@ -12,7 +12,7 @@ import pytest
 
 from plmia.data.designs import MembershipDesign
 from plmia.errors import SignalsError
-from plmia.evaluation.diagnostics import require_plausible
+from plmia.evaluation.diagnostics.signals import require_plausible
 from plmia.signals.signals import Signals, read_signals
 
 Simulate = Callable[..., Signals]

@@ -18,7 +18,7 @@ from plmia.attacks.scoring import Scores
 from plmia.attacks.view import Truth
 from plmia.data.arrays import FloatArray, IntArray
 from plmia.errors import PlmiaError, PopulationError, percent
-from plmia.evaluation.diagnostics.likeness import ALARM
+from plmia.evaluation.diagnostics.signals import ALARM
 from plmia.evaluation.metrics import FPRS, clopper_pearson
 
 BINS = 20

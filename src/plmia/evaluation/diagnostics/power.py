@@ -17,7 +17,7 @@ from plmia.attacks.view import AttackView
 from plmia.data.arrays import FloatArray, IntArray
 from plmia.data.designs import MembershipDesign, ReferencePlan
 from plmia.errors import ReferencesError, percent, round_percent
-from plmia.evaluation.diagnostics.plausible import require_plausible
+from plmia.evaluation.diagnostics.signals import require_plausible
 from plmia.evaluation.metrics import COMPARED_FPRS, fpr_key, roc_curve
 from plmia.evaluation.targets import AttackResult, Setup, attack_targets
 from plmia.signals.signals import Signals

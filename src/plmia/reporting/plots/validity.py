@@ -9,7 +9,8 @@ import numpy as np
 
 from plmia.errors import percent, round_percent, sentence
 from plmia.evaluation.decisions import Decision
-from plmia.evaluation.diagnostics import Curve, Rates
+from plmia.evaluation.diagnostics.p_values import Rates
+from plmia.evaluation.diagnostics.power import Curve
 from plmia.reporting.content import Content
 from plmia.reporting.plots import figure as fig
 from plmia.reporting.plots.colours import series

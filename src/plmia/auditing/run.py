@@ -69,11 +69,11 @@ class AuditPlan:
     Parameters
     ----------
     data : LabelledData
-        The points.
+        The records.
     recipe : Recipe
         How the target and its references are trained.
     references : int
-        How many references.
+        Number of references.
     views : tuple of View
         How points are shown to models.
     setup : Setup
@@ -107,7 +107,7 @@ class AuditPlan:
 
     @functools.cached_property
     def _given(self) -> Trained | None:
-        """What a given target answers."""
+        """Answers of a given target."""
         return None if self.target is None else self.target.ask(self.data, self.views)
 
     def about(self) -> dict[str, Any]:
@@ -126,8 +126,8 @@ class AuditPlan:
         design = self.layout if isinstance(self.layout, MembershipDesign) else self._drawn(self.layout)
         if design.matrix.shape != (self.references + 1, self.data.n_points):
             raise DataError(
-                f"the design has shape {design.matrix.shape} [models, points], a target and {self.references} others "
-                f"on {self.data.n_points} points need {(self.references + 1, self.data.n_points)}: give one row a model"
+                f"the design has shape {design.matrix.shape} [models, points]; a target and {self.references} others "
+                f"on {self.data.n_points} points need {(self.references + 1, self.data.n_points)}: one row per model"
             )
         if self.target is not None:
             design = MembershipDesign(np.concatenate([self.target.members[None], design.matrix[1:]]))
@@ -141,7 +141,7 @@ class AuditPlan:
         return audit_design(self.data.n_points, self.references, rng, self.data.groups, kind)
 
     def _require_references(self, matrix: npt.NDArray[np.bool_]) -> None:
-        """Find out before training what the attacks' estimators would refuse afterwards."""
+        """Raise before training what the attacks would raise after it."""
         least = 1 if self.may_skip else max(map(self._least, self.attacks))
         fewest = self._fewest(matrix)
         short = np.flatnonzero(fewest < least)
@@ -152,7 +152,7 @@ class AuditPlan:
             )
 
     def _fewest(self, matrix: npt.NDArray[np.bool_]) -> npt.NDArray[np.integer]:
-        """How many references each point has on the side where it has fewer; offline only OUT counts."""
+        """Number of IN or OUT references per point, whichever is smaller; offline only OUT counts."""
         inside: npt.NDArray[np.integer] = matrix[1:].sum(axis=0)
         outside = len(matrix) - 1 - inside
         groups = self.data.groups
@@ -162,16 +162,16 @@ class AuditPlan:
         return outside if self.setup.mode == "offline" else np.minimum(inside, outside)
 
     def _least(self, attack: Attack) -> int:
-        """How many references of each side the attack's estimator needs at every point."""
+        """Number of IN and of OUT references that an attack needs at every point."""
         return max(1, attack.statistic.least_references(len(self.views)))
 
     def _count(self, points: npt.NDArray[np.bool_]) -> int:
-        """How many points, or groups of them."""
+        """Number of points, or of groups where points come in groups."""
         groups = self.data.groups
         return int(points.sum()) if groups is None else len(np.unique(groups[points]))
 
     def _require_population(self, outsiders: int) -> None:
-        """Find out before training what scoring would refuse afterwards."""
+        """Raise before training what scoring would raise after it."""
         size = self.setup.population
         if outsiders < 4:
             raise PopulationError(
@@ -185,15 +185,15 @@ class AuditPlan:
             )
 
     def data_notes(self, records: Collection[Mapping[str, Any]]) -> list[Note]:
-        """Say what rounding did to the answers and which files were read, by the records of the trained models."""
+        """Notes on rounded answers and on undeclared files, from the training records."""
         return training_notes([TrainingRecord.from_json(record) for record in records])
 
     def warnings(self) -> list[Note]:
-        """Notes that may change a user's mind before training: all but how a recipe prepares the data."""
+        """Notes that a user should read before training: all but those on how a recipe prepares the data."""
         return [note for note in self.notes() if (note.code, note.severity) != ("recipe-preprocessing", "info")]
 
     def notes(self) -> list[Note]:
-        """What an auditor must know, as far as it is known before training."""
+        """Notes on the results that are known before training."""
         found = [*self.recipe.notes(self.data)]
         if copies := self.design.split_duplicates(self.data):
             # Few copies blur little; many hide members among their copies.
@@ -311,9 +311,9 @@ def train_run(
     plan, folder, engine, keep_models
         As in `run_audit`.
     report : callable
-        Told of every model that was trained.
+        Called with the number and the answers of each model that was trained.
     skip : callable
-        Told how many models were there already.
+        Called with the number of models that were trained before.
     """
     if keep_models and not plan.recipe.keeps_weights:
         raise RecipeError(

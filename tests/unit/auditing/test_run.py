@@ -10,7 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -119,12 +119,13 @@ def test_three_lines_in_a_script_are_enough(tmp_path: Path) -> None:
 def test_the_result_is_what_the_folder_says(tmp_path: Path) -> None:
     found = audit(DecisionTreeClassifier(), tmp_path / "run")
     assert found.folder == tmp_path / "run"
-    assert found.metrics == json.loads((tmp_path / "run/metrics.json").read_text())
-    assert found.auc() == found.metrics["attacks"]["pl-mia"]["auc"]["mean"]
-    assert found.auc("rmia") == found.metrics["attacks"]["rmia"]["auc"]["mean"]
+    contents = found.result.to_json()
+    assert contents == json.loads((tmp_path / "run/metrics.json").read_text())
+    assert found.auc() == contents["attacks"]["pl-mia"]["auc"]["mean"]
+    assert found.auc("rmia") == contents["attacks"]["rmia"]["auc"]["mean"]
     for fpr, key in [(0, "0"), (1e-4, "0.0001"), (0.001, "0.001"), (0.01, "0.01")]:
-        assert found.tpr(fpr) == found.metrics["attacks"]["pl-mia"]["tpr"][key]["mean"]
-    about = found.metrics["about"]
+        assert found.tpr(fpr) == contents["attacks"]["pl-mia"]["tpr"][key]["mean"]
+    about = contents["about"]
     assert about["audit"]["data"] == LabelledData(X, Y).digest
     digest = SignalStore.open(tmp_path / "run/signals").fingerprint()
     assert about["signals"] == {"sha256": digest, "models": 9, "points": N, "views": 1}
@@ -166,7 +167,7 @@ def test_a_model_is_an_object_a_recipe_or_a_name(model: Any, name: str, tmp_path
     if name == "gbdt":
         pytest.importorskip("lightgbm")
     found = audit(model, tmp_path / "run", references=4)
-    assert found.metrics["about"]["audit"]["recipe"]["recipe"] == name
+    assert found.result.to_json()["about"]["audit"]["recipe"]["recipe"] == name
 
 
 def test_a_class_is_not_an_object(tmp_path: Path) -> None:
@@ -234,8 +235,8 @@ def test_attacks_and_mode_may_change(tmp_path: Path) -> None:
     recipe = Leaky()
     audit(recipe, tmp_path / "run")
     found = audit(recipe, tmp_path / "run", attacks=[plmia.LIRA], mode="offline", population=10)
-    assert list(found.metrics["attacks"]) == ["lira"]
-    assert found.metrics["about"]["mode"] == "offline"
+    assert list(found.result.attacks) == ["lira"]
+    assert found.result.about.mode == "offline"
     assert len(recipe.calls) == 9
 
 
@@ -267,7 +268,7 @@ def test_a_design_of_ones_own(tmp_path: Path) -> None:
     matrix[1:5] = [[True], [False], [True], [False]] ^ matrix[1:2]
     audit(Leaky(), tmp_path / "run", design=MembershipDesign(matrix))
     np.testing.assert_array_equal(SignalStore.open(tmp_path / "run/signals").design.matrix, matrix)
-    with pytest.raises(DataError, match=r"design has shape \(9, 120\) .* need \(7, 120\): give one row a model"):
+    with pytest.raises(DataError, match=r"design has shape \(9, 120\) .* need \(7, 120\)"):
         audit(Leaky(), tmp_path / "other", design=MembershipDesign(matrix), references=6)
     matrix[2, 5] ^= True
     with pytest.raises(StoreError, match="design of your own there, another here"):
@@ -278,7 +279,7 @@ def test_a_design_of_ones_own_that_reveals_membership_is_balanced_or_refused(tmp
     """Exactly half of the models per record, the target among them: what is left is checked before training."""
     rng = np.random.default_rng(0)
     found = audit(Leaky(), tmp_path / "run", design=plmia.exact_k_per_point(N, 9, 4, rng), references=8)
-    assert found.metrics["about"]["references"] == [7]
+    assert found.result.about.references == (7,)
     with pytest.raises(ReferencesError, match=r"would have 0 IN or OUT references, the attacks need 2"):
         audit(Leaky(), tmp_path / "other", design=plmia.exact_k_per_point(N, 4, 1, rng), references=3)
     assert not (tmp_path / "other").exists()
@@ -315,7 +316,7 @@ def test_a_targets_signals_can_be_given(tmp_path: Path) -> None:
         store.design.matrix[1:], SignalStore.open(tmp_path / "other/signals").design.matrix[1:]
     )
     # The same again goes on; another target does not.
-    assert audit(recipe, tmp_path / "run", target=GivenTarget(GIVEN, conf)).metrics == found.metrics
+    assert audit(recipe, tmp_path / "run", target=GivenTarget(GIVEN, conf)).result == found.result
     for other in (GivenTarget(GIVEN, conf + 1), GivenTarget(np.roll(GIVEN, 1), conf)):
         with pytest.raises(StoreError, match="target "):
             audit(recipe, tmp_path / "run", target=other)
@@ -356,7 +357,7 @@ def test_a_given_model_is_asked_for_x_as_it_was_given(tmp_path: Path) -> None:
     found = audit(ById(), tmp_path / "run", X=IDS, target=GivenTarget(members, model=fitted))
     conf = plmia.SignalStore.open(tmp_path / "run/signals").signals().values[0]
     assert len(np.unique(conf)) == N
-    assert found.metrics["about"]["audit"]["target"] != "trained"
+    assert found.result.about.given_target
 
 
 class Rounded(DecisionTreeClassifier):  # type: ignore[misc]
@@ -377,7 +378,7 @@ def test_renormalised_rows_are_counted_and_said(given: bool, tmp_path: Path) -> 
         kind, rows = DecisionTreeClassifier(max_depth=3), 3
         target = GivenTarget(members, model=Rounded(max_depth=3).fit(X[members], Y[members]))
     found = audit(kind, tmp_path / "run", target=target)
-    (note,) = (note for note in map(str, found.metrics["notes"]) if "renormalised" in note)
+    (note,) = (note for note in map(str, found.result.notes) if "renormalised" in note)
     assert f"rows: {rows}, largest deviation: 0.004" in note
     records = plmia.SignalStore.open(tmp_path / "run/signals").finished()
     assert [records[model]["n_renormalised"] for model in range(3)] == ([3, 0, 0] if given else [3, 3, 3])
@@ -387,7 +388,7 @@ def test_renormalised_rows_are_counted_and_said(given: bool, tmp_path: Path) -> 
 def test_what_a_recipe_does_to_the_data_stands_in_the_notes(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="120 distinct values of column 0 become 61"):  # before training, too
         found = audit("mlp?epochs=1&widths=4", tmp_path / "run", X=IDS)
-    assert any("120 distinct values of column 0 become 61" in str(note) for note in found.metrics["notes"])
+    assert any("120 distinct values of column 0 become 61" in str(note) for note in found.result.notes)
 
 
 def test_a_pandas_frame_is_audited_as_a_frame(tmp_path: Path) -> None:
@@ -475,8 +476,8 @@ def test_inverted_members_are_suspected_before_and_after(groups: Any, tmp_path: 
     given = GivenTarget(~members, NOISE - 3 + 6 * members)
     with pytest.warns(UserWarning, match="inverted"):
         found = audit(Leaky(), tmp_path / "run", target=given, groups=groups, attacks=[plmia.PL_MIA])
-    assert found.metrics["verdict"]["status"] == "invalid"
-    assert "members-swapped" in found.metrics["verdict"]["doubts"]
+    assert found.result.verdict.status == "invalid"
+    assert "members-swapped" in found.result.verdict.doubts
     assert "(100.0 %)" in repr(found)
     assert "inverted" in found._repr_html_()
     assert repr(plmia.SavedRun(tmp_path / "run"))[len("SavedRun") :] == repr(found)[len("Audit") :]
@@ -496,10 +497,10 @@ def test_another_share_of_members_is_said_and_can_be_had(tmp_path: Path) -> None
     given = GivenTarget(members, NOISE + 6 * members)
     with pytest.warns(UserWarning, match=r"75 % of the points, its references on 50 %.*_point\(120, 17, 13, "):
         found = audit(Leaky(), tmp_path / "run", target=given, references=16)
-    assert "other-share" in found.metrics["verdict"]["doubts"]
+    assert "other-share" in found.result.verdict.doubts
     design = plmia.exact_k_per_point(120, 17, 13, np.random.default_rng(0))
     found = audit(Leaky(), tmp_path / "other", target=given, references=16, design=design)
-    assert "other-share" not in found.metrics["verdict"]["doubts"]
+    assert "other-share" not in found.result.verdict.doubts
 
 
 @pytest.mark.parametrize(("references", "severity"), [(2, "caution"), (4, "info"), (16, None)])
@@ -508,7 +509,7 @@ def test_too_few_references_to_know_a_given_target_are_said(
 ) -> None:
     given = GivenTarget(GIVEN, NOISE + 6 * GIVEN)
     found = audit(Leaky(), tmp_path / "run", target=given, references=references, attacks=[plmia.RMIA])
-    said = [note["severity"] for note in found.metrics["notes"] if note["code"] == "likeness-unchecked"]
+    said = [note.severity for note in found.result.notes if note.code == "likeness-unchecked"]
     assert said == ([severity] if severity else [])
 
 
@@ -518,16 +519,17 @@ def test_the_accuracy_of_the_target_stands_beside_that_of_its_references(given: 
     target = None
     if given is not None:
         target = GivenTarget(GIVEN, model=fitted) if given == "model" else GivenTarget(GIVEN, NOISE + 6 * GIVEN)
-    found = audit(DecisionTreeClassifier(), tmp_path / "run", target=target, references=4).metrics["about"]["accuracy"]
-    assert found["measure"] == ("true label above one half" if given == "conf" else "accuracy")
-    expected = found["target"]
+    found = audit(DecisionTreeClassifier(), tmp_path / "run", target=target, references=4).result.about.accuracy
+    assert found is not None
+    assert found.measure == ("true label above one half" if given == "conf" else "accuracy")
+    expected = asdict(found.target)
     if given == "model":
         expected = {"members": fitted.score(X[GIVEN], Y[GIVEN]), "non_members": fitted.score(X[~GIVEN], Y[~GIVEN])}
     elif given == "conf":
         right = np.asarray(NOISE + 6 * GIVEN) > 0
         expected = {"members": right[GIVEN].mean(), "non_members": right[~GIVEN].mean()}
-    assert found["target"] == pytest.approx(expected)
-    assert found["references"]["members"] > found["references"]["non_members"]
+    assert asdict(found.target) == pytest.approx(expected)
+    assert (found.references.members or 0) > (found.references.non_members or 0)
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Target's accuracy" in page or "Target&#39;s accuracy" in page
 
@@ -536,7 +538,7 @@ def test_a_target_of_another_kind_is_unlike_its_references(tmp_path: Path) -> No
     """References are right and sure at all members and half of the others, the target everywhere."""
     given = GivenTarget(GIVEN, NOISE + 6)
     found = audit(Leaky(), tmp_path / "run", target=given, references=16, attacks=[plmia.PL_MIA])
-    assert "answers-unlike-references" in found.metrics["verdict"]["doubts"]
+    assert "answers-unlike-references" in found.result.verdict.doubts
     assert "100.0 % of its members and 100.0 % of its non-members" in repr(found)
 
 
@@ -574,8 +576,8 @@ def test_bad_input_is_refused_before_training(change: Any, kind: Any, says: str,
 def test_attacks_that_were_not_asked_for_and_lack_references_are_left_out(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="left out: lira, pl-mia-plus, pl-mia, pl-mia-pooled"):
         found = audit(Leaky(), tmp_path / "run", references=2, attacks=None)
-    assert list(found.metrics["attacks"]) == ["attack-p", "attack-r", "rmia", "pl-mia-eb"]
-    assert set(found.metrics["skipped"]) == {"lira", "lira-fixed", "pl-mia-plus", "pl-mia", "pl-mia-pooled"}
+    assert list(found.result.attacks) == ["attack-p", "attack-r", "rmia", "pl-mia-eb"]
+    assert set(found.result.skipped) == {"lira", "lira-fixed", "pl-mia-plus", "pl-mia", "pl-mia-pooled"}
     assert (tmp_path / "run/report.html").exists()
 
 
@@ -590,7 +592,7 @@ def test_copies_on_both_sides_are_counted(tmp_path: Path) -> None:
     copied[60:65] = copied[:5]
     with pytest.warns(UserWarning, match="^10 of 120 records have exact copies on the other side"):
         found = audit(Leaky(), tmp_path / "run", X=copied)
-    assert [note["severity"] for note in found.metrics["notes"] if note["code"] == "split-copies"] == ["caution"]
+    assert [note.severity for note in found.result.notes if note.code == "split-copies"] == ["caution"]
     together = np.arange(N)
     together[60:65] = together[:5]
     with warnings.catch_warnings():
@@ -749,11 +751,11 @@ def test_files_that_a_classifier_reads_are_noticed(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     np.save("secret.npy", np.zeros(3))
     found = audit(Reader(), tmp_path / "run", engine=Inline())
-    (note,) = (note for note in found.metrics["notes"] if note["code"] == "undeclared-files")
-    assert note["severity"] == "caution"
-    assert "secret.npy" in note["text"]
+    (note,) = (note for note in found.result.notes if note.code == "undeclared-files")
+    assert note.severity == "caution"
+    assert "secret.npy" in note.text
     declared = audit(Sklearn(Reader(), files=["secret.npy"]), tmp_path / "declared", engine=Inline())
-    assert "undeclared-files" not in [note["code"] for note in declared.metrics["notes"]]
+    assert "undeclared-files" not in [note.code for note in declared.result.notes]
 
 
 def test_a_declared_file_that_changes_during_training_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

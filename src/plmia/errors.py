@@ -50,19 +50,11 @@ class RecipeError(PlmiaError):
 
 
 class TrainingError(PlmiaError):
-    """Training that could not continue; finished models are kept.
-
-    Parameters
-    ----------
-    sentence : str
-        What happened and what to do.
-    trace : str
-        Traceback of the user's own code, if that raised the error.
-    """
+    """Training that could not continue; finished models are kept."""
 
     def __init__(self, sentence: str, trace: str = "") -> None:
         super().__init__(sentence)
-        self.trace = trace
+        self.trace = trace  # traceback of the user's own code, if that raised the error
 
 
 class StoreError(PlmiaError):
@@ -115,19 +107,7 @@ def round_percent(rate: float) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None, *, cutoff: float = 0.6) -> str:
-    """Suggest the known name that is nearest to a misspelt one.
-
-    Parameters
-    ----------
-    name : str
-        The name that was given.
-    known : iterable of str
-        Names that exist.
-    otherwise : str, optional
-        Text if none is near; by default a list of all known names.
-    cutoff : float
-        Required similarity of the two names, from 0 to 1.
-    """
+    """Suggest the known name nearest to a misspelt one; ``otherwise``, by default all known names, if none is near."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     if near:

@@ -47,64 +47,44 @@ class PublishedData(NamedTuple):
 
 @dataclass(frozen=True)
 class Member:
-    """One file of an archive or a folder: its path inside, its bytes, and a function that opens it.
+    """One file of an archive or a folder; in an archive it can only be opened until the next member is read."""
 
-    In an archive it can only be opened until the next member is read.
-    """
-
-    name: str
+    path: Path  # of the archive or folder
+    name: str  # path inside
     size: int
-    open: Callable[[], IO[bytes]]
+    source: Callable[[], IO[bytes] | None]
 
-    def read(self, path: Path) -> bytes:
-        """Return all bytes; errors name the archive ``path``."""
+    def open(self) -> IO[bytes]:
+        """Open the file."""
         if self.size > _MAX_BYTES:
-            raise DataError(
-                f"{path} holds {self.name} with {self.size} bytes, published files have at most {_MAX_BYTES}: download "
-                "it again"
-            )
+            raise _refused(self.path, f"holds {self.name} with {self.size} bytes, at most {_MAX_BYTES} were published")
+        file = self.source()
+        assert file is not None  # noqa: S101 - in a tar, only links and folders have none
+        return file
+
+    def read(self) -> bytes:
+        """Return all bytes."""
         with self.open() as file:
             return file.read()
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published data set: how its files are recognised and read.
-
-    Parameters
-    ----------
-    name : str
-        Name of the data set.
-    member : str
-        Regular expression that only the paths of its own files match.
-    read : callable
-        Reads X and y, given the path and the part.
-    n_points : mapping of part to int
-        Number of points of each part.
-    md5 : str, optional
-        MD5 of the archive, if one was published.
-    """
+    """A published data set: how its files are recognised and read."""
 
     name: str
-    member: str
-    read: Callable[[Path, Part], tuple[Array, Array]]
+    member: str  # regular expression that only the paths of its own files match
     n_points: Mapping[Part, int]
-    md5: str | None = None
+    md5: str | None  # of the archive, if one was published
+    read: Callable[[Path, Part], tuple[Array, Array]]  # X and y
 
 
 def read_archive(path: Path, part: Part = "train", verify: bool = True) -> PublishedData:
     """Read CIFAR-10, CIFAR-100 (fine labels), CINIC-10 or Purchase-100, whichever is found at ``path``.
 
-    Parameters
-    ----------
-    path : Path
-        ``cifar-10-binary.tar.gz``, ``cifar-100-binary.tar.gz``, ``CINIC-10.tar.gz``, ``dataset_purchase.tgz``, a folder
-        with the unpacked files of one of them, or the text file ``dataset_purchase``. Only the names of the files
-        inside matter.
-    part : {"train", "valid", "test"}
-        Which part; CIFAR has no "valid", Purchase-100 is all "train".
-    verify : bool
-        Whether to compare an archive with its published MD5, and the number of points with the published one.
+    That is ``cifar-10-binary.tar.gz``, ``cifar-100-binary.tar.gz``, ``CINIC-10.tar.gz``, ``dataset_purchase.tgz``, a
+    folder with the unpacked files of one of them, or the text file ``dataset_purchase``. Only the names of the files
+    inside matter. CIFAR has no part "valid", Purchase-100 is all "train".
     """
     with _damage_named(path):
         published = _recognise(path)
@@ -121,12 +101,16 @@ def read_archive(path: Path, part: Part = "train", verify: bool = True) -> Publi
     return PublishedData(X, y, f"{published.name} {part}")
 
 
+def _refused(path: Path, problem: str) -> DataError:
+    return DataError(f"{path} {problem}: download it again")
+
+
 @contextlib.contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(f"{path} is damaged or truncated ({error}): download it again") from error
+        raise _refused(path, f"is damaged or truncated ({error})") from error
     except OSError as error:
         raise DataError(
             f"{path} cannot be read ({error.strerror or error}): check its permissions, or download it again"
@@ -161,7 +145,7 @@ def _recognise(path: Path) -> Published:
 
 def _is_pickled(member: Member) -> bool:
     """Whether it is a file of CIFAR's Python version."""
-    if re.search(r"(?:^|/)(?:data_batch_[1-5]|test_batch|train|test)$", member.name) is None:
+    if member.size > _MAX_BYTES or not re.search(r"(?:^|/)(?:data_batch_[1-5]|test_batch|train|test)$", member.name):
         return False
     with member.open() as file:
         return file.read(1) == b"\x80"  # of every pickle of protocol 2 and later
@@ -185,19 +169,11 @@ def _members(path: Path) -> Iterator[Member]:
         with tarfile.open(path, "r:*") as tar:
             for info in tar:
                 if info.isfile():
-                    yield Member(info.name, info.size, partial(_extracted, tar, info))
-    elif _starts_like_purchase(path):
-        yield Member("dataset_purchase", path.stat().st_size, partial(_opened, path))
-
-
-def _extracted(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    file = tar.extractfile(info)
-    assert file is not None  # noqa: S101 - only links and folders have none; this tells the type checker
-    return file
-
-
-def _opened(path: Path) -> IO[bytes]:
-    return path.open("rb")
+                    yield Member(path, info.name, info.size, partial(tar.extractfile, info))
+    else:
+        with path.open("rb") as file:
+            if re.match(rb"[0-9]{1,3}(,[01]){20}", file.read(64)):
+                yield Member(path, "dataset_purchase", path.stat().st_size, partial(open, path, "rb"))
 
 
 def _files_under(folder: Path) -> Iterator[Member]:
@@ -205,61 +181,44 @@ def _files_under(folder: Path) -> Iterator[Member]:
     for parent, folders, files in os.walk(folder):
         inside = Path(parent).relative_to(folder)
         folders[:] = sorted(folders) if len(inside.parts) < _MAX_DEPTH else []
-        for name in sorted(files):
-            file = Path(parent) / name
+        for file in (Path(parent) / name for name in sorted(files)):
             if file.is_file():
-                yield Member((inside / name).as_posix(), file.stat().st_size, partial(_opened, file))
-
-
-def _starts_like_purchase(path: Path) -> bool:
-    with path.open("rb") as file:
-        return re.match(rb"[0-9]{1,3}(,[01]){20}", file.read(64)) is not None
+                yield Member(folder, (inside / file.name).as_posix(), file.stat().st_size, partial(open, file, "rb"))
 
 
 # CIFAR: a record is one or two label bytes, then 3,072 bytes of 32 x 32 pixels, one plane per colour.
 
 
-def _read_cifar10(path: Path, part: Part) -> tuple[Array, Array]:
-    names = ["test_batch.bin"] if part == "test" else [f"data_batch_{i}.bin" for i in range(1, 6)]
-    return _read_cifar(path, names, label_bytes=1, n_classes=10)
-
-
-def _read_cifar100(path: Path, part: Part) -> tuple[Array, Array]:
-    return _read_cifar(path, [f"{part}.bin"], label_bytes=2, n_classes=100)
-
-
-def _read_cifar(path: Path, names: list[str], label_bytes: int, n_classes: int) -> tuple[Array, Array]:
+def _read_cifar(
+    names: Mapping[Part, list[str]], label_bytes: int, n_classes: int, path: Path, part: Part
+) -> tuple[Array, Array]:
     found: dict[str, Array] = {}
     for member in _members(path):
         name = PurePosixPath(member.name).name
-        if name in names:
-            found[name] = _cifar_records(path, member, label_bytes, n_classes)
-        if len(found) == len(names):
+        if name in names[part]:
+            found[name] = _cifar_records(member, label_bytes, n_classes)
+        if len(found) == len(names[part]):
             break
-    for name in names:
+    for name in names[part]:
         if name not in found:
-            raise DataError(f"{path} lacks {name}: download it again")
-    records = np.concatenate([found[name] for name in names])
+            raise _refused(path, f"lacks {name}")
+    records = np.concatenate([found[name] for name in names[part]])
     planes = records[:, label_bytes:].reshape(-1, 3, 32, 32)
     # Of CIFAR-100's two labels (coarse, fine) the last is the fine one.
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), records[:, label_bytes - 1].astype(np.int64)
 
 
-def _cifar_records(path: Path, member: Member, label_bytes: int, n_classes: int) -> Array:
-    raw = member.read(path)
-    length = label_bytes + 3 * 32 * 32
+def _cifar_records(member: Member, label_bytes: int, n_classes: int) -> Array:
+    raw, length = member.read(), label_bytes + 3 * 32 * 32
     if not raw or len(raw) % length:
-        raise DataError(
-            f"{path} is damaged: {member.name} has {len(raw)} bytes, not a multiple of {length}; download it again"
-        )
+        problem = f"is damaged ({member.name} has {len(raw)} bytes, not a multiple of {length})"
+        raise _refused(member.path, problem)
     records = np.frombuffer(raw, dtype=np.uint8).reshape(-1, length)
     labels = records[:, label_bytes - 1]
     if labels.max() >= n_classes:
-        record = int(labels.argmax())
-        raise DataError(
-            f"{path} is damaged: {member.name} has label {labels[record]} at record {record}, labels are 0 to "
-            f"{n_classes - 1}; download it again"
-        )
+        wrong = int(labels.argmax())
+        place = f"{member.name} has label {labels[wrong]} at record {wrong}"
+        raise _refused(member.path, f"is damaged ({place}, labels are 0 to {n_classes - 1})")
     return records
 
 
@@ -275,15 +234,15 @@ def _read_cinic(path: Path, part: Part) -> tuple[Array, Array]:
         if match is None or match[1] != part:
             continue
         if match[2] not in CINIC_CLASSES:
-            raise DataError(f"{path} holds {member.name}, but CINIC-10 has no class {match[2]!r}: download it again")
-        images[CINIC_CLASSES.index(match[2]), match[3]] = _decoded(path, member)
+            raise _refused(path, f"holds {member.name}, but CINIC-10 has no class {match[2]!r}")
+        images[CINIC_CLASSES.index(match[2]), match[3]] = _decoded(member)
     if not images:
-        raise DataError(f"{path} holds no image of CINIC-10's part {part!r}: download it again")
+        raise _refused(path, f"holds no image of CINIC-10's part {part!r}")
     order = sorted(images)
     return np.stack([images[key] for key in order]), np.array([label for label, _ in order], dtype=np.int64)
 
 
-def _decoded(path: Path, member: Member) -> Array:
+def _decoded(member: Member) -> Array:
     """Pixels [32, 32, 3] of a PNG, which may be grey."""
     try:
         pillow = import_module("PIL.Image")
@@ -291,86 +250,68 @@ def _decoded(path: Path, member: Member) -> Array:
         raise DataError(
             f"CINIC-10 is made of PNG images, which Pillow reads: pip install 'plmia[images]' ({error})"
         ) from error
-    raw = member.read(path)
+    raw = member.read()
     try:
         with pillow.open(BytesIO(raw), formats=["PNG"]) as image:
             size = image.size
             pixels: Array = np.asarray(image.convert("RGB")) if size == (32, 32) else np.empty(0)
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise DataError(f"{path} is damaged: {member.name} is not a PNG image ({error}); download it again") from error
+        raise _refused(member.path, f"is damaged ({member.name} is not a PNG image: {error})") from error
     if size != (32, 32):
-        raise DataError(
-            f"{path} holds {member.name} of {size[0]} x {size[1]} pixels, CINIC-10 has 32 x 32: download it again"
-        )
+        problem = f"holds {member.name} of {size[0]} x {size[1]} pixels, CINIC-10 has 32 x 32"
+        raise _refused(member.path, problem)
     return pixels
 
 
 # Purchase-100: one line per point, its label (1 to 100) and 600 zeros and ones, separated by commas.
 
+_PURCHASE_MEMBER = r"(?:^|/)dataset_purchase$"
+_PURCHASE_LINE = re.compile(rb"([0-9]{1,3})((?:,[01]){%d})\r?\n?" % PURCHASE_FEATURES)
 
-def _read_purchase(path: Path, part: Part) -> tuple[Array, Array]:
-    del part  # there is only one
+
+def _read_purchase(path: Path, _part: Part) -> tuple[Array, Array]:
+    parts: list[tuple[Array, Array]] = []
+    n_lines = 0
     for member in _members(path):
         if re.search(_PURCHASE_MEMBER, member.name):
-            return _parse_purchase(path, member)
-    raise DataError(f"{path} lacks dataset_purchase: download it again")
-
-
-def _parse_purchase(path: Path, member: Member) -> tuple[Array, Array]:
-    if member.size > _MAX_BYTES:
-        raise DataError(f"{path} holds {member.size} bytes of text, Purchase-100 has far fewer: download it again")
-    points, labels, n_lines = [], [], 0
-    with member.open() as file:
-        while lines := list(itertools.islice(file, _ROWS_AT_ONCE)):
-            X, y = _parse_lines(path, lines, n_lines)
-            points.append(X)
-            labels.append(y)
-            n_lines += len(lines)
-    if not points:
-        raise DataError(f"{path} is empty: download it again")
-    return np.concatenate(points), np.concatenate(labels)
+            with member.open() as file:
+                while lines := list(itertools.islice(file, _ROWS_AT_ONCE)):
+                    parts.append(_parse_lines(path, lines, n_lines))
+                    n_lines += len(lines)
+            break
+    if not parts:
+        raise _refused(path, "lacks dataset_purchase, or it is empty")
+    return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 def _parse_lines(path: Path, lines: list[bytes], before: int) -> tuple[Array, Array]:
     """Bool array [lines, features] and int array [lines]; ``before`` lines came earlier."""
-    pattern = re.compile(rb"([0-9]{1,3})((?:,[01]){%d})\r?\n?" % PURCHASE_FEATURES)
-    matches = [pattern.fullmatch(line) for line in lines]
+    matches = [_PURCHASE_LINE.fullmatch(line) for line in lines]
     y = np.array([int(match[1]) if match else 0 for match in matches], dtype=np.int64)
     wrong = np.flatnonzero((y < 1) | (y > 100))
     if len(wrong):
-        raise DataError(
-            f"{path} is damaged: line {before + wrong[0] + 1} is not a label of 1 to 100 and {PURCHASE_FEATURES} zeros "
-            "and ones with commas; download it again"
-        )
+        form = f"a label of 1 to 100 and {PURCHASE_FEATURES} zeros and ones with commas"
+        raise _refused(path, f"is damaged (line {before + wrong[0] + 1} is not {form})")
     text = np.frombuffer(b"".join(match[2] for match in matches if match), dtype=np.uint8)
     return text.reshape(len(lines), PURCHASE_FEATURES, 2)[:, :, 1] == ord("1"), y - 1
 
 
-_PURCHASE_MEMBER = r"(?:^|/)dataset_purchase$"
+_CIFAR_POINTS: Mapping[Part, int] = {"train": 50_000, "test": 10_000}
+_CIFAR10_FILES: Mapping[Part, list[str]] = {
+    "train": [f"data_batch_{i}.bin" for i in range(1, 6)],
+    "test": ["test_batch.bin"],
+}
+_CIFAR100_FILES: Mapping[Part, list[str]] = {"train": ["train.bin"], "test": ["test.bin"]}
+_CINIC_POINTS: Mapping[Part, int] = {"train": 90_000, "valid": 90_000, "test": 90_000}
 
+# MD5 as on https://www.cs.toronto.edu/~kriz/cifar.html and https://datashare.ed.ac.uk/handle/10283/3192
+# fmt: off
 PUBLISHED = (
-    # MD5 as on https://www.cs.toronto.edu/~kriz/cifar.html
-    Published(
-        "CIFAR-10",
-        r"(?:^|/)(?:data_batch_[1-5]|test_batch)\.bin$",
-        _read_cifar10,
-        {"train": 50_000, "test": 10_000},
-        "c32a1d4ab5d03f1284b67883e8d87530",
-    ),
-    Published(
-        "CIFAR-100",
-        r"(?:^|/)(?:train|test)\.bin$",
-        _read_cifar100,
-        {"train": 50_000, "test": 10_000},
-        "03b5dce01913d631647c71ecec9e9cb8",
-    ),
-    # MD5 of https://datashare.ed.ac.uk/handle/10283/3192
-    Published(
-        "CINIC-10",
-        _CINIC_MEMBER,
-        _read_cinic,
-        {"train": 90_000, "valid": 90_000, "test": 90_000},
-        "6ee4d0c996905fe93221de577967a372",
-    ),
-    Published("Purchase-100", _PURCHASE_MEMBER, _read_purchase, {"train": 197_324}),
+    Published("CIFAR-10", r"(?:^|/)(?:data_batch_[1-5]|test_batch)\.bin$", _CIFAR_POINTS,
+              "c32a1d4ab5d03f1284b67883e8d87530", partial(_read_cifar, _CIFAR10_FILES, 1, 10)),
+    Published("CIFAR-100", r"(?:^|/)(?:train|test)\.bin$", _CIFAR_POINTS,
+              "03b5dce01913d631647c71ecec9e9cb8", partial(_read_cifar, _CIFAR100_FILES, 2, 100)),
+    Published("CINIC-10", _CINIC_MEMBER, _CINIC_POINTS, "6ee4d0c996905fe93221de577967a372", _read_cinic),
+    Published("Purchase-100", _PURCHASE_MEMBER, {"train": 197_324}, None, _read_purchase),
 )
+# fmt: on

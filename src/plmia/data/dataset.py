@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from plmia.data.archives import Part, read_archive
 from plmia.data.arrays import Array, FloatArray32, IntArray
 from plmia.data.npz import NPY_MAGIC, load_npy, load_npz, save_npy, unpack_bits, whole_number
 from plmia.errors import DataError, shown
+
+if TYPE_CHECKING:
+    from plmia.data.archives import Part
 
 # Long arrays are hashed and checked in pieces of about this many bytes, so that memory-mapped ones stay on disk.
 _BLOCK_BYTES = 1 << 24
@@ -160,27 +162,19 @@ class LabelledData:
 
     def save(self, folder: Path) -> None:
         """Write X.npy, y.npy and, where present, groups.npy and columns.npy into ``folder``."""
-        columns = None
-        if self.columns is not None:
-            columns = np.array([[json.dumps(name), kind] for name, kind in self.columns])
+        columns = self.columns and np.array([[json.dumps(name), kind] for name, kind in self.columns])
         for name, array in (("X", self.X), ("y", self.y), ("groups", self.groups), ("columns", columns)):
-            path = folder / f"{name}.npy"
             if array is None:
-                path.unlink(missing_ok=True)
+                (folder / f"{name}.npy").unlink(missing_ok=True)
             else:
-                save_npy(path, array)
+                save_npy(folder / f"{name}.npy", array)
 
     @classmethod
     def load(cls, folder: Path) -> LabelledData:
         """Read what `save` wrote, mapped into memory, so that processes that load the same folder share its pages."""
-        X, groups, columns = load_npy(folder / "X.npy"), folder / "groups.npy", folder / "columns.npy"
-        return cls(
-            X,
-            load_npy(folder / "y.npy"),
-            load_npy(groups) if groups.exists() else None,
-            folder.name,
-            _load_columns(columns, X.shape) if columns.exists() else None,
-        )
+        X, y = load_npy(folder / "X.npy"), load_npy(folder / "y.npy")
+        groups = load_npy(folder / "groups.npy") if (folder / "groups.npy").exists() else None
+        return cls(X, y, groups, folder.name, _load_columns(folder / "columns.npy", X.shape))
 
 
 # Checks --------------------------------------------------------------------------------------------------------------
@@ -227,8 +221,10 @@ def _columns(frame: Any) -> tuple[tuple[str | int, str], ...]:
     return tuple((name, str(kind)) for name, kind in zip(names, frame.dtypes, strict=True))
 
 
-def _load_columns(path: Path, shape: tuple[int, ...]) -> tuple[tuple[str | int, str], ...]:
-    """Read the columns of a frame that `LabelledData.save` wrote."""
+def _load_columns(path: Path, shape: tuple[int, ...]) -> tuple[tuple[str | int, str], ...] | None:
+    """Read the columns of a frame that `LabelledData.save` wrote; None if X was no frame."""
+    if not path.exists():
+        return None
     try:
         columns = tuple((json.loads(name), str(kind)) for name, kind in load_npy(path))
     except (ValueError, TypeError) as error:
@@ -322,8 +318,8 @@ def read_data(path: Path, part: Part = "train", verify: bool = True) -> Labelled
     path : Path
         An npz with `X` [points, ...], `y` [points] and optionally `groups` [points], where `X` may be bits packed
         along features together with `n_features`; an npz with `features` and `labels` (integers, or one-hot
-        [points, classes], as in purchase100.npz); a folder written by `LabelledData.save`; or a published archive or
-        its folder, see `plmia.data.archives.read_archive`.
+        [points, classes]); a folder written by `LabelledData.save`; or a published archive or its folder, see
+        `plmia.data.archives.read_archive`.
     part : {"train", "valid", "test"}
         Which part of a published archive.
     verify : bool
@@ -335,6 +331,8 @@ def read_data(path: Path, part: Part = "train", verify: bool = True) -> Labelled
         return LabelledData.load(path)
     if path.is_file() and (path.suffix in (".npz", ".npy") or _starts_like_numpy(path)):
         return _from_npz(path)
+    from plmia.data.archives import read_archive
+
     found = read_archive(path, part, verify)
     return _located(path, found.X, found.y, None, found.name)
 

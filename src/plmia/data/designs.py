@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
-from plmia.data.dataset import LabelledData, checked_groups
 from plmia.errors import DataError, ReferencesError, SignalsError, some
+
+if TYPE_CHECKING:
+    from plmia.data.dataset import LabelledData
 
 DesignKind = Literal["pairs", "halves", "exact"]
 
@@ -91,14 +93,10 @@ class MembershipDesign:
             raise DataError(
                 f"the design has {self.n_points} points, the data {data.n_points}: both need the same points"
             )
-        copied = np.flatnonzero(np.bincount(data.first_copies, minlength=self.n_points)[data.first_copies] > 1)
-        if not len(copied):
-            return 0
-        copied = copied[np.argsort(data.first_copies[copied], kind="stable")]
-        _, starts, sizes = np.unique(data.first_copies[copied], return_index=True, return_counts=True)
-        split = np.zeros(len(starts), dtype=np.bool_)
+        _, row_of, sizes = np.unique(data.first_copies, return_inverse=True, return_counts=True)
+        split = np.zeros(len(sizes), dtype=np.bool_)
         for members in self.matrix:
-            inside = np.add.reduceat(members[copied], starts, dtype=np.intp)
+            inside = np.bincount(row_of[members], minlength=len(sizes))
             split |= (inside > 0) & (inside < sizes)
         return int(sizes[split].sum())
 
@@ -106,12 +104,7 @@ class MembershipDesign:
         """Group the models whose rows are equal or complementary.
 
         One row of a group reveals all other rows, so no model may be a reference for another one of its group. In the
-        default design each group is a complementary pair.
-
-        Returns
-        -------
-        list of int arrays
-            The models of each group, in order of their first model.
+        default design each group is a complementary pair. Groups are in order of their first model.
         """
         groups: dict[bytes, list[int]] = {}
         for model, row in enumerate(self.matrix):
@@ -127,30 +120,16 @@ class ReferencePlan:
     without its own split. If all splits have the same size, fewer references are therefore a subset of more
     references, and the references of two targets differ by at most one split.
 
-    Parameters
-    ----------
-    order : list of int arrays
-        Splits of the design (see `MembershipDesign.splits`) in random order, larger ones first; models by number.
-    wanted : int or None
-        Number of references for each target; None for all that are eligible.
     """
 
-    order: list[IntArray]
-    wanted: int | None
+    order: list[IntArray]  # splits (see `MembershipDesign.splits`) in random order, larger ones first; models by number
+    wanted: int | None  # number of references for each target; None for all that are eligible
 
     @classmethod
     def draw(
         cls, design: MembershipDesign, wanted: int | None, rng: np.random.Generator, models: IntArray | None = None
     ) -> ReferencePlan:
-        """Draw a random order of the splits, complete pairs before single models.
-
-        Parameters
-        ----------
-        design, wanted, rng
-            The models' membership, the number of references for each target, and the source of the order.
-        models : int array [models], optional
-            Number of the model in each row of the design; 0, 1, 2, ... by default.
-        """
+        """Draw a random order of the splits, complete pairs before single models; ``models`` numbers the rows."""
         splits = [split if models is None else models[split] for split in design.splits()]
         shuffled = [splits[i] for i in rng.permutation(len(splits))]
         return cls(sorted(shuffled, key=len, reverse=True), wanted)
@@ -192,11 +171,7 @@ class ReferencePlan:
         if not reach[-1] >> self.wanted & 1:
             possible = [n for n in range(1, sum(sizes) + 1) if reach[-1] >> n & 1]
             fewer, more = (n for n in possible if n < self.wanted), (n for n in possible if n > self.wanted)
-            near = [str(n) for n in (max(fewer, default=0), min(more)) if n]
-            raise ReferencesError(
-                f"{self.wanted} reference{'s' * (self.wanted != 1)} cannot consist of complete complementary pairs: "
-                f"request {' or '.join(near)}"
-            )
+            raise _not_in_pairs(self.wanted, " or ".join(str(n) for n in (max(fewer, default=0), min(more)) if n))
         chosen: list[int] = []
         missing = self.wanted
         for i, size, rest in zip(others, sizes, reach[-2::-1], strict=True):
@@ -206,22 +181,17 @@ class ReferencePlan:
         return chosen
 
 
+def _not_in_pairs(n: int, near: str) -> ReferencesError:
+    references = "1 reference" if n == 1 else f"{n} references"
+    return ReferencesError(f"{references} cannot consist of complete complementary pairs: request {near}")
+
+
 def complementary_pairs(
     n_points: int, n_pairs: int, rng: np.random.Generator, groups: npt.ArrayLike | None = None
 ) -> MembershipDesign:
-    """Draw pairs of models: model 2k trains on a random half of the points, model 2k + 1 on the other half.
+    """Draw pairs of models: model 2k trains on a random half of the points (or groups), model 2k + 1 on the other half.
 
-    Every point is in exactly half of the models. If the number of points (or groups) is odd, a random one of the two
-    models gets one more.
-
-    Parameters
-    ----------
-    n_points, n_pairs : int
-        Number of points and of pairs.
-    rng : numpy.random.Generator
-        Source of randomness.
-    groups : int array [points], optional
-        Points of one group stay together; halves are then halves of the groups.
+    If their number is odd, a random one of the two models gets one more.
     """
     halves = independent_halves(n_points, n_pairs, rng, groups).matrix
     return MembershipDesign(np.stack([halves, ~halves], axis=1).reshape(2 * n_pairs, n_points))
@@ -230,20 +200,9 @@ def complementary_pairs(
 def independent_halves(
     n_points: int, n_models: int, rng: np.random.Generator, groups: npt.ArrayLike | None = None
 ) -> MembershipDesign:
-    """Draw a random half of the points for each model, independently of the other models.
-
-    Parameters
-    ----------
-    n_points, n_models : int
-        Number of points and of models.
-    rng : numpy.random.Generator
-        Source of randomness.
-    groups : int array [points], optional
-        Points of one group stay together; halves are then halves of the groups.
-    """
-    _require_models(n_models)
-    n_units, unit_of = _units(n_points, groups)
-    matrix = np.zeros((n_models, n_units), dtype=np.bool_)
+    """Draw a random half of the points (or groups) for each model, independently of the other models."""
+    matrix, unit_of = _empty_design(n_models, n_points, groups)
+    n_units = matrix.shape[1]
     for row in matrix:
         larger = n_units % 2 and int(rng.bit_generator.random_raw()) >> 63
         row[_random_order(n_units, rng)[: n_units // 2 + larger]] = True
@@ -260,25 +219,21 @@ def exact_k_per_point(
 
     Parameters
     ----------
-    n_points, n_models : int
-        Number of points and of models.
-    k : int
-        Number of models that train on a point, 1 to n_models - 1.
+    n_points, n_models, k : int
+        Number of points, of models, and of models that train on each point (1 to n_models - 1).
     rng : numpy.random.Generator
         Source of randomness.
     groups : int array [points], optional
         Points of one group stay together.
     """
-    _require_models(n_models)
+    matrix, unit_of = _empty_design(n_models, n_points, groups)
     if not 1 <= k < n_models:
         raise ReferencesError(
             f"{k} of {n_models} models were requested to train on each point, but every point needs models with and "
             f"without it: request 1 to {n_models - 1}"
         )
-    n_units, unit_of = _units(n_points, groups)
-    matrix = np.zeros((n_models, n_units), dtype=np.bool_)
-    for start in range(0, n_units, _POINTS_AT_ONCE):
-        units = np.arange(start, min(start + _POINTS_AT_ONCE, n_units))
+    for start in range(0, matrix.shape[1], _POINTS_AT_ONCE):
+        units = np.arange(start, min(start + _POINTS_AT_ONCE, matrix.shape[1]))
         keys = rng.bit_generator.random_raw(len(units) * n_models).reshape(len(units), n_models)
         matrix[np.argsort(keys, axis=1, kind="stable")[:, :k], units[:, None]] = True
     _balance(matrix, rng)
@@ -292,20 +247,9 @@ def audit_design(
     groups: npt.ArrayLike | None = None,
     kind: DesignKind = "pairs",
 ) -> MembershipDesign:
-    """Draw the design of an audit: model 0 is the target, on a random half; the others are references.
+    """Draw the design of an audit: model 0 is the target, on a random half of the points (or groups).
 
-    Parameters
-    ----------
-    n_points : int
-        Number of points.
-    n_references : int
-        Number of references; even for pairs.
-    rng : numpy.random.Generator
-        Source of randomness.
-    groups : int array [points], optional
-        Points of one group stay together; halves are then halves of the groups.
-    kind : {"pairs", "halves", "exact"}
-        References in complementary pairs, on independent halves, or so that each point is in exactly half of them.
+    The references are complementary pairs, independent halves, or such that each point is in exactly half of them.
     """
     target = independent_halves(n_points, 1, rng, groups).matrix
     if kind == "halves":
@@ -315,10 +259,7 @@ def audit_design(
     else:
         if n_references < 2 or n_references % 2:
             near = f"{n_references - 1} or {n_references + 1}" if n_references > 1 else "2 or more"
-            raise ReferencesError(
-                f"{n_references} reference{'s' * (n_references != 1)} cannot consist of complete complementary pairs: "
-                f"request {near}"
-            )
+            raise _not_in_pairs(n_references, near)
         references = complementary_pairs(n_points, n_references // 2, rng, groups)
     return MembershipDesign(np.concatenate([target, references.matrix]))
 
@@ -334,14 +275,8 @@ def counts_depend_on(flags: BoolArray, counts: Labels) -> bool:
     """Test whether counts have another distribution at the flagged points than at the others.
 
     They have if each of the two sets of points has a single count and the two differ, as in a design with exactly k of
-    M models per point. Otherwise a test of trend and a chi-square test decide, each at a p-value of 5e-7.
-
-    Parameters
-    ----------
-    flags : bool array [points]
-        Points to compare with the others, for example the members of a target. Points must be independent.
-    counts : int array [points]
-        Number of IN (or OUT) references of each point.
+    M models per point. Otherwise a test of trend and a chi-square test decide, each at a p-value of 5e-7. Points must
+    be independent.
     """
     if flags.all() or not flags.any() or counts.min() == counts.max():
         return False
@@ -391,17 +326,7 @@ def even_counts(flags: BoolArray, n_in: Labels, n_references: int, units: IntArr
 
     All points keep the same numbers, with one exception: rare points (`_RARE_SHARE`) with fewer references of one kind
     keep these and more of the other kind, if that reveals nothing. Otherwise they would cost all points references.
-
-    Parameters
-    ----------
-    flags : bool array [points]
-        Members of the target.
-    n_in : int array [points]
-        Number of IN references of each point.
-    n_references : int
-        Number of all references.
-    units : int array
-        Points that are independent of each other, one of each group.
+    ``flags`` marks the members of the target; ``units`` are points that are independent of each other.
     """
     n_out = n_references - n_in
 
@@ -415,19 +340,18 @@ def even_counts(flags: BoolArray, n_in: Labels, n_references: int, units: IntArr
     return kept(0.0) if counts_depend_on(flags[units], found[0][units]) else found
 
 
-def _require_models(n_models: int) -> None:
+def _empty_design(n_models: int, n_points: int, groups: npt.ArrayLike | None) -> tuple[BoolArray, IntArray]:
+    """Array [models, units] to fill, where units are points or groups, and the unit of each point."""
     if n_models < 1:
         raise ReferencesError(f"a design of {n_models} models was requested: request at least 1")
-
-
-def _units(n_points: int, groups: npt.ArrayLike | None) -> tuple[int, IntArray]:
-    """Number of units (points or groups) to draw from, and the unit of each point."""
     if n_points < 2:
         raise DataError(f"the data have {n_points} points, a design needs at least 2: give more data")
-    if groups is None:
-        return n_points, np.arange(n_points)
-    values, unit_of = np.unique(checked_groups(groups, n_points), return_inverse=True)
-    return len(values), unit_of
+    unit_of = np.arange(n_points)
+    if groups is not None:
+        from plmia.data.dataset import checked_groups
+
+        unit_of = np.unique(checked_groups(groups, n_points), return_inverse=True)[1]
+    return np.zeros((n_models, int(unit_of.max()) + 1), dtype=np.bool_), unit_of
 
 
 def _random_order(n: int, rng: np.random.Generator) -> IntArray:

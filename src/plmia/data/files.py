@@ -29,7 +29,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import numpy as np
@@ -71,12 +70,7 @@ def create_private(path: Path) -> BinaryIO:
 def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
     """Open a private temporary file that replaces ``path`` when the block ends without an error.
 
-    Parameters
-    ----------
-    path : Path
-        The file to write.
-    durable : bool
-        Whether the file must survive a power cut from then on.
+    If ``durable``, the file survives a power cut from then on.
     """
     temporary = temporary_beside(path)
     try:
@@ -127,16 +121,9 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def remove_leftovers(folder: Path, of: str = r".+") -> None:
-    """Remove temporary files and folders of killed writers, an hour after their last write.
+    """Remove temporary files and folders of killed writers whose final name matches ``of``.
 
     Age decides, since the process number of a writer on another machine means nothing here.
-
-    Parameters
-    ----------
-    folder : Path
-        Where to look.
-    of : str
-        Pattern of the final names whose temporary names are removed.
     """
     # Earlier versions wrote no machine into the name.
     pattern = re.compile(rf"\.{of}\.\d+-(?:[0-9a-f]{{8}}-)?[0-9a-f]{{8}}\.tmp")
@@ -220,16 +207,10 @@ def remove_empty(folders: list[Path]) -> None:
 
 
 class Staging:
-    """Private folder inside a results folder, in which files are prepared; removed at the end in any case.
-
-    Parameters
-    ----------
-    folder : Path
-        The results folder; made if it does not exist, and removed again if nothing is published.
-    """
+    """Private folder inside a results folder, in which files are prepared; removed at the end in any case."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder  # made if it does not exist, and removed again if nothing is published
 
     def __enter__(self) -> Staging:
         self._made, self._alive = make_private(self.folder), ExitStack()
@@ -270,9 +251,7 @@ class Staging:
         (self.path / prepared).replace(self.folder / name)
         self._made = []
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         self._alive.close()
         remove_empty(self._made)

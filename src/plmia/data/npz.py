@@ -31,19 +31,7 @@ _SIMILAR = 0.65
 
 
 def load_npz(path: Path, names: Collection[str], needs: str, kind: type[PlmiaError]) -> dict[str, Array]:
-    """Read those arrays called ``names`` that an npz file holds.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    names : collection of str
-        Which arrays to read; the others are not touched.
-    needs : str
-        What the file must hold, for error messages.
-    kind : type of PlmiaError
-        Class of the errors.
-    """
+    """Read those arrays called ``names`` that an npz file holds; errors say that it ``needs`` these."""
     with _named_damage(path, kind, "an npz file", f"give the path of an npz with {needs}"):
         if path.is_dir():
             raise kind(f"{path} is a folder: give an npz file with {needs}")
@@ -74,14 +62,7 @@ def _arrays(
 def read_member(path: Path, name: str, member: zipfile.ZipExtFile, kind: type[PlmiaError]) -> Array:
     """Read one array of an npz to the end of its entry, where the checksum is compared; `numpy.load` stops before.
 
-    Parameters
-    ----------
-    path, name : Path, str
-        The file and the array, for error messages.
-    member : ZipExtFile
-        The opened entry.
-    kind : type of PlmiaError
-        Class of the errors; damage that NumPy or zipfile finds raises theirs.
+    Damage that NumPy or zipfile finds raises their errors.
     """
     if not member.peek(len(NPY_MAGIC)).startswith(NPY_MAGIC):
         raise kind(f"{path} holds {name!r}, but not as a NumPy array: save it with numpy.savez")
@@ -94,18 +75,9 @@ def read_member(path: Path, name: str, member: zipfile.ZipExtFile, kind: type[Pl
 
 
 def load_npy(path: Path, kind: type[PlmiaError] = DataError, of: str = "", mode: Literal["r", "c"] = "c") -> Array:
-    """Map the array of an npy file into memory, to be read on demand.
+    """Map the array of an npy file, which belongs to ``of``, into memory, to be read on demand.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    kind : type of PlmiaError
-        Class of the errors.
-    of : str
-        What the array belongs to, for error messages.
-    mode : {"r", "c"}
-        "c" allows changes, which stay in this process; "r" allows none and takes no memory for them.
+    Mode "c" allows changes, which stay in this process; "r" allows none and takes no memory for them.
     """
     named = f"{path} of {of}" if of else str(path)
     with _named_damage(named, kind, "an npy file", "write it again, or check that the folder is the right one"):
@@ -169,17 +141,10 @@ def _named_damage(path: Path | str, kind: type[PlmiaError], form: str, missing: 
 
 
 def unused_arrays(path: Path, known: Collection[str], kind: type[PlmiaError]) -> list[Note]:
-    """Report the arrays of an npz that plmia does not use, one note per array.
+    """Report the arrays of an npz that plmia does not use, one note per array; other files give no notes.
 
-    Parameters
-    ----------
-    path : Path
-        A file that was read already; other files than npz give no notes.
-    known : collection of str
-        Names of the arrays that are used.
-    kind : type of PlmiaError
-        Raised if a name resembles `groups` and there is no `groups`: without its groups, the rows of one patient land
-        on both sides of a split, and nothing in the results would reveal it.
+    Raises ``kind`` if a name resembles `groups` and there is no `groups`: without its groups, the rows of one patient
+    land on both sides of a split, and nothing in the results would reveal it.
     """
     if not (path.is_file() and zipfile.is_zipfile(path)):
         return []
@@ -192,14 +157,11 @@ def unused_arrays(path: Path, known: Collection[str], kind: type[PlmiaError]) ->
                 f"{path} holds {name!r}, which is not known, but no 'groups': rename it to 'groups' if it says which "
                 "records belong together, otherwise remove it or give it another name"
             )
-    return [Note("unused-arrays", "info", _unused(path, name, known)) for name in unused]
+    otherwise, listed = "if it says which records belong together, call it 'groups'", ", ".join(known)
+    hints = {name: did_you_mean(name, known, otherwise, cutoff=_SIMILAR) for name in unused}
+    texts = [f"Array {n!r} of {shown(path.name)} is not used; known are {listed}; {h}" for n, h in hints.items()]
+    return [Note("unused-arrays", "info", text) for text in texts]
 
 
 def _resembles_groups(name: str) -> bool:
     return "group" in name.lower() or bool(did_you_mean(name.lower(), ["groups"], "", cutoff=_SIMILAR))
-
-
-def _unused(path: Path, name: str, known: Collection[str]) -> str:
-    otherwise = "if it says which records belong together, call it 'groups'"
-    hint = did_you_mean(name, known, otherwise, cutoff=_SIMILAR)
-    return f"Array {name!r} of {shown(path.name)} is not used; known are {', '.join(known)}; {hint}"

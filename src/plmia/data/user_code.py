@@ -32,17 +32,7 @@ def read_user_file(path: Path, kind: type[PlmiaError]) -> bytes:
 
 
 def run_user_text(text: bytes, path: Path, kind: type[PlmiaError]) -> ModuleType:
-    """Run the text of a user's file, even on a machine without the file, and return its module.
-
-    Parameters
-    ----------
-    text : bytes
-        Contents of the file.
-    path : Path
-        The file, for tracebacks.
-    kind : type of PlmiaError
-        Raised if the text does not run.
-    """
+    """Run the text of a user's file, even on a machine without the file, and return its module."""
     loader = _Text(f"plmia_user_{path.stem}", str(path), text)
     spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
     assert spec is not None  # noqa: S101 - it is given its loader; this tells the type checker

@@ -372,4 +372,4 @@ def test_nothing_leaves_the_archive(tmp_path: Path) -> None:
 def test_a_member_that_claims_to_be_huge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plmia.data.archives, "_MAX_BYTES", 30_729)
     refused(write_tar(tmp_path / "c.tgz", cifar10_files()), "data_batch_1.bin with 30730 bytes")
-    refused(write_tar(tmp_path / "p.tgz", purchase_files()), "bytes of text")
+    refused(write_tar(tmp_path / "p.tgz", purchase_files()), "dataset_purchase", "30729")

@@ -173,7 +173,11 @@ def _members(path: Path) -> Iterator[Member]:
     else:
         with path.open("rb") as file:
             if re.match(rb"[0-9]{1,3}(,[01]){20}", file.read(64)):
-                yield Member(path, "dataset_purchase", path.stat().st_size, partial(open, path, "rb"))
+                yield Member(path, "dataset_purchase", path.stat().st_size, partial(_opened, path))
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return path.open("rb")
 
 
 def _files_under(folder: Path) -> Iterator[Member]:
@@ -183,7 +187,7 @@ def _files_under(folder: Path) -> Iterator[Member]:
         folders[:] = sorted(folders) if len(inside.parts) < _MAX_DEPTH else []
         for file in (Path(parent) / name for name in sorted(files)):
             if file.is_file():
-                yield Member(folder, (inside / file.name).as_posix(), file.stat().st_size, partial(open, file, "rb"))
+                yield Member(folder, (inside / file.name).as_posix(), file.stat().st_size, partial(_opened, file))
 
 
 # CIFAR: a record is one or two label bytes, then 3,072 bytes of 32 x 32 pixels, one plane per colour.

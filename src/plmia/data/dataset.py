@@ -162,7 +162,8 @@ class LabelledData:
 
     def save(self, folder: Path) -> None:
         """Write X.npy, y.npy and, where present, groups.npy and columns.npy into ``folder``."""
-        columns = self.columns and np.array([[json.dumps(name), kind] for name, kind in self.columns])
+        named = self.columns or ()
+        columns = np.array([[json.dumps(name), kind] for name, kind in named]) if named else None
         for name, array in (("X", self.X), ("y", self.y), ("groups", self.groups), ("columns", columns)):
             if array is None:
                 (folder / f"{name}.npy").unlink(missing_ok=True)

@@ -64,27 +64,13 @@ class Importer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ModelOutput:
-    """Outputs of one model, and the points on which it was trained.
-
-    Parameters
-    ----------
-    name : str
-        Name of the model.
-    path : Path
-        The file, for error messages.
-    kind : {"logits", "scores", "probabilities"}
-        Class logits, logit-scaled true-label confidences, or true-label probabilities.
-    values : float array [points, views, classes] of logits, otherwise [points, views]
-        The outputs, mapped from the file.
-    members : bool array [points]
-        True where the model trained on the point.
-    """
+    """Outputs of one model, and the points on which it was trained."""
 
     name: str
-    path: Path
-    kind: Kind
-    values: Array
-    members: BoolArray
+    path: Path  # the file, for error messages
+    kind: Kind  # class logits, logit-scaled true-label confidences (scores), or true-label probabilities
+    values: Array  # mapped from the file; floats [points, views, classes] of logits, otherwise [points, views]
+    members: BoolArray  # [points], True where the model trained on the point
 
     def __post_init__(self) -> None:
         shape = self.values.shape
@@ -110,21 +96,11 @@ class ModelOutput:
 
 @dataclass(frozen=True, eq=False)
 class FoundModels:
-    """The models in a folder, checked to fit together.
+    """The models in a folder, checked to fit together."""
 
-    Parameters
-    ----------
-    outputs : tuple of ModelOutput
-        The models, in the order in which they are written.
-    labels : int array [points], optional
-        Class of each point; required with logits.
-    notes : tuple of str
-        Remarks for the user.
-    """
-
-    outputs: tuple[ModelOutput, ...]
-    labels: Labels | None = None
-    notes: tuple[str, ...] = ()
+    outputs: tuple[ModelOutput, ...]  # in the order in which they are written
+    labels: Labels | None = None  # class of each point; required with logits
+    notes: tuple[str, ...] = ()  # remarks for the user
 
     def __post_init__(self) -> None:
         first = self.outputs[0]
@@ -368,26 +344,11 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def import_signals(kind: str, folder: str | Path, path: str | Path, tick: Tick | None = None) -> Imported:
-    """Make a signals file from a folder that another tool wrote.
+def write_signals(found: FoundModels, path: Path, tick: Tick = lambda _steps, _name: None) -> Imported:
+    """Convert the models that were found into a signals file, which is complete or absent.
 
-    Parameters
-    ----------
-    kind : str
-        Name of an importer: "lira", "rmia", "privacy-meter" or "arrays".
-    folder : Path
-        The folder of the other tool.
-    path : Path
-        The npz to write: `signals` (float32 [models, points, views], logit-scaled), `membership` and, where they are
-        known, `labels`. It is complete or absent; the same input gives the same bytes.
-    tick : callable, optional
-        Called with 1 and the name of each model that is done.
+    ``tick`` is called with 1 and the name of each model that is done.
     """
-    return write_signals(find_models(kind, Path(folder)), Path(path), tick)
-
-
-def write_signals(found: FoundModels, path: Path, tick: Tick | None = None) -> Imported:
-    """Convert the models that were found and write them; see `import_signals`."""
     if path.suffix != ".npz":
         raise OutputError(f"{path} does not end in .npz: give the signals file such a name")
     made: list[Path] = []
@@ -397,7 +358,7 @@ def write_signals(found: FoundModels, path: Path, tick: Tick | None = None) -> I
         made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
-            return _write_arrays(archive, found, tick or (lambda _steps, _name: None))
+            return _write_arrays(archive, found, tick)
     except BaseException as error:
         remove_empty(made)
         if not isinstance(error, OSError):

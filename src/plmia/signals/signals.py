@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -40,11 +40,9 @@ class Signals:
     n_clipped : int
         Number of probabilities that were 0 or 1 to the last digit, and so were clipped when logit-scaled.
     groups : int array [points], optional
-        Which points belong together (rows of one patient). They are not independent evidence, so one point of each
-        group is evaluated.
+        Which points belong together (rows of one patient); one point of each group is evaluated.
     models : tuple of int
-        Number of the model in each row; 0, 1, 2, ... by default. Targets and references are named by these numbers, so
-        that a model keeps its number if others are missing.
+        Number of the model in each row, by which targets and references are named; 0, 1, 2, ... by default.
     digest : str
         SHA-256 that identifies the signals of a file or a store; empty if they were made in memory.
     """
@@ -81,7 +79,7 @@ class Signals:
                 f"{len(self.models)} model numbers ({some(self.models)}) are given for {self.n_models} models: give "
                 "one per model, all different, from 0"
             )
-        _require_finite(self.values, self.models)
+        _require(self.values, self.models, np.isfinite, "must be finite")
 
     @property
     def n_models(self) -> int:
@@ -114,15 +112,20 @@ class Signals:
         return np.array([row_of[model] for model in wanted], dtype=np.intp)
 
 
-def _require_finite(values: Floats, models: Iterable[int]) -> None:
+def _require(values: Floats, models: Iterable[int], are_good: Callable[[Floats], BoolArray], limit: str) -> None:
     # Model by model: a mask for all at once would be as large as the signals.
     for model, row in zip(models, values, strict=True):
-        if not np.isfinite(row).all():
-            point, view = np.argwhere(~np.isfinite(row))[0]
+        good = are_good(row)
+        if not good.all():
+            point, view = np.argwhere(~good)[0]
             raise SignalsError(
-                f"signals hold {row[point, view]} at model {model}, point {point}, view {view}, but must be finite: "
-                "query that model again, or leave it out"
+                f"signals hold {row[point, view]:.6g} at model {model}, point {point}, view {view}, but {limit}: query "
+                "that model again, or leave it out"
             )
+
+
+def _in_unit_interval(values: Floats) -> BoolArray:
+    return (values >= 0) & (values <= 1)
 
 
 def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
@@ -194,7 +197,8 @@ def _membership(arrays: dict[str, Array]) -> BoolArray:
 
 def _on_logit_scale(path: Path, values: Floats, scale: Scale) -> tuple[Floats, int]:
     if scale == "probability":
-        _require_probabilities(values)
+        if values.ndim == 3:  # `Signals` refuses other shapes
+            _require(values, range(len(values)), _in_unit_interval, "probabilities must lie in [0, 1]")
         return logit_from_probabilities(values)
     if scale == "auto" and values.size >= _MANY and values.max() <= 0:
         raise SignalsError(
@@ -202,7 +206,7 @@ def _on_logit_scale(path: Path, values: Floats, scale: Scale) -> tuple[Floats, i
             "label, or --scale logit if they are that"
         )
     if scale == "auto" and values.size and np.isfinite(values.min() + values.max()):
-        inside = _in_unit_interval(values)
+        inside = _count_in_unit_interval(values)
         if inside == values.size:
             raise SignalsError(
                 f"all signals of {path} lie in [0, 1], like probabilities: give --scale probability to convert them, "
@@ -217,22 +221,10 @@ def _on_logit_scale(path: Path, values: Floats, scale: Scale) -> tuple[Floats, i
     return values, 0
 
 
-def _require_probabilities(values: Floats) -> None:
-    for model, row in enumerate(values):
-        bad = ~((row >= 0) & (row <= 1))
-        if row.ndim == 2 and bad.any():
-            point, view = np.argwhere(bad)[0]
-            raise SignalsError(
-                f"signals hold {row[point, view]:.6g} at model {model}, point {point}, view {view}, but probabilities "
-                "must lie in [0, 1]: query that model again, or leave it out"
-            )
-
-
-def _in_unit_interval(values: Floats) -> int:
-    """Number of values in [0, 1]; model by model, since a mask for all would be large."""
-    return sum(int(np.count_nonzero((row >= 0) & (row <= 1))) for row in values)
+def _count_in_unit_interval(values: Floats) -> int:
+    return sum(int(np.count_nonzero(_in_unit_interval(row))) for row in values)
 
 
 def look_like_probabilities(values: Floats) -> bool:
     """Whether all or nearly all values lie in [0, 1]."""
-    return values.size > 0 and _in_unit_interval(values) >= _PROBABILITIES_SHARE * values.size
+    return values.size > 0 and _count_in_unit_interval(values) >= _PROBABILITIES_SHARE * values.size

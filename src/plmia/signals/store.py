@@ -36,13 +36,14 @@ import operator
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -59,8 +60,7 @@ from plmia.data.files import (
     write_atomically,
 )
 from plmia.data.npz import NPY_MAGIC, unpack_bits
-from plmia.errors import StoreError, some
-from plmia.signals.provenance import problem_of, short_json
+from plmia.errors import StoreError, shown, some
 
 if TYPE_CHECKING:
     from plmia.signals.signals import Signals
@@ -92,22 +92,13 @@ Explain: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Iterable[str]]
 class SignalStore:
     """Signals of models at points, on disk. Make one with `create` or `open`.
 
-    Parameters
-    ----------
-    folder : Folder
-        Where the store is.
-    layout : Layout
-        What it holds, and what that was made of.
-    design : MembershipDesign
-        Which model trains on which point [models, points].
-    labels : int array [points], optional
-        Class of each point.
+    Models are named by their numbers in the design; where ``models`` is optional, it stands for the finished ones.
     """
 
     folder: Folder
-    layout: Layout = field(repr=False)
+    layout: Layout = field(repr=False)  # what the store holds, and what that was made of
     design: MembershipDesign = field(repr=False)
-    labels: Labels | None = field(default=None, repr=False)
+    labels: Labels | None = field(default=None, repr=False)  # class of each point
 
     @classmethod
     def create(
@@ -127,15 +118,12 @@ class SignalStore:
         path : path
             Folder of the store; its parents are made if necessary.
         about : dict
-            Everything that determines the signals (digest of the data, recipe, seed, ...), as JSON. The number of
-            models does not belong here: an existing store with fewer models than ``design`` is extended, and if it has
-            more, the others are ignored.
+            Everything that determines the signals (digest of the data, recipe, seed, ...), as JSON.
         design : MembershipDesign
-            Which model trains on which point [models, points].
-        views : sequence of str
-            Name of each view.
-        labels : int array [points], optional
-            Class of each point.
+            Which model trains on which point. An existing store with fewer models is extended; if it has more, the
+            others are ignored.
+        views, labels : sequence of str, int array [points], optional
+            Name of each view and class of each point.
         explain : callable, optional
             Describes in words how the contents of two stores differ; `differences` by default.
         restart : bool
@@ -163,17 +151,13 @@ class SignalStore:
 
     @classmethod
     def open(cls, place: str | Path) -> SignalStore:
-        """Open a store.
-
-        Parameters
-        ----------
-        place : path or str
-            Its folder; or, only for reading, an address that fsspec knows, such as ``s3://bucket/run/signals``.
-        """
+        """Open a store in a folder or, only for reading, at an address that fsspec knows, such as ``s3://bucket/run``."""
         folder = folder_at(place)
         layout = _read_layout(folder)
-        design = MembershipDesign(_read_membership(folder, layout))
-        return cls(folder, layout, design, _read_integers(folder, "labels", layout.labels, layout.n_points))
+        packed_shape = (layout.n_models, -(-layout.n_points // 8))
+        packed = _read_array(folder, "membership.npy", "|u1", packed_shape, layout.membership, growing=True)
+        labels = _read_integers(folder, "labels.npy", layout.n_points, layout.labels)
+        return cls(folder, layout, MembershipDesign(unpack_bits(packed, layout.n_points)), labels)
 
     @property
     def key(self) -> str:
@@ -186,14 +170,9 @@ class SignalStore:
         return self.layout.about
 
     @property
-    def views(self) -> tuple[str, ...]:
-        """Name of each view."""
-        return self.layout.views
-
-    @property
     def shape(self) -> tuple[int, int, int]:
         """Models (finished or not), points, views."""
-        return len(self.design.matrix), self.layout.n_points, len(self.views)
+        return len(self.design.matrix), self.layout.n_points, len(self.layout.views)
 
     def finished(self) -> dict[int, dict[str, Any]]:
         """Provenance of each finished model, in increasing order."""
@@ -235,7 +214,10 @@ class SignalStore:
             )
         digests = [layout.digests(row) for row in stack.signals]
         with writing(f"model {some(stack.models)} of {path}"), _locked(path / "signals.npy") as file:
-            _require_key(self.folder, layout)
+            if _read_layout(self.folder).key != layout.key:
+                raise StoreError(
+                    f"{path} was restarted for another audit meanwhile: choose another folder, and run again"
+                )
             finished, _ = _scan(self.folder, layout, stack.models)
             rows = [i for i, m in enumerate(stack.models) if not _is_stored(self.folder, finished.get(m), digests[i])]
             if not rows:
@@ -243,27 +225,15 @@ class SignalStore:
             for i in rows:
                 _write_at(file, layout.span(stack.models[i])[0], stack.signals[i])
             os.fsync(file.fileno())
-            together = tuple(stack.models[i] for i in rows)
-            records = [
-                {"model": stack.models[i], "chunks": digests[i], "provenance": stack.provenance[i]} for i in rows
-            ]
+            entries = [(stack.models[i], digests[i], stack.provenance[i]) for i in rows]
+            records = [{"model": model, "chunks": chunks, "provenance": made} for model, chunks, made in entries]
+            file_name = _record_name([model for model, _, _ in entries])
             (path / "records").mkdir(exist_ok=True)
-            record = sealed({"key": layout.key, "models": records})
-            write_atomically(path / "records" / _record_name(together), record)
+            write_atomically(path / "records" / file_name, sealed({"key": layout.key, "models": records}))
             remove_leftovers(path / "records")
 
     def read(self, models: Numbers | None = None) -> FloatArray32:
-        """Read signals into memory and verify their checksums.
-
-        Parameters
-        ----------
-        models : sequence of int, optional
-            Which models, in this order; default: the finished ones.
-
-        Returns
-        -------
-        float32 array [models, points, views]
-        """
+        """Read signals [models, points, views] into memory, and verify their checksums."""
         records = self._records(models)
         with reading(f"{self.folder}/signals.npy"):
             _raise_first(_cut_off(self.folder, self.layout, records))
@@ -277,16 +247,8 @@ class SignalStore:
     def signals(self, models: Numbers | None = None) -> Signals:
         """Return verified signals to score; memory-mapped if the models are neighbours in a local store.
 
-        Parameters
-        ----------
-        models : sequence of int, optional
-            Which models, in this order; default: the finished ones. By default it is an error if the record of another
-            model is damaged or belongs to another audit, so that no model is lost unnoticed.
-
-        Returns
-        -------
-        Signals
-            Each model keeps its number (`Signals.models`), whichever others are missing.
+        Each model keeps its number (`Signals.models`), whichever others are missing. Without ``models`` it is an error
+        if the record of another model is damaged or belongs to another audit, so that no model is lost unnoticed.
         """
         from plmia.signals.signals import Signals
 
@@ -295,7 +257,7 @@ class SignalStore:
         values = self.read(chosen) if self.folder.path is None else self._mapped(self.folder.path, records)
         n_clipped = sum(record.provenance.get("n_clipped", 0) for record in records)
         design = MembershipDesign(self.design.matrix[chosen])
-        groups = _read_integers(self.folder, "groups", self.about.get("groups"), self.layout.n_points)
+        groups = _read_integers(self.folder, "groups.npy", self.layout.n_points, self.about.get("groups"))
         return Signals(values, design, self.labels, n_clipped, groups, tuple(chosen), self.fingerprint(chosen))
 
     def _mapped(self, folder: Path, records: Sequence[ModelRecord]) -> FloatArray32:
@@ -310,18 +272,9 @@ class SignalStore:
         return mapped[models[0] :] if neighbours else mapped[models]
 
     def fingerprint(self, models: Numbers | None = None) -> str:
-        """Digest that identifies the signals of some models: which models, their signals, their membership.
+        """SHA-256 of the models' numbers, the checksums of their signals, their membership, and the store's key.
 
-        Parameters
-        ----------
-        models : sequence of int, optional
-            Which models, in this order; default: the finished ones.
-
-        Returns
-        -------
-        str
-            SHA-256 of the models' numbers, the checksums of their signals, their membership, and the store's key, which
-            covers labels, groups and what the signals were made of.
+        The key covers labels, groups and what the signals were made of.
         """
         records = self._records(models)
         chosen = [record.model for record in records]
@@ -347,17 +300,9 @@ class SignalStore:
         return found
 
     def extend(self, design: MembershipDesign) -> SignalStore:
-        """Make room for more models; finished models stay. Only the process that distributes the work may call this.
+        """Make room for more models and return the store with this design, whose first rows must be those of the store.
 
-        Parameters
-        ----------
-        design : MembershipDesign
-            Design [models, points] whose first rows are those of the store. If it has fewer, nothing changes on disk.
-
-        Returns
-        -------
-        SignalStore
-            The store with this design.
+        Finished models stay. Only the process that distributes the work may call this.
         """
         path = _require_local(self.folder)
         with writing(str(path)), _locked(path / "signals.npy") as file:
@@ -374,12 +319,9 @@ class SignalStore:
         return replace(current, layout=layout, design=design)
 
     def import_npy(self, folder: str | Path) -> list[int]:
-        """Merge the stacks that another machine wrote with `write_stack`; each is verified before it is added.
+        """Merge the stacks that another machine wrote with `write_stack`, and return their models.
 
-        Returns
-        -------
-        list of int
-            The models in the folder, in increasing order; all of them are finished now.
+        Each stack is verified before it is added.
         """
         models: list[int] = []
         for stack in read_stacks(folder, key=self.key):
@@ -461,14 +403,10 @@ class Layout:
         begin = NPY_HEADER_BYTES + model * self.model_bytes
         return begin, begin + self.model_bytes
 
-    def chunks(self) -> Iterator[tuple[int, int]]:
-        """First and end point of each chunk."""
-        for start in range(0, self.n_points, self.chunk):
-            yield start, min(start + self.chunk, self.n_points)
-
-    def digests(self, signals: FloatArray32) -> tuple[str, ...]:
+    def digests(self, signals: FloatArray32 | bytes | memoryview) -> tuple[str, ...]:
         """Digest of each chunk of a model's signals [points, views]."""
-        return tuple(digest(signals[start:stop]) for start, stop in self.chunks())
+        data, step = as_bytes(signals), self.chunk * self.point_bytes
+        return tuple(digest(data[start : start + step]) for start in range(0, len(data), step))
 
     def to_json(self) -> bytes:
         """Contents of store.json."""
@@ -547,12 +485,6 @@ def _require_same(path: Path, existing: Layout, given: Layout, explain: Explain)
         )
 
 
-def _require_key(folder: Folder, layout: Layout) -> None:
-    """Require that the store is still the one that was opened."""
-    if _read_layout(folder).key != layout.key:
-        raise StoreError(f"{folder} was restarted for another audit meanwhile: choose another folder, and run again")
-
-
 def _require_continuation(path: Path, existing: BoolArray, given: BoolArray) -> None:
     """Require that two designs [models, points] agree in the rows that both have."""
     if existing.shape[1] != given.shape[1]:
@@ -578,7 +510,7 @@ def differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
             else:
                 yield from differences(there[entry], here[entry], below)
     elif _canonical(there) != _canonical(here):
-        yield f"{name}: {short_json(there)} there, {short_json(here)} here"
+        yield f"{name}: {_short_json(there)} there, {_short_json(here)} here"
 
 
 # Arrays --------------------------------------------------------------------------------------------------------------
@@ -602,7 +534,7 @@ def _make_store(path: Path, layout: Layout, design: MembershipDesign, labels: La
             _allocate(file, layout)
         _write_membership(new, design.matrix)
         if labels is not None:
-            write_atomically(new / "labels.npy", npy_header("<i8", labels.shape), labels.astype("<i8"))
+            _write_integers(new / "labels.npy", labels)
         write_atomically(new / "store.json", layout.to_json())
         try:
             new.rename(path)
@@ -664,29 +596,28 @@ def _write_membership(path: Path, matrix: BoolArray) -> None:
     write_atomically(path / "membership.npy", npy_header("|u1", packed.shape), packed)
 
 
-def _read_membership(folder: Folder, layout: Layout) -> BoolArray:
-    """Design [models, points]; rows of an interrupted extension are ignored."""
-    what, width = f"{folder}/membership.npy", -(-layout.n_points // 8)
-    with reading(what):
-        data = folder.read(["membership.npy"])[0]
-    rows = max(layout.n_models, (len(data) - NPY_HEADER_BYTES) // width)
-    packed = _parse_npy(what, data, "|u1", (rows, width))[: layout.n_models]
-    if digest(packed) != layout.membership:
-        raise StoreError(f"{what} is damaged (the checksum differs): {_COPY_STORE}")
-    return unpack_bits(packed, layout.n_points)
+def _write_integers(path: Path, values: Labels) -> None:
+    write_atomically(path, npy_header("<i8", values.shape), values.astype("<i8"))
 
 
-def _read_integers(folder: Folder, name: str, expected: str | None, n_points: int) -> Labels | None:
-    """Labels or groups [points] with the ``expected`` digest; None if the store has none."""
-    if expected is None:
-        return None
-    what = f"{folder}/{name}.npy"
+def _read_array(
+    folder: Folder, name: str, dtype: str, shape: tuple[int, ...], expected: str, *, growing: bool = False
+) -> Array:
+    """Array of this shape and digest; if it is ``growing``, rows of an interrupted extension are ignored."""
+    what, row_bytes = f"{folder}/{name}", math.prod(shape[1:]) * np.dtype(dtype).itemsize
     with reading(what):
-        data = folder.read([f"{name}.npy"])[0]
-    values = _parse_npy(what, data, "<i8", (n_points,))
-    if digest(values) != expected:
+        data = folder.read([name])[0]
+    rows = max(shape[0], (len(data) - NPY_HEADER_BYTES) // row_bytes) if growing else shape[0]
+    _check_npy(what, data, len(data), dtype, (rows, *shape[1:]))
+    found = np.frombuffer(data, dtype, offset=NPY_HEADER_BYTES).reshape(rows, *shape[1:])[: shape[0]]
+    if digest(found) != expected:
         raise StoreError(f"{what} is damaged (the checksum differs): {_COPY_STORE}")
-    return values
+    return found
+
+
+def _read_integers(folder: Folder, name: str, n_points: int, expected: str | None) -> Labels | None:
+    """Labels or groups [points]; None if the store has none."""
+    return None if expected is None else _read_array(folder, name, "<i8", (n_points,), expected)
 
 
 def groups_about(groups: Labels | None) -> dict[str, str]:
@@ -697,7 +628,7 @@ def groups_about(groups: Labels | None) -> dict[str, str]:
 def write_groups(path: Path, groups: Labels) -> None:
     """Write the groups [points] of a store whose ``about`` has their digest; see `groups_about`."""
     if not (path / "groups.npy").exists():
-        write_atomically(path / "groups.npy", npy_header("<i8", groups.shape), groups.astype("<i8"))
+        _write_integers(path / "groups.npy", groups)
 
 
 def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -710,21 +641,13 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _check_npy(what: str, start: bytes, size: int, dtype: str, shape: tuple[int, ...]) -> None:
-    """Require that a file of ``size`` bytes that begins with ``start`` is an npy of this type and shape.
-
-    The header is compared with the expected one, not parsed, and the file must have the length that follows from it.
-    """
+    """Require that a file that begins with ``start`` is an npy of this type, shape and ``size``; nothing is parsed."""
     needed = NPY_HEADER_BYTES + math.prod(shape) * np.dtype(dtype).itemsize
     if size != needed or start[:NPY_HEADER_BYTES] != npy_header(dtype, shape):
         raise StoreError(
             f"{what} is damaged: an npy file of {dtype} {list(shape)} with {needed} bytes is expected, it has {size} "
             f"bytes or another header; {_COPY_STORE}"
         )
-
-
-def _parse_npy(what: str, data: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
-    _check_npy(what, data, len(data), dtype, shape)
-    return np.frombuffer(data, dtype, offset=NPY_HEADER_BYTES).reshape(shape)
 
 
 # Records -------------------------------------------------------------------------------------------------------------
@@ -757,12 +680,6 @@ def _record_name(models: Sequence[int]) -> str:
     return "-".join(f"{model:06d}" for model in ends) + ".json"
 
 
-def _claimed(name: str) -> tuple[int, int] | None:
-    """First and last model that the name of a record claims."""
-    match = _RECORD_NAME.fullmatch(name)
-    return None if match is None else (int(match[1]), int(match[2] or match[1]))
-
-
 def _scan(
     folder: Folder, layout: Layout, among: Collection[int] | None = None
 ) -> tuple[dict[int, ModelRecord], list[BadRecord]]:
@@ -770,23 +687,24 @@ def _scan(
 
     With ``among``, only files are read whose name claims one of these models: an append need not read all.
     """
-    names, bad = [], []
+    finished: dict[int, ModelRecord] = {}
+    claimed: dict[str, tuple[int, int]] = {}
+    bad: list[BadRecord] = []
     with reading(f"{folder}/records"):
         for name in folder.names("records"):
-            claimed = _claimed(name)
-            if claimed is None:
-                if name.endswith(".json") and not name.startswith("."):
-                    bad.append(BadRecord(0, -1, f"{folder}/records/{name} is not the name of a record: remove it"))
-            elif among is None or any(claimed[0] <= model <= claimed[1] for model in among):
-                names.append(name)
-        contents = folder.read([f"records/{name}" for name in names])
-    finished: dict[int, ModelRecord] = {}
-    for name, data in zip(names, contents, strict=True):
+            if match := _RECORD_NAME.fullmatch(name):
+                first, last = int(match[1]), int(match[2] or match[1])
+                if among is None or any(first <= model <= last for model in among):
+                    claimed[name] = first, last
+            elif name.endswith(".json") and not name.startswith("."):
+                bad.append(BadRecord(0, -1, f"{folder}/records/{name} is not the name of a record: remove it"))
+        contents = folder.read([f"records/{name}" for name in claimed])
+    for name, data in zip(claimed, contents, strict=True):
         try:
             records = _parse_record(f"{folder}/records/{name}", layout, name, data)
             _require_agreement(folder, finished, records)
         except StoreError as error:
-            bad.append(BadRecord(*(_claimed(name) or (0, -1)), str(error)))
+            bad.append(BadRecord(*claimed[name], str(error)))
         else:
             finished.update((record.model, record) for record in records)
     return dict(sorted(finished.items())), bad
@@ -859,12 +777,12 @@ def _is_stored(folder: Folder, record: ModelRecord | None, digests: tuple[str, .
 
 def _damaged_chunks(folder: Folder, layout: Layout, record: ModelRecord, data: bytes | memoryview) -> Iterator[str]:
     """Report the chunks of a model's signals that differ from its record."""
-    signals = as_bytes(data)
-    for (start, stop), expected in zip(layout.chunks(), record.chunks, strict=True):
-        if digest(signals[start * layout.point_bytes : stop * layout.point_bytes]) != expected:
+    for i, (found, expected) in enumerate(zip(layout.digests(data), record.chunks, strict=True)):
+        if found != expected:
+            points = f"{i * layout.chunk} to {min((i + 1) * layout.chunk, layout.n_points) - 1}"
             yield (
-                f"{folder}/signals.npy is damaged at model {record.model}, points {start} to {stop - 1} "
-                f"(the checksum differs): {_retrain(folder, record)}"
+                f"{folder}/signals.npy is damaged at model {record.model}, points {points} (the checksum differs): "
+                f"{_retrain(folder, record)}"
             )
 
 
@@ -901,12 +819,9 @@ class Stack:
     @classmethod
     def checked(cls, models: Numbers, signals: FloatArray32, provenance: Sequence[Mapping[str, Any]]) -> Stack:
         """Check that the parts fit together and sort them by model."""
-        try:
-            numbers = [operator.index(model) for model in models]
-        except TypeError as error:
-            raise StoreError(f"models {models!r} cannot be stored: give whole numbers") from error
-        if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
-            raise StoreError(f"models {some(numbers)} cannot be stored: give at least one, each once, numbered from 0")
+        numbers = _model_numbers(models)
+        if len(set(numbers)) < len(numbers):
+            raise StoreError(f"models {some(numbers)} cannot be stored: give each once")
         if signals.ndim != 3 or signals.dtype != np.float32 or len(signals) != len(numbers) or 0 in signals.shape:
             raise StoreError(
                 f"signals of {len(numbers)} models have shape {signals.shape} and type {signals.dtype}: "
@@ -932,56 +847,28 @@ class Stack:
 def write_stack(
     folder: str | Path, models: Numbers, signals: FloatArray32, provenance: Sequence[Mapping[str, Any]], *, key: str
 ) -> Path:
-    """Write the signals of some models as plain npy, for a store to import.
+    """Write the signals of some models as an npy file, for the store with this key to import; see `SignalStore.append`.
 
-    Parameters
-    ----------
-    folder : path
-        Where; made if necessary.
-    models : sequence of int
-        Numbers of the models in the design.
-    signals : float32 array [models, points, views]
-        Logit-scaled true-label confidence, finite.
-    provenance : sequence of dict
-        How each model was made: recipe, seed, versions, accuracies, seconds, ...
-    key : str
-        Key of the store they belong to (`SignalStore.key`, `store_key`): no other store accepts them.
-
-    Returns
-    -------
-    Path
-        The npy file. It counts as soon as its JSON exists, too.
+    The file counts as soon as its JSON exists, too.
     """
     stack = Stack.checked(models, signals, provenance)
-    path = Path(folder) / f"stack-{_record_name(stack.models)}"
-    header = npy_header(DTYPE, stack.signals.shape)
-    content = hashlib.sha256(header)
-    content.update(as_bytes(stack.signals))
-    about = {
-        "key": key,
-        "models": stack.models,
-        "shape": stack.signals.shape,
-        "sha256": content.hexdigest(),
-        "provenance": stack.provenance,
-    }
-    with writing(f"{path.with_suffix('.npy')}"):
+    about = Path(folder) / f"stack-{_record_name(stack.models)}"
+    path, shape = about.with_suffix(".npy"), stack.signals.shape
+    header = npy_header(DTYPE, shape)
+    sha = hashlib.sha256(header)
+    sha.update(as_bytes(stack.signals))
+    fields = {"key": key, "models": stack.models, "shape": shape, "sha256": sha.hexdigest()}
+    with writing(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path.with_suffix(".npy"), header, stack.signals)
-        write_atomically(path, sealed(about))
-    return path.with_suffix(".npy")
+        write_atomically(path, header, stack.signals)
+        write_atomically(about, sealed({**fields, "provenance": stack.provenance}))
+    return path
 
 
 def read_stacks(folder: str | Path, *, key: str) -> Iterator[Stack]:
     """Read and verify the finished stacks of a folder, one at a time; their signals are memory-mapped.
 
-    The JSON of all of them is checked before the first is returned.
-
-    Parameters
-    ----------
-    folder : path
-        Where `write_stack` wrote.
-    key : str
-        Key of the store they must belong to.
+    They must belong to the store with this key. The JSON of all of them is checked before the first is returned.
     """
     paths = sorted(Path(folder).glob("stack-*.json"))
     if not paths:
@@ -1028,6 +915,111 @@ def _read_stack(path: Path, about: dict[str, Any]) -> Stack:
 
 def _whole_numbers(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(entry) is int and entry >= 0 for entry in value) and value != []
+
+
+# Provenance ----------------------------------------------------------------------------------------------------------
+#
+# It may come from another machine, and the report shows it. Therefore each known entry has a type and a range, and all
+# other entries are plain, small and shallow.
+
+_MAX_LOSSES = 1 << 20
+# Bytes of JSON of all entries but the losses.
+_MAX_PROVENANCE_BYTES = 1 << 20
+_MAX_DEPTH = 32
+_MAX_VERSION_LENGTH = 200
+# Length of a file's path below the recipe's folder.
+_MAX_PATH_LENGTH = 4096
+# About 300 years.
+_MAX_SECONDS = 1e10
+
+Check: TypeAlias = Callable[[Any], bool]
+
+
+def problem_of(provenance: Any, n_signals: int) -> str | None:
+    """Describe what is wrong with the provenance of a model with ``n_signals`` signals, or return None."""
+    if not isinstance(provenance, dict):
+        return f"the provenance is a {type(provenance).__name__}, a JSON object is needed"
+    found = _impossible(provenance)
+    if found is not None:
+        return f"the provenance holds {found}"
+    size = len(json.dumps({name: value for name, value in provenance.items() if name != "losses"}))
+    if size > _MAX_PROVENANCE_BYTES:
+        return f"the provenance takes {size:,} bytes without its losses, at most {_MAX_PROVENANCE_BYTES:,} are allowed"
+    for name, (check, needed) in _known(n_signals).items():
+        if name in provenance and not check(provenance[name]):
+            return f"{name} is {_short_json(provenance[name])}, {needed} is needed"
+    return None
+
+
+def _known(n_signals: int) -> dict[str, tuple[Check, str]]:
+    """Entries that plmia knows, each with its check and the words for it."""
+    # None if there were no records to measure it on.
+    accuracy: tuple[Check, str] = (lambda value: value is None or _number(1.0)(value), "a number from 0 to 1")
+    count = _whole(n_signals), f"a whole number from 0 to {n_signals} (the model's signals)"
+    return {
+        "given": (lambda value: isinstance(value, bool), "true or false"),
+        "recipe": (lambda value: isinstance(value, dict), "a JSON object"),
+        "seed": (_whole(1 << 64), "a whole number from 0"),
+        "attempt": (_whole(1 << 32), "a whole number from 0"),
+        "seconds": (_number(_MAX_SECONDS), f"a number from 0 to {_MAX_SECONDS:g}"),
+        "train_accuracy": accuracy,
+        "test_accuracy": accuracy,
+        "n_clipped": count,
+        "n_renormalised": count,
+        "sum_error": (_number(sys.float_info.max), "a number from 0"),
+        "undeclared_files": (
+            lambda value: isinstance(value, list) and _are_texts(value, _MAX_PATH_LENGTH),
+            "a list of short texts",
+        ),
+        "losses": (_are_losses, f"a list of at most {_MAX_LOSSES:,} finite numbers"),
+        "versions": (
+            lambda value: isinstance(value, dict) and _are_texts([*value, *value.values()], _MAX_VERSION_LENGTH),
+            "a JSON object of short texts",
+        ),
+    }
+
+
+def _whole(most: int) -> Check:
+    return lambda value: type(value) is int and 0 <= value <= most
+
+
+def _number(most: float) -> Check:
+    return lambda value: type(value) in (int, float) and 0 <= value <= most
+
+
+def _are_losses(value: Any) -> bool:
+    """Whether these are losses per epoch; None stands for one that was not finite."""
+    if not isinstance(value, list) or len(value) > _MAX_LOSSES:
+        return False
+    return all(v is None or (type(v) in (int, float) and abs(v) <= sys.float_info.max) for v in value)
+
+
+def _are_texts(values: Sequence[Any], most: int) -> bool:
+    return all(isinstance(text, str) and text.isprintable() and len(text) <= most for text in values)
+
+
+def _impossible(value: Any) -> str | None:
+    """Find what no provenance may hold, at any depth; without recursion, since the depth itself is checked."""
+    left = [(value, 1)]
+    while left:
+        entry, depth = left.pop()
+        if depth > _MAX_DEPTH:
+            return f"more than {_MAX_DEPTH} levels"
+        if isinstance(entry, dict):
+            left += [(part, depth + 1) for pair in entry.items() for part in pair]
+        elif isinstance(entry, list):
+            left += [(part, depth + 1) for part in entry]
+        elif isinstance(entry, float) and not math.isfinite(entry):
+            return f"the number {entry}"
+        elif isinstance(entry, str) and shown(entry) != entry:
+            return "text that is not Unicode"
+    return None
+
+
+def _short_json(value: Any, most: int = 40) -> str:
+    """JSON of a value, cut to ``most`` characters."""
+    text = json.dumps(value)
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 # Digests and JSON ----------------------------------------------------------------------------------------------------
@@ -1112,93 +1104,42 @@ def _positive(found: Any, name: str) -> int:
     return value
 
 
-def _model_numbers(models: Numbers, n: int) -> list[int]:
-    """Check numbers of models, 0 to n - 1."""
-    numbers = np.asarray(models)
-    if numbers.ndim != 1 or not len(numbers) or not np.issubdtype(numbers.dtype, np.integer):
-        raise StoreError("models must be given as a list of at least one whole number")
-    outside = numbers[(numbers < 0) | (numbers >= n)]
-    if len(outside):
-        raise StoreError(f"there is no model {some(outside)}: the store has {n} models, numbered from 0")
-    return [int(number) for number in numbers]
+def _model_numbers(models: Numbers, end: int = sys.maxsize) -> list[int]:
+    """Check numbers of models, which must be below ``end``."""
+    try:
+        numbers = [operator.index(model) for model in models]
+    except TypeError as error:
+        raise StoreError(f"models are {models!r}: give a list of whole numbers") from error
+    if not numbers:
+        raise StoreError("no model is given: give at least one")
+    outside = [number for number in numbers if not 0 <= number < end]
+    if outside:
+        limit = "" if end == sys.maxsize else f" to {end - 1}"
+        raise StoreError(f"there is no model {some(outside)}: models are numbered from 0{limit}")
+    return numbers
 
 
 # Folders, here or behind a URL ---------------------------------------------------------------------------------------
 
 
-class Folder(Protocol):
+@dataclass(frozen=True)
+class Folder:
     """Folder of a store, for reading. Names are relative to it; all errors are OSErrors."""
 
-    @property
-    def path(self) -> Path | None:
-        """Path on this machine; None for a folder that can only be read."""
+    address: str
+    files: Any = field(repr=False)  # file system: one of fsspec, or `_LocalFiles`
+    root: str = field(repr=False)  # the folder's path in it
+    path: Path | None = None  # path on this machine; None for a folder that can only be read
+
+    def __str__(self) -> str:
+        return self.address
 
     def read(self, names: Sequence[str]) -> list[bytes]:
         """Contents of files."""
+        return self._fetch(names, [(None, None)] * len(names))
 
     def names(self, below: str) -> list[str]:
         """Sorted names in a folder below; none if it does not exist."""
-
-    def size(self, name: str) -> int:
-        """Length of a file in bytes."""
-
-    def ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-        """Bytes from start to stop of each span; fewer where the file ends before."""
-
-
-def folder_at(place: str | Path) -> Folder:
-    """Folder at a path or a URL."""
-    return _remote_folder(place) if isinstance(place, str) and "://" in place else _LocalFolder(Path(place))
-
-
-def _require_local(folder: Folder) -> Path:
-    if folder.path is None:
-        raise StoreError(f"{folder} can only be read: give a local folder, or copy it to one, to write")
-    return folder.path
-
-
-@dataclass(frozen=True)
-class _LocalFolder:
-    path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    def read(self, names: Sequence[str]) -> list[bytes]:
-        return [(self.path / name).read_bytes() for name in names]
-
-    def names(self, below: str) -> list[str]:
-        try:
-            return sorted(entry.name for entry in (self.path / below).iterdir())
-        except FileNotFoundError:
-            return []
-
-    def size(self, name: str) -> int:
-        return (self.path / name).stat().st_size
-
-    def ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-        with (self.path / name).open("rb") as file:
-            for start, stop in spans:
-                file.seek(start)
-                yield file.read(stop - start)
-
-
-@dataclass(frozen=True)
-class _RemoteFolder:
-    """A folder on a file system of fsspec, such as an object store."""
-
-    url: str
-    files: Any = field(repr=False)
-    root: str = field(repr=False)
-    path: None = field(default=None, repr=False)
-
-    def __str__(self) -> str:
-        return self.url
-
-    def read(self, names: Sequence[str]) -> list[bytes]:
-        return self._fetch(names, [None] * len(names), [None] * len(names))
-
-    def names(self, below: str) -> list[str]:
         self.files.invalidate_cache()
         try:
             with _os_errors():
@@ -1208,15 +1149,19 @@ class _RemoteFolder:
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
     def size(self, name: str) -> int:
+        """Length of a file in bytes."""
         with _os_errors():
             return int(self.files.size(f"{self.root}/{name}"))
 
     def ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-        for i in range(0, len(spans), _RANGES_AT_ONCE):
-            some = spans[i : i + _RANGES_AT_ONCE]
-            yield from self._fetch([name] * len(some), [start for start, _ in some], [stop for _, stop in some])
+        """Bytes from start to stop of each span; fewer where the file ends before."""
+        at_once = _RANGES_AT_ONCE if self.path is None else 1
+        for i in range(0, len(spans), at_once):
+            fetched = spans[i : i + at_once]
+            yield from self._fetch([name] * len(fetched), fetched)
 
-    def _fetch(self, names: Sequence[str], starts: Sequence[Any], stops: Sequence[Any]) -> list[bytes]:
+    def _fetch(self, names: Sequence[str], spans: Sequence[tuple[int | None, int | None]]) -> list[bytes]:
+        starts, stops = [start for start, _ in spans], [stop for _, stop in spans]
         with _os_errors():
             found = self.files.cat_ranges([f"{self.root}/{name}" for name in names], starts, stops)
             for content in found:
@@ -1225,16 +1170,47 @@ class _RemoteFolder:
         return list(found)
 
 
-def _remote_folder(url: str) -> Folder:
+class _LocalFiles:
+    """Files on this machine, with as much of fsspec's interface as a store needs; fsspec need not be installed."""
+
+    def invalidate_cache(self) -> None:
+        pass
+
+    def ls(self, path: str, detail: bool) -> list[str]:
+        del detail
+        return [entry.as_posix() for entry in Path(path).iterdir()]
+
+    def size(self, path: str) -> int:
+        return Path(path).stat().st_size
+
+    def cat_ranges(self, paths: Sequence[str], starts: Sequence[Any], stops: Sequence[Any]) -> list[bytes]:
+        found = []
+        for path, start, stop in zip(paths, starts, stops, strict=True):
+            with Path(path).open("rb") as file:
+                file.seek(start or 0)
+                found.append(file.read() if stop is None else file.read(stop - start))
+        return found
+
+
+def folder_at(place: str | Path) -> Folder:
+    """Folder at a path or a URL."""
+    if not (isinstance(place, str) and "://" in place):
+        return Folder(str(Path(place)), _LocalFiles(), str(Path(place)), Path(place))
     try:
-        files, root = import_module("fsspec.core").url_to_fs(url)
+        files, root = import_module("fsspec.core").url_to_fs(place)
     except ImportError as error:
         raise StoreError(
-            f"{url} cannot be read ({error}): install fsspec and its package for this kind of address"
+            f"{place} cannot be read ({error}): install fsspec and its package for this kind of address"
         ) from error
     except ValueError as error:
-        raise StoreError(f"{url} cannot be read ({error}): give a folder, or an address that fsspec knows") from error
-    return _RemoteFolder(url.rstrip("/"), files, root.rstrip("/"))
+        raise StoreError(f"{place} cannot be read ({error}): give a folder, or an address that fsspec knows") from error
+    return Folder(place.rstrip("/"), files, root.rstrip("/"))
+
+
+def _require_local(folder: Folder) -> Path:
+    if folder.path is None:
+        raise StoreError(f"{folder} can only be read: give a local folder, or copy it to one, to write")
+    return folder.path
 
 
 @contextmanager
@@ -1267,14 +1243,11 @@ def writing(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StoreError(
-                f"the disk is full, {what} could not be written: free some space and run again; finished models are "
-                "kept"
-            ) from error
-        raise StoreError(
-            f"{what} could not be written ({error.strerror or error}): check that you may write to the folder, then "
-            "run again; finished models are kept"
-        ) from error
+            problem, remedy = f"the disk is full, {what} could not be written", "free some space"
+        else:
+            problem = f"{what} could not be written ({error.strerror or error})"
+            remedy = "check that you may write to the folder"
+        raise StoreError(f"{problem}: {remedy}, then run again; finished models are kept") from error
 
 
 @contextmanager

@@ -262,7 +262,8 @@ def test_what_was_read_of_mapped_files_is_given_back(tmp_path: Path) -> None:
 def test_every_model_is_ticked(tmp_path: Path) -> None:
     ticks = []
     folder = lira(tmp_path / "exp", *draw())
-    import_signals("lira", folder, tmp_path / "s.npz", lambda steps, name: ticks.append((steps, name)))
+    found = find_models("lira", folder)
+    write_signals(found, tmp_path / "s.npz", lambda steps, name: ticks.append((steps, name)))
     assert ticks == [(1, f"experiment-{model}_12") for model in range(12)]
 
 

@@ -120,7 +120,7 @@ def test_a_store_is_opened_as_it_was_made(filled: SignalStore) -> None:
     assert opened.shape == (N_MODELS, N_POINTS, len(VIEWS))
     assert opened.key == filled.key == store_key(ABOUT, filled.design, VIEWS, LABELS)
     assert opened.about == ABOUT | {"recipe": {"name": "mlp", "lr": 0.1, "widths": [64, 32]}}
-    assert opened.views == VIEWS
+    assert opened.layout.views == VIEWS
     np.testing.assert_array_equal(opened.design.matrix, filled.design.matrix)
     np.testing.assert_array_equal(opened.labels, LABELS)
     np.testing.assert_array_equal(opened.read(), values_of(range(N_MODELS)))
@@ -273,7 +273,7 @@ def test_provenance_that_is_not_json_is_refused(store: SignalStore, provenance: 
 
 @pytest.mark.parametrize("models", [[N_MODELS], [-1], [], [0.5]])
 def test_reading_what_cannot_be_there_is_refused(filled: SignalStore, models: Any) -> None:
-    with pytest.raises(StoreError, match=r"there is no model|whole number"):
+    with pytest.raises(StoreError, match=r"no model|whole numbers"):
         filled.read(models)
 
 

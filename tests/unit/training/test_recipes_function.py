@@ -17,7 +17,7 @@ import pytest
 from plmia.data.dataset import LabelledData
 from plmia.errors import RecipeError
 from plmia.numerics import logit_from_logits
-from plmia.signals.provenance import problem_of
+from plmia.signals.store import problem_of
 from plmia.training.engines import LocalProcesses
 from plmia.training.recipes.declared_files import declare_files
 from plmia.training.recipes.function import Function

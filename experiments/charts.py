@@ -7,15 +7,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plmia.reporting.plots.colours import series
-from plmia.reporting.plots.figure import Axis, Figure, Spec, bars, line, linear_axis, log_percent_axis, points
-from plmia.reporting.plots.svg import SMALL, WIDTH, text_width
+from plmia.reporting.drawing import (
+    SMALL,
+    WIDTH,
+    Axis,
+    Figure,
+    Spec,
+    bars,
+    line,
+    linear_axis,
+    log_percent_axis,
+    points,
+    series,
+    text_width,
+)
 
 from .outcome import Keys, Rows, Value, beside, paper_item, paper_rows
 
 # Values that are None are left out; the package's SVG writer accepts them, although its types do not say so.
 Series = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
-# The margins that `plmia.reporting.plots.svg` leaves around a panel, in pixels.
+# The margins that `plmia.reporting.drawing` leaves around a panel, in pixels.
 MARGIN, LEAST_MARGIN, RIGHT_MARGIN = 16, 40, 18
 # An attack has the same colour in every figure.
 ORDER = ("lira-fixed", "lira", "rmia", "pl-mia", "pl-mia-pooled", "pl-mia-eb", "pl-mia-plus")

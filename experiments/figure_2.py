@@ -9,7 +9,7 @@ import numpy as np
 from plmia.attacks.attack import Attack
 from plmia.attacks.population import FreshPopulation
 from plmia.attacks.scoring import score_all
-from plmia.reporting.plots.figure import Figure
+from plmia.reporting.drawing import Figure
 from plmia.results.comparison import Difference
 
 from .charts import Chart, figure, steps_axis, value_axis

@@ -11,7 +11,7 @@ from plmia.attacks.scoring import score_all
 from plmia.attacks.theory import Hypothesis, cauchy_threshold, glr
 from plmia.data.arrays import FloatArray, IntArray
 from plmia.evaluation.targets import AttackResult
-from plmia.reporting.plots.figure import Figure, log_percent_axis
+from plmia.reporting.drawing import Figure, log_percent_axis
 
 from .charts import Chart, figure
 from .measure import AUC, attacks_called, metrics_of, results

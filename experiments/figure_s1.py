@@ -7,7 +7,7 @@ import numpy as np
 from plmia.attacks.moments import References
 from plmia.data.arrays import FloatArray
 from plmia.evaluation.diagnostics.gaussianity import Gaussianity, gaussianity
-from plmia.reporting.plots.figure import Figure, Spec, annotation, bars, line, linear_axis
+from plmia.reporting.drawing import Figure, Spec, annotation, bars, line, linear_axis
 
 from .charts import density
 from .measure import CONFORMAL, attacks_called, measure

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from plmia.errors import OutputError
-from plmia.reporting.plots.figure import Figure
-from plmia.reporting.plots.svg import svg
+from plmia.reporting.drawing import Figure, svg
 
 from .setting import NOT_RUN, Source
 

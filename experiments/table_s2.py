@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plmia.reporting.plots.figure import Figure
+from plmia.reporting.drawing import Figure
 
 from .charts import Chart, figure, steps_axis, value_axis
 from .measure import AUC, BEYOND, MAIN, Measured, attacks_called, difference, in_words, judged, measure, sign

@@ -19,9 +19,7 @@ from plmia.data.designs import MembershipDesign
 from plmia.errors import PlmiaError
 from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, write_report
-from plmia.reporting.plots.colours import LIGHT
-from plmia.reporting.plots.figure import CLOSEST, Figure, apart, bars, distinct, line, linear_axis
-from plmia.reporting.plots.svg import svg
+from plmia.reporting.drawing import CLOSEST, LIGHT, Figure, apart, bars, distinct, line, linear_axis, svg
 from plmia.results.folder import run_attacks
 from plmia.signals.signals import Signals
 

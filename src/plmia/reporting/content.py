@@ -1,75 +1,145 @@
-"""Content of a report: the results, the attack and target that it is about, and the extras shown beside them."""
+"""Content of a report: the results, the attack and target that it is about, and extras shown beside them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import base64
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from plmia.attacks.scoring import Scores
-from plmia.data.arrays import BoolArray, IntArray
-from plmia.errors import DataError, SignalsError, StoreError, sentence
+from plmia.data.arrays import Array, BoolArray, IntArray
+from plmia.data.dataset import LabelledData, read_data
+from plmia.data.npz import TEXT_ARRAYS, load_npz
+from plmia.errors import DataError, Note, SignalsError, StoreError, sentence
 from plmia.evaluation.records import RecordTable
-from plmia.reporting.extras import Extras
+from plmia.reporting.drawing import shortened, writable
 from plmia.results.result import About, RunResult, TargetSummary, Verdict
 from plmia.results.saved import SavedRun
 from plmia.signals.signals import Signals
 from plmia.signals.store import SignalStore
+from plmia.training.records import TrainingRecord
+
+# Extras ---------------------------------------------------------------------------------------------------------------
+
+# Names of the array of records in an npz (see `read_data`).
+_POINTS = ("X", "features")
 
 
-@dataclass(frozen=True)
-class TrainingRecord:
-    """How a model was trained, as far as the store knows it.
+@dataclass(frozen=True, eq=False)
+class Extras:
+    """What a report can show beside the results; the lengths of texts and names must fit the data.
 
-    ``losses`` has one value per epoch, None if it was not finite. ``accuracies`` are those on the training records and
-    on the others, both finite.
+    Parameters
+    ----------
+    data : LabelledData, optional
+        The records: images or features.
+    texts : sequence of str, optional
+        The records as text [points], shown instead of their features.
+    class_names : sequence of str, optional
+        Name of each class [classes].
+    feature_names : sequence of str, optional
+        Name of each feature of a table [features].
+    signals : Signals, optional
+        Signals of target and references; those of an audit are found in its folder.
+    notes : tuple of Note
+        Notes about these texts and names.
     """
 
-    losses: tuple[float | None, ...] = ()
-    accuracies: tuple[float, float] | None = None
-    seconds: float | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
+    data: LabelledData | None = None
+    texts: Sequence[str] | None = None
+    class_names: Sequence[str] | None = None
+    feature_names: Sequence[str] | None = None
+    signals: Signals | None = None
+    notes: tuple[Note, ...] = ()
 
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> TrainingRecord:
-        """Read a record of the store."""
-        own, others = record.get("train_accuracy"), record.get("test_accuracy")
-        pair = None if own is None or others is None else (float(own), float(others))
-        accuracies = pair if pair is not None and math.isfinite(sum(pair)) else None
-        return cls(tuple(record.get("losses") or ()), accuracies, record.get("seconds"), record.get("versions") or {})
+    def __post_init__(self) -> None:
+        if self.data is None:
+            return
+        _require_length("texts", self.texts, self.data.n_points, "records")
+        _require_length("class_names", self.class_names, self.data.n_classes, "classes")
+        if not self.data.is_images:
+            _require_length("feature_names", self.feature_names, self.data.X.shape[1], "features")
+
+
+def _require_length(name: str, texts: Sequence[str] | None, n: int, things: str) -> None:
+    if texts is not None and len(texts) != n:
+        raise DataError(f"{name} has {len(texts)} entries, but the data have {n} {things}: give one entry for each")
+
+
+def read_extras(path: Path, data: LabelledData | None = None) -> Extras:
+    """Read data, and from an npz also texts and names.
+
+    Parameters
+    ----------
+    path : Path
+        Anything that `read_data` reads. An npz can also hold `texts` [points], `class_names` [classes] and
+        `feature_names` [features], or `texts` alone. U+FFFD replaces characters that cannot be written, with a note.
+    data : LabelledData, optional
+        The data of the same path, if they were read already.
+    """
+    arrays = load_npz(path, TEXT_ARRAYS, "`X` or `texts`", DataError) if path.suffix == ".npz" else {}
+    for name, array in arrays.items():
+        _require_texts(path, name, array)
+    if data is None and ("texts" not in arrays or _has_points(path)):
+        data = read_data(path)
+    shown = {name: [writable(text) for text in array.tolist()] for name, array in arrays.items()}
+    notes = (_replacement_note(name, arrays[name].tolist(), texts) for name, texts in shown.items())
+    texts, classes, features = (shown.get(name) for name in TEXT_ARRAYS)
+    try:
+        return Extras(data, texts, classes, features, notes=tuple(note for note in notes if note is not None))
+    except DataError as error:
+        raise DataError(f"in {path} {error}") from error
+
+
+def _require_texts(path: Path, name: str, array: Array) -> None:
+    if array.ndim != 1 or array.dtype.kind != "U":
+        raise DataError(
+            f"{path} has {name} of shape {array.shape} and type {array.dtype}, but it must be a list of texts: "
+            "make it with numpy.array(names)"
+        )
+
+
+def _replacement_note(name: str, given: list[str], shown: list[str]) -> Note | None:
+    changed = sum(a != b for a, b in zip(given, shown, strict=True))
+    if not changed:
+        return None
+    return Note(
+        "texts-replaced",
+        "info",
+        f"{changed:,} of {len(given):,} {name} hold lone surrogates or control characters, which cannot be written. "
+        "The report shows U+FFFD instead; correct the file to see the original texts.",
+    )
+
+
+def _has_points(path: Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        held = {name.removesuffix(".npy") for name in archive.namelist()}
+    return not held.isdisjoint(_POINTS)
+
+
+# Content --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """Content of a report; `read_content` makes one.
-
-    Parameters
-    ----------
-    saved : SavedRun
-        The results of all attacks.
-    attack, target : str, int
-        Subject of the figures and of the table of records.
-    extras : Extras
-        What else can be shown.
-    training : mapping of int to TrainingRecord
-        Training record of each model, if the audit trained it.
-    store : SignalStore, optional
-        The store in the folder of the results, if these were made from it.
-    without_signals : str
-        Why there are no signals to show, if there are none.
-    """
+    """Content of a report; `read_content` makes one."""
 
     saved: SavedRun
-    attack: str
+    attack: str  # with the target, the subject of the figures and of the table of records
     target: int
     extras: Extras = field(default_factory=Extras)
-    training: Mapping[int, TrainingRecord] = field(default_factory=dict)
-    store: SignalStore | None = None
+    training: Mapping[int, TrainingRecord] = field(default_factory=dict)  # by model, if the audit trained it
+    store: SignalStore | None = None  # in the folder of the results, if these were made from it
+    # Why there are no signals to show, if there are none.
     without_signals: str = "The signals are not in this folder. Add them with `plmia report --signals FILE`."
 
     @property
@@ -241,3 +311,90 @@ def _require_same_records(content: Content) -> None:
         )
     if extras.signals is not None:
         _require_same_signals(content.saved, extras.signals)
+
+
+# Previews of records --------------------------------------------------------------------------------------------------
+
+# Previews take at most this many characters of the page, whose limit is 6 MB.
+MAX_CHARACTERS = 2_000_000
+MAX_TEXT, MAX_FEATURES, MAX_NAME = 160, 4, 40
+# Records over which means and deviations of features are taken, and pixels per side of a thumbnail.
+_SAMPLE, _SIDE = 20_000, 64
+
+Preview = dict[str, str]
+"""An ``image`` (a data URI) or a ``text``."""
+
+
+def previews(extras: Extras, records: Sequence[int]) -> list[Preview]:
+    """Show texts, else images, else features of records; only of the first ones if the page has no room for all."""
+    found: Iterable[Preview] = []
+    if extras.texts is not None:
+        texts = extras.texts
+        found = ({"text": shortened(str(texts[record]), MAX_TEXT)} for record in records)
+    elif extras.data is not None and extras.data.is_images:
+        found = _thumbnails(extras.data, records)
+    elif extras.data is not None:
+        found = _unusual_features(extras.data, records, extras.feature_names)
+    return list(_that_fit(found))
+
+
+def shows_features(extras: Extras) -> bool:
+    """Whether `previews` shows the features of records."""
+    return extras.texts is None and extras.data is not None and not extras.data.is_images
+
+
+def _that_fit(found: Iterable[Preview]) -> Iterator[Preview]:
+    room = MAX_CHARACTERS
+    for preview in found:
+        # JSON takes up to six characters for one that is not ASCII.
+        room -= sum(len(json.dumps(part)) for part in preview.values())
+        if room < 0:
+            return
+        yield preview
+
+
+def _thumbnails(data: LabelledData, records: Sequence[int]) -> Iterator[Preview]:
+    sample = data.X[:: max(1, data.n_points // 100)]
+    low, high = (0.0, 255.0) if data.X.dtype == np.uint8 else (float(sample.min()), float(sample.max()))
+    for record in records:
+        image = np.asarray(data.X[record], dtype=np.float64)
+        step = -(-max(image.shape[:2]) // _SIDE)
+        scaled = np.clip((image[::step, ::step] - low) / max(high - low, np.finfo(float).tiny), 0, 1)
+        encoded = base64.b64encode(encode_png(np.round(255 * scaled).astype(np.uint8))).decode()
+        yield {"image": f"data:image/png;base64,{encoded}"}
+
+
+def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """Encode an image [height, width] or [height, width, channels] as PNG: grey, or the first three channels.
+
+    Written by hand, since thumbnails must not depend on an image library.
+    """
+    if pixels.ndim == 3:
+        pixels = pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, 0]
+    height, width = pixels.shape[:2]
+    # Each line starts with the number of its filter, here 0 for none.
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_png_chunk(kind, content) for kind, content in chunks)
+
+
+def _png_chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def _unusual_features(data: LabelledData, records: Sequence[int], names: Sequence[str] | None) -> Iterator[Preview]:
+    """Yield the features furthest from their mean, in standard deviations."""
+    sample = data.X[:: -(-data.n_points // _SAMPLE)].astype(np.float64)
+    mean, spread = sample.mean(axis=0), sample.std(axis=0)
+    usual = np.where(spread > 0, spread, np.inf)
+    for record in records:
+        row = data.X[record].astype(np.float64)
+        far = (row - mean) / usual
+        order = np.argsort(-np.abs(far), kind="stable")[:MAX_FEATURES]
+        parts = (f"{_feature_name(names, int(k))} = {row[k]:.4g} ({far[k]:+.1f} sd)" for k in order)
+        yield {"text": ", ".join(parts)}
+
+
+def _feature_name(names: Sequence[str] | None, number: int) -> str:
+    return shortened(str(names[number]), MAX_NAME) if names is not None else f"feature {number}"

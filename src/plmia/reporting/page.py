@@ -17,24 +17,13 @@ from typing import Any
 from plmia.data.files import FIGURES, PAGE, Staging, finish_publication, folder_lock, make_private, remove_figures
 from plmia.errors import OutputError, percent, round_percent
 from plmia.reporting import page_text
-from plmia.reporting.content import Content, read_content
-from plmia.reporting.extras import Extras
-from plmia.reporting.plots.colours import DARK, LIGHT, apply_colours, in_theme
-from plmia.reporting.plots.exposure import classes_figure, scores_figure
-from plmia.reporting.plots.figure import Absent, Figure, rounded, writable
-from plmia.reporting.plots.leakage import RATES, roc_figure, tpr_figure
-from plmia.reporting.plots.models import accuracies_figure, losses_figure, trends_figure
-from plmia.reporting.plots.signals import record_figures
-from plmia.reporting.plots.svg import svg
-from plmia.reporting.plots.validity import false_positives_figure, p_values_figure, references_figure
-from plmia.reporting.record_previews import previews, shows_features
+from plmia.reporting.content import Content, Extras, previews, read_content, shows_features
+from plmia.reporting.drawing import DARK, LIGHT, Absent, Figure, apply_colours, in_theme, rounded, svg, writable
+from plmia.reporting.plots import RATES, Sections, sections_of
 from plmia.results.saved import SavedRun
 
 MAX_RECORDS = 2000
 FILES = ("metrics.json", "records.csv", "scores.npz")
-
-Sections = dict[str, list[Figure | Absent]]
-"""Figures by the section of the page."""
 
 
 def write_report(
@@ -66,7 +55,7 @@ def write_report(
         with folder_lock(folder):
             finish_publication(folder)
         content = read_content(saved, extras, attack, target)
-        sections = _sections(content)
+        sections = sections_of(content)
         contents = dict(_figure_files(figure for group in sections.values() for figure in group))
         contents["attacks.csv"] = writable(as_csv(saved.columns())).encode()
         _publish(saved, contents, writable(page(content, sections, show_records=show_records)).encode())
@@ -87,18 +76,8 @@ def figures(
     results, extras, attack, target
         As in `write_report`.
     """
-    sections = _sections(read_content(results, extras, attack, target))
+    sections = sections_of(read_content(results, extras, attack, target))
     return {f.name: f for group in sections.values() for f in group if isinstance(f, Figure)}
-
-
-def _sections(content: Content) -> Sections:
-    return {
-        "leak": [roc_figure(content), tpr_figure(content)],
-        "exposed": [scores_figure(content), classes_figure(content)],
-        "trust": [false_positives_figure(content), p_values_figure(content), references_figure(content)],
-        "signals": record_figures(content),
-        "model": [trends_figure(content), losses_figure(content), accuracies_figure(content)],
-    }
 
 
 def _figure_files(figures: Iterable[Figure | Absent]) -> Iterator[tuple[str, bytes]]:

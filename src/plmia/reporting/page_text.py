@@ -12,10 +12,11 @@ import numpy as np
 from plmia.attacks.attack import ATTACKS
 from plmia.errors import Note, doubts, percent, round_percent, sentence
 from plmia.evaluation.intervals import Interval
-from plmia.reporting.content import Content, TrainingRecord
-from plmia.reporting.plots.figure import duration
-from plmia.reporting.plots.leakage import rate_at
+from plmia.reporting.content import Content
+from plmia.reporting.drawing import duration
+from plmia.reporting.plots import rate_at
 from plmia.results.result import AttackSummary, Verdict
+from plmia.training.records import TrainingRecord
 
 # Notes shown per code; of many targets each may have its own.
 MAX_PER_CODE = 2
@@ -220,7 +221,8 @@ def _accuracy_rows(content: Content) -> Iterator[tuple[str, str]]:
 
 
 def _versions(content: Content) -> str:
-    versions = dict(next(iter(content.training.values()), TrainingRecord()).versions)
+    first = next(iter(content.training.values()), TrainingRecord())
+    versions = dict(first.versions or {})
     if content.about.plmia:
         versions["plmia"] = content.about.plmia
     return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))

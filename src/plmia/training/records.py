@@ -8,10 +8,12 @@ import platform
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plmia.errors import Note
-from plmia.training.recipes.recipe import Recipe, Trained
+
+if TYPE_CHECKING:
+    from plmia.training.recipes.recipe import Recipe, Trained
 
 # Undeclared files that are named.
 _MAX_NAMES = 5
@@ -35,7 +37,13 @@ class TrainingRecord:
     n_renormalised: int | None = None
     sum_error: float | None = None
     undeclared_files: tuple[str, ...] | None = None
-    losses: tuple[float | None, ...] | None = None
+    losses: tuple[float | None, ...] | None = None  # None for a loss that was not finite
+
+    @property
+    def accuracies(self) -> tuple[float, float] | None:
+        """Accuracies on the training records and on the others; None unless both are known and finite."""
+        own, others = self.train_accuracy, self.test_accuracy
+        return None if own is None or others is None or not math.isfinite(own + others) else (own, others)
 
     @classmethod
     def of_trained(cls, recipe: Recipe, seed: int, attempt: int, seconds: float, trained: Trained) -> TrainingRecord:

@@ -24,8 +24,7 @@ from plmia.errors import PlmiaError
 from plmia.signals.store import read_stacks, store_key, write_stack
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.recipes.recipe import Recipe, views_for
-from plmia.training.records import TrainingRecord
-from plmia.training.train import Job, Work, audit_about, seed_of
+from plmia.training.train import Job, Work, audit_about, for_store, seed_of
 from plmia.training.views import View, check_views, parse_views
 
 
@@ -39,18 +38,9 @@ def train_stacks(
     models: range | None = None,
     at_once: int | None = None,
 ) -> None:
-    """Train models of an audit and write their signals as plain npy; run again, it resumes.
+    """Train models of an audit and write their signals as plain npy into a folder; run again, it resumes.
 
-    Parameters
-    ----------
-    data, recipe, views, references, seed
-        As in the audit.
-    folder : Path
-        Folder for the stacks.
-    models : range, optional
-        Models to train, by default all: several machines can share the work.
-    at_once : int, optional
-        Models per stack; by default as many as the recipe takes.
+    By default it trains all models, and as many ``at_once`` as the recipe takes. Several machines can share them.
     """
     recipe.check(data)
     check_views(views, data)
@@ -71,15 +61,13 @@ def train_stacks(
 def _train_stack(work: Work, job: Job, folder: Path, key: str) -> None:
     """Train one stack, write the models that did not diverge, and print one line per model."""
     trained, total = work(job)
-    seconds = total / len(trained)
-    good = [i for i, outcome in enumerate(trained) if not outcome.diverged]
+    good, signals, provenance = for_store(work.recipe, job, trained, total)
     if good:
-        records = [TrainingRecord.of_trained(work.recipe, job.seeds[i], 0, seconds, trained[i]) for i in good]
-        signals = np.stack([trained[i].conf for i in good])
-        write_stack(folder, [job.models[i] for i in good], signals, [record.to_json() for record in records], key=key)
+        write_stack(folder, good, signals, provenance, key=key)
     for model, outcome in zip(job.models, trained, strict=True):
         accuracy = f"{outcome.train_accuracy:.4f} train, {outcome.test_accuracy:.4f} held out"
-        print(f"model {model}: {'diverged' if outcome.diverged else accuracy}, {seconds:.1f} s", flush=True)  # noqa: T201
+        seconds = f"{total / len(trained):.1f} s"
+        print(f"model {model}: {'diverged' if outcome.diverged else accuracy}, {seconds}", flush=True)  # noqa: T201
 
 
 def main() -> None:
@@ -99,8 +87,7 @@ def main() -> None:
         data = read_data(given.data)
         recipe = parse_recipe(given.recipe)
         views = parse_views(given.views) if given.views else views_for(recipe, data)
-        last = given.references if given.last is None else given.last
-        models = range(given.first, last + 1)
+        models = range(given.first, (given.references if given.last is None else given.last) + 1)
         train_stacks(data, recipe, views, given.references, given.seed, given.output, models)
     except PlmiaError as error:
         sys.exit(f"plmia: {error}")

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from plmia.data.arrays import FloatArray32
 from plmia.data.dataset import LabelledData
 from plmia.data.files import file_lock, replacing
 from plmia.errors import OutputError, TrainingError, require_members, some
@@ -180,16 +181,7 @@ def train_missing(
 ) -> None:
     """Train the models that the store lacks and append their signals, one stack at a time.
 
-    Parameters
-    ----------
-    store, work, engine
-        The store receives signals, the work trains the models of a job, and the engine runs jobs.
-    seed : int
-        Seed of the audit.
-    report : callable
-        Called with the number and the result of each stored model.
-    models_folder : Path, optional
-        Folder for the weights, if they are to be kept.
+    ``report`` is called with the number and the result of each stored model; weights are kept in ``models_folder``.
     """
     require_members(engine, Engine, TrainingError)
     wanted, stack = store.missing(), _stack_size(work.recipe.stack, store.shape[0], engine)
@@ -203,7 +195,16 @@ def train_missing(
                 if changed := changed_files(work.recipe.declared_files, seen):
                     raise TrainingError(f"{', '.join(changed)} changed during training: start again in another folder")
                 trained, seconds = result
-                diverged |= _store_stack(store, work.recipe, job, trained, seconds, report, models_folder)
+                outcomes = dict(zip(job.models, trained, strict=True))
+                models, signals, provenance = for_store(work.recipe, job, trained, seconds)
+                if models_folder is not None:
+                    for model in models:
+                        _save_weights(weights_file(models_folder, model), outcomes[model])
+                if models:
+                    store.append(models, signals, provenance)
+                for model in models:
+                    report(model, outcomes[model])
+                diverged |= {model: outcome for model, outcome in outcomes.items() if outcome.diverged}
         if not diverged:
             return
         wanted = sorted(diverged)
@@ -230,28 +231,15 @@ def _jobs(store: SignalStore, wanted: Sequence[int], stack: int, seed: int, atte
         yield Job(models, tuple(seed_of(seed, model, attempt) for model in models), members, attempt)
 
 
-def _store_stack(
-    store: SignalStore,
-    recipe: Recipe,
-    job: Job,
-    trained: list[Trained],
-    seconds: float,
-    report: Callable[[int, Trained], None],
-    models_folder: Path | None,
-) -> dict[int, Trained]:
-    """Append the models that did not diverge, all at once; return the others."""
+def for_store(
+    recipe: Recipe, job: Job, trained: Sequence[Trained], seconds: float
+) -> tuple[list[int], FloatArray32, list[dict[str, Any]]]:
+    """Models of a job that did not diverge, as `SignalStore.append` takes them: numbers, signals and provenance."""
     good = [i for i, outcome in enumerate(trained) if not outcome.diverged]
-    if models_folder is not None:
-        for i in good:
-            _save_weights(weights_file(models_folder, job.models[i]), trained[i])
-    if good:
-        share = seconds / len(trained)
-        records = [TrainingRecord.of_trained(recipe, job.seeds[i], job.attempt, share, trained[i]) for i in good]
-        signals = np.stack([trained[i].conf for i in good])
-        store.append([job.models[i] for i in good], signals, [record.to_json() for record in records])
-    for i in good:
-        report(job.models[i], trained[i])
-    return {model: trained[i] for i, model in enumerate(job.models) if i not in good}
+    share = seconds / len(trained)
+    records = [TrainingRecord.of_trained(recipe, job.seeds[i], job.attempt, share, trained[i]) for i in good]
+    signals = np.array([trained[i].conf for i in good], np.float32)
+    return [job.models[i] for i in good], signals, [record.to_json() for record in records]
 
 
 def _failure(job: Job, failed: Failed, store: SignalStore) -> str:

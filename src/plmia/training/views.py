@@ -41,10 +41,8 @@ class View:
         Whether an image is mirrored left to right.
     dy, dx : int
         Pixels by which an image moves down and to the right, after mirroring.
-    scale : float
-        Standard deviation of the displacement of a table's rows.
-    seed : int
-        Seed of the displacement.
+    scale, seed : float, int
+        Standard deviation of the displacement of a table's rows, and its seed.
     """
 
     mirror: bool = False
@@ -109,17 +107,9 @@ class View:
         return (self.scale * normal).astype(np.float32)
 
     def apply(self, X: Array) -> Array:
-        """Show points through the view.
+        """Show points [points, ...] through the view; the identity returns them without a copy.
 
-        Parameters
-        ----------
-        X : array [points, features], [points, height, width] or [points, height, width, channels]
-            Points; the identity returns them without a copy.
-
-        Returns
-        -------
-        array, same shape
-            Of the same type; noise turns whole numbers into floats that hold them.
+        The type stays the same, except that noise turns whole numbers into floats that hold them.
         """
         self._require_fit(X.shape)
         if self.scale:
@@ -178,13 +168,7 @@ VIEW_SETS: dict[str, tuple[View, ...]] = {
 
 
 def parse_views(text: str) -> tuple[View, ...]:
-    """Read a list of views and sets, such as ``rmia18`` or ``identity; mirror; shift:0,1``.
-
-    Parameters
-    ----------
-    text : str
-        Views, separated by spaces, semicolons or commas; a comma before a number belongs to its view.
-    """
+    """Read a list of views and sets; a comma before a number belongs to its view."""
     views: list[View] = []
     for word in filter(None, re.split(r"[;\s]+|,\s*(?=[A-Za-z])", text)):
         views += VIEW_SETS.get(word) or (View.parse(word),)

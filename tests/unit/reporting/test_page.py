@@ -24,7 +24,8 @@ from plmia.errors import DataError, OutputError, SignalsError, percent
 from plmia.evaluation.metrics import clopper_pearson
 from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, figures, read_extras, write_report
-from plmia.reporting.content import Content, TrainingRecord, read_content
+from plmia.reporting.content import Content, read_content
+from plmia.reporting.drawing import Absent, Figure, duration, linear_axis, rounded
 from plmia.reporting.page import asset, in_script, policy, unbroken
 from plmia.reporting.page_text import (
     audited,
@@ -37,17 +38,28 @@ from plmia.reporting.page_text import (
     verdict_text,
     warnings,
 )
-from plmia.reporting.plots.exposure import classes_figure, scores_figure
-from plmia.reporting.plots.figure import Absent, Figure, duration, linear_axis, rounded
-from plmia.reporting.plots.leakage import EDGE, roc_figure, thinned, tpr_figure
-from plmia.reporting.plots.models import accuracies_figure, losses_figure, trends_figure
-from plmia.reporting.plots.signals import chosen_places, record_figures
-from plmia.reporting.plots.validity import false_positives_figure, p_values_figure, references_figure
+from plmia.reporting.plots import (
+    EDGE,
+    accuracies_figure,
+    chosen_places,
+    classes_figure,
+    false_positives_figure,
+    losses_figure,
+    p_values_figure,
+    record_figures,
+    references_figure,
+    roc_figure,
+    scores_figure,
+    thinned,
+    tpr_figure,
+    trends_figure,
+)
 from plmia.results.folder import run_attacks
 from plmia.results.result import About, RunResult, SignalsAbout
 from plmia.results.saved import seal
 from plmia.results.wording import Grade, Status
 from plmia.signals.signals import Signals
+from plmia.training.records import TrainingRecord
 
 NAMES = ("attack-r", "lira", "pl-mia", "rmia")
 
@@ -218,12 +230,14 @@ def test_training_is_shown_where_there_was_some(content: Content, copied: Path) 
     assert isinstance(accuracies_figure(content), Absent)
     rng = np.random.default_rng(0)
     training = {
-        model: TrainingRecord(tuple(np.exp(-np.arange(30) / 5 + rng.normal()).tolist()), (0.9, 0.8))
+        model: TrainingRecord(
+            losses=tuple(np.exp(-np.arange(30) / 5 + rng.normal()).tolist()), train_accuracy=0.9, test_accuracy=0.8
+        )
         for model in range(6)
     } | {6: TrainingRecord()}
     trained = Content(content.saved, "pl-mia", 3, content.extras, training)
     for strange in ((0.0, 0.0), (-1.0, -2.0), (1.7e308, 1.0), (5e-324, 1.0), (None, 1.0)):
-        alike = dict.fromkeys(training, TrainingRecord(strange))
+        alike = dict.fromkeys(training, TrainingRecord(losses=strange))
         figure = losses_figure(Content(content.saved, content.attack, content.target, training=alike))
         assert isinstance(figure, Absent) == (max(value or 0.0 for value in strange) <= 0)
     found = traces(losses_figure(trained))
@@ -245,7 +259,7 @@ def test_training_is_shown_where_there_was_some(content: Content, copied: Path) 
 def test_losses_of_0_and_losses_that_are_not_finite_leave_gaps(
     content: Content, losses: list[float | None], reach: tuple[float, float] | None
 ) -> None:
-    training = dict.fromkeys(range(6), TrainingRecord(tuple(losses)))
+    training = dict.fromkeys(range(6), TrainingRecord(losses=tuple(losses)))
     figure = losses_figure(Content(content.saved, "pl-mia", 3, content.extras, training))
     if reach is None:
         assert isinstance(figure, Absent)
@@ -581,7 +595,7 @@ def test_a_target_that_was_given_is_called_so(copied: Path) -> None:
 
 @pytest.mark.parametrize(("others", "advised"), [(0.6, True), (0.795, False), (0.85, False)])
 def test_less_fit_is_advised_only_where_there_is_more_fit(content: Content, others: float, advised: bool) -> None:
-    training = {3: TrainingRecord(accuracies=(0.8, others))}
+    training = {3: TrainingRecord(train_accuracy=0.8, test_accuracy=others)}
     assert content.verdict.leak_shown
     said = next_step(Content(content.saved, "pl-mia", 3, content.extras, training))
     assert ("overfitting" in said) == advised

@@ -13,26 +13,33 @@ import pytest
 
 from plmia.data.dataset import LabelledData
 from plmia.reporting import Extras
-from plmia.reporting.plots.colours import DARK, LIGHT, SERIES, Theme, apply_colours, in_theme, rgb, series
-from plmia.reporting.plots.figure import (
+from plmia.reporting.content import MAX_FEATURES, encode_png, previews
+from plmia.reporting.drawing import (
+    DARK,
+    LIGHT,
+    SERIES,
     Axis,
     Figure,
     Spec,
+    Theme,
     apart,
+    apply_colours,
     band,
     bars,
     error_bars,
     escaped,
+    in_theme,
     line,
     linear_axis,
     log_percent_axis,
     points,
+    rgb,
     round_ticks,
+    series,
     shortened,
+    svg,
     vertical_line,
 )
-from plmia.reporting.plots.svg import svg
-from plmia.reporting.record_previews import MAX_FEATURES, encode_png, previews
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -243,7 +250,7 @@ def test_previews_of_images_texts_and_tables(monkeypatch: pytest.MonkeyPatch) ->
     assert previews(Extras(), [0, 1]) == []
 
     room = sum(len(json.dumps(part["image"])) for part in shown[:7])
-    monkeypatch.setattr("plmia.reporting.record_previews.MAX_CHARACTERS", room)
+    monkeypatch.setattr("plmia.reporting.content.MAX_CHARACTERS", room)
     assert previews(images, list(range(80))) == shown[:7]
     assert previews(Extras(texts=["ä" * 100] * 80), range(80)) == [{"text": "ä" * 100}] * (room // 602)
 

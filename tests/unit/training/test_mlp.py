@@ -248,7 +248,7 @@ def test_recording_steps_leaves_no_trace(optimizer: str, monkeypatch: pytest.Mon
             step()
         return lambda: replayed.append(pool) or step()  # type: ignore[func-returns-value]
 
-    monkeypatch.setattr("plmia.training.recipes.mlp.captured", fake)
+    monkeypatch.setattr("plmia.training.recipes.torch_device.captured", fake)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
     recorded._record()
     assert sorted(recorded.graphs) == [2, 3, 4]
@@ -301,9 +301,9 @@ def test_the_stack_follows_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SMALL._at_once(points, members, torch.device("cpu")) == 64
     # At the paper's size two models fill a processor's cache.
     assert MLP()._at_once(points, members, torch.device("cpu")) < 8
-    monkeypatch.setattr("plmia.training.recipes.mlp.usable_bytes", lambda _: 1e6)
+    monkeypatch.setattr("plmia.training.recipes.torch_device.usable_bytes", lambda _: 1e6)
     assert 1 < SMALL._at_once(points, members, torch.device("cpu")) < 20
-    monkeypatch.setattr("plmia.training.recipes.mlp.usable_bytes", lambda _: 10.0)
+    monkeypatch.setattr("plmia.training.recipes.torch_device.usable_bytes", lambda _: 10.0)
     assert SMALL._at_once(points, members, torch.device("cpu")) == 1
 
 

@@ -167,7 +167,7 @@ def test_without_a_compiler_steps_are_recorded_as_they_are(monkeypatch: pytest.M
             raise RuntimeError("Failed to find C compiler\nSet CC")
         return step
 
-    monkeypatch.setattr("plmia.training.recipes.wide_resnet.captured", record)
+    monkeypatch.setattr("plmia.training.recipes.torch_device.captured", record)
     monkeypatch.setattr(torch, "compile", lambda net, **_: lambda pixels: net(pixels))
     with pytest.warns(UserWarning, match=r"torch.compile.*Failed to find C compiler"):
         assert program._recorded(compiled=True) == program.step

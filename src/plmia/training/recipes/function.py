@@ -16,7 +16,6 @@ from plmia.data.arrays import BoolArray
 from plmia.data.dataset import LabelledData
 from plmia.data.user_code import failure, lacks_memory, read_user_file, run_user_text
 from plmia.errors import RecipeError, shown
-from plmia.training.recipes.confidences import conf_from_answers, trained_from_answers
 from plmia.training.recipes.declared_files import (
     DeclaredFile,
     declare_files,
@@ -25,7 +24,7 @@ from plmia.training.recipes.declared_files import (
     noting_reads,
     undeclared,
 )
-from plmia.training.recipes.recipe import Recipe, Trained, stable_text
+from plmia.training.recipes.recipe import Recipe, Trained, conf_from_answers, stable_text, trained_from_answers
 from plmia.training.views import Views
 
 
@@ -35,29 +34,20 @@ class Function(Recipe):
 
     Parameters
     ----------
-    fit : callable
-        ``train(X [n, ...], y [n], seed)``; gets the training points only, unchanged.
-    ask : callable
-        ``query(model, X [n, ...], y [n])``: logits or class probabilities [n, classes].
+    fit, ask : callable
+        ``train(X [n, ...], y [n], seed)``, which gets the training points only, unchanged; and ``query(model,
+        X [n, ...], y [n])``, which returns logits or class probabilities [n, classes].
     key : str
         Identifies this pair of functions when plmia looks for finished models.
-    file : str, optional
-        The file that defines both.
-    text : bytes, optional
-        Contents of that file.
-    files : tuple of DeclaredFile
-        Files and folders that the functions read, with their digests; see `declare_files`.
-    reads : frozenset of str
-        Paths of files that the file read and of modules that it imports, as far as this process observed them.
     """
 
     fit: Callable[..., Any]
     ask: Callable[..., Any]
     key: str
-    file: str | None = None
-    text: bytes | None = field(default=None, repr=False)
-    files: tuple[DeclaredFile, ...] = ()
-    reads: frozenset[str] = field(default=frozenset(), repr=False)
+    file: str | None = None  # the file that defines both
+    text: bytes | None = field(default=None, repr=False)  # contents of that file
+    files: tuple[DeclaredFile, ...] = ()  # files and folders that the functions read
+    reads: frozenset[str] = field(default=frozenset(), repr=False)  # files that it was seen to read or import
     name: ClassVar[str] = "function"
     keeps_weights: ClassVar[bool] = False
 
@@ -71,12 +61,7 @@ class Function(Recipe):
     ) -> Function:
         """Take two functions, identified by their source and what it refers to unless ``key`` is given.
 
-        Parameters
-        ----------
-        train, query, key
-            See `Function`.
-        files : sequence of path, optional
-            Files and folders that the functions read, identified by their contents; relative to the working folder.
+        ``files`` and folders that the functions read are identified by their contents.
         """
         if key is None:
             sources: dict[str, str] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
@@ -13,8 +13,14 @@ import numpy.typing as npt
 from plmia.data.arrays import Array, BoolArray, FloatArray
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
-from plmia.training.recipes.confidences import Confidences, conf_from_logits, trained_from_answers
-from plmia.training.recipes.recipe import Recipe, Trained, float32_notes, options_text
+from plmia.training.recipes.recipe import (
+    BuiltInRecipe,
+    Confidences,
+    Trained,
+    conf_from_logits,
+    float32_notes,
+    trained_from_answers,
+)
 from plmia.training.views import Views
 
 # LightGBM allows no more.
@@ -24,21 +30,11 @@ Table = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
-class GBDT(Recipe):
+class GBDT(BuiltInRecipe):
     """Boosted trees, queried for their raw margins, so that confidences never saturate.
 
-    Parameters
-    ----------
-    rounds : int
-        Boosting rounds.
-    learning_rate : float
-        Shrinkage of each round.
-    subsample : float
-        Share of the rows that each round draws.
-    depth : int
-        Largest depth of a tree (the paper: 3, 5, 7).
-    library : {"lightgbm", "xgboost"}
-        Library that grows the trees.
+    ``learning_rate`` is the shrinkage of each round, ``subsample`` the share of the rows that each round draws, and
+    ``depth`` the largest depth of a tree (the paper: 3, 5, 7).
     """
 
     rounds: int = 250
@@ -56,15 +52,6 @@ class GBDT(Recipe):
             raise RecipeError(
                 f"gbdt needs rounds and depth of at least 1, subsample in (0, 1] and a positive learning rate: {self}"
             )
-
-    @property
-    def description(self) -> str:
-        """Name and options."""
-        return options_text(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """All parameters."""
-        return {"recipe": self.name, **asdict(self)}
 
     def check(self, data: LabelledData) -> None:
         """Take any numeric data, if the library is installed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -17,20 +17,9 @@ from torch.nn import functional
 from plmia.data.arrays import Array, BoolArray, FloatArray32, IntArray
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
-from plmia.training.recipes.recipe import Recipe, Trained, accuracies, float32_notes, options_text
-from plmia.training.recipes.torch_device import (
-    captured,
-    confidence,
-    cosine,
-    fast_arithmetic,
-    for_each,
-    forget,
-    in_parts,
-    pick_device,
-    set_rate,
-    to_device,
-    usable_bytes,
-)
+from plmia.training.recipes import torch_device
+from plmia.training.recipes.recipe import BuiltInRecipe, Trained, accuracies, float32_notes
+from plmia.training.recipes.torch_device import to_device
 from plmia.training.views import View, Views
 
 # Points per query; fixed, so that a model's answers do not depend on the number of models in its stack.
@@ -40,36 +29,17 @@ _CPU_PARAMETERS = 1 << 20
 
 
 @dataclass(frozen=True)
-class MLP(Recipe):
+class MLP(BuiltInRecipe):
     """Perceptrons with ReLU between the layers, trained on the cross-entropy.
 
     All models of a stack take their steps together, each on its own points in its own order. A model does not depend
     on the other models of its stack: bit for bit on a CPU, up to rounding on a GPU (TF32 products, CUDA graphs).
 
-    Parameters
-    ----------
-    widths : tuple of int
-        Widths of the hidden layers (the paper: 512, 256, 128, 64).
-    epochs : int
-        Passes through a model's points.
-    batch : int
-        Points per step; the last step of an epoch takes the rest, and averages over that.
-    lr : float
-        Learning rate.
-    weight_decay : float
-        L2 penalty, on weights and biases.
-    optimizer : {"adam", "sgd"}
-        Adam, or gradient descent with momentum.
-    momentum : float
-        Momentum of "sgd".
-    schedule : {"constant", "cosine"}
-        Constant learning rate, or one that falls to 0 over half a cosine.
-    standardise : bool
-        Whether each feature is shifted and scaled to mean 0 and deviation 1 over all points.
-    stack : int
-        Largest number of models that train at once; fewer if memory requires it. Does not decide what is trained.
-    device : str
-        "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1". Does not decide what is trained.
+    Options: ``widths`` of the hidden layers, as in the paper by default; ``epochs``; points per ``batch``, where the
+    last one of an epoch takes the rest; learning rate ``lr``, whose ``schedule`` is "constant" or falls to 0 over half
+    a "cosine"; the ``optimizer`` "adam", or "sgd" with ``momentum``; ``weight_decay`` of weights and biases; whether to
+    ``standardise`` each feature over all points. Two do not affect what is trained: ``stack``, the largest number of
+    models that train at once, and ``device``: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1".
     """
 
     widths: tuple[int, ...] = (512, 256, 128, 64)
@@ -99,20 +69,10 @@ class MLP(Recipe):
         if self.schedule not in ("constant", "cosine"):
             raise RecipeError(f"mlp has no schedule {self.schedule!r}: choose constant or cosine")
 
-    @property
-    def description(self) -> str:
-        """Name and options."""
-        return options_text(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """All parameters that decide what is trained."""
-        values = {key: value for key, value in asdict(self).items() if key not in ("stack", "device")}
-        return {"recipe": self.name, **values, "widths": list(self.widths)}
-
     def check(self, data: LabelledData) -> None:
         """Take any numeric data, if the device exists."""
         del data
-        pick_device(self.device)
+        torch_device.pick_device(self.device)
 
     def notes(self, data: LabelledData) -> list[Note]:
         """Note that features become 32-bit floats, and other conversions."""
@@ -129,7 +89,7 @@ class MLP(Recipe):
         self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False
     ) -> list[Trained]:
         """Train and query the models together; see `Recipe.train`."""
-        device = pick_device(self.device)
+        device = torch_device.pick_device(self.device)
         empty = np.flatnonzero(~members.any(axis=1))
         if len(empty):
             raise RecipeError(f"model {empty[0]} of the stack has no points to train on: give it some")
@@ -141,7 +101,7 @@ class MLP(Recipe):
             chosen = largest[start:stop]
             return self._train_stack(points, members[chosen], [seeds[i] for i in chosen], keep_weights)
 
-        trained = in_parts(len(members), self._at_once(points, members, device), part)
+        trained = torch_device.in_parts(len(members), self._at_once(points, members, device), part)
         return [trained[i] for i in np.argsort(largest)]
 
     def _at_once(self, points: _Points, members: BoolArray, device: torch.device) -> int:
@@ -152,7 +112,7 @@ class MLP(Recipe):
         rows = max(min(self.batch, points.n), _QUERY_ROWS)
         numbers = 6 * parameters + rows * (layers[0][0] + 4 * sum(fan_out for _, fan_out in layers))
         needed = 4 * numbers + 8 * members.shape[1] * (2 + len(points.views))
-        most = min(self.stack, usable_bytes(device) / needed)
+        most = min(self.stack, torch_device.usable_bytes(device) / needed)
         if device.type == "cpu":
             most = min(most, _CPU_PARAMETERS / parameters)
         return max(1, int(most))
@@ -160,7 +120,7 @@ class MLP(Recipe):
     def _train_stack(
         self, points: _Points, members: BoolArray, seeds: Sequence[int], keep_weights: bool
     ) -> list[Trained]:
-        with fast_arithmetic(points.x.device):
+        with torch_device.fast_arithmetic(points.x.device):
             stack = _Stack(self, points, members, [np.random.default_rng(seed) for seed in seeds])
             losses = stack.fit()
         conf, right = stack.query()
@@ -206,7 +166,12 @@ class _Points:
             factor, offset = deviation[columns] / deviation, (mean[columns] + moved - mean) / deviation
             floats = [to_device(values.astype(np.float32), device) for values in (factor, offset)]
             changes.append((to_device(columns, device), floats[0], floats[1]))
-        return cls(to_device(features, device), to_device(data.y.astype(np.int64), device), changes, data.n_classes)
+        return cls(
+            to_device(features, device),
+            to_device(data.y.astype(np.int64), device),
+            changes,
+            data.n_classes,
+        )
 
     def shown(self, view: int, part: slice) -> Tensor:
         """Some of the points in a view, [rows, features]."""
@@ -252,12 +217,12 @@ class _Stack:
         initial = [parameter.clone() for parameter in self.parameters]
         pool = torch.cuda.graph_pool_handle()
         for cohort in self.cohorts:
-            self.graphs[cohort.stop] = captured(functools.partial(self.step, cohort.stop), pool)
+            self.graphs[cohort.stop] = torch_device.captured(functools.partial(self.step, cohort.stop), pool)
         # Recording takes steps; undo them.
         for parameter, values in zip(self.parameters, initial, strict=True):
             parameter.copy_(values)
         for cohort in self.cohorts:
-            forget(cohort.optimizer)
+            torch_device.forget(cohort.optimizer)
         self.loss.zero_()
 
     def step(self, active: int) -> None:
@@ -306,7 +271,7 @@ class _Stack:
             rows[: len(own)] = self.rngs[model].permutation(own)
             order[:, model] = rows.reshape(steps, self.batch)
 
-        for_each(draw, len(self.members), self.device)
+        torch_device.for_each(draw, len(self.members), self.device)
         return order
 
     @torch.no_grad()
@@ -320,7 +285,7 @@ class _Stack:
             for start in range(0, points.n, _QUERY_ROWS):
                 part = slice(start, start + _QUERY_ROWS)
                 logits = _forward(self.parameters, points.shown(view, part).expand(models, -1, -1))
-                column[:, part] = confidence(logits, points.y[part])
+                column[:, part] = torch_device.confidence(logits, points.y[part])
                 if view == 0:
                     right[:, part] = logits.argmax(dim=-1) == points.y[part]
             conf[:, :, view] = column.cpu().numpy()
@@ -359,7 +324,9 @@ class _Cohort:
     def set_rate(self, step: int) -> None:
         """Set the learning rate of a step, counted from the start of training."""
         if self.recipe.schedule == "cosine":
-            set_rate(self.optimizer, self.recipe.lr * cosine(step, self.recipe.epochs * self.steps))
+            torch_device.set_rate(
+                self.optimizer, self.recipe.lr * torch_device.cosine(step, self.recipe.epochs * self.steps)
+            )
 
     def update(self, gradients: Sequence[Tensor]) -> None:
         """Take an optimizer step with this cohort's part of the stack's gradients."""
@@ -392,6 +359,6 @@ def _initial_parameters(
             own -= 1
             own *= np.float32(1 / math.sqrt(len(own) - 1))
 
-    for_each(draw, len(rngs), device)
+    torch_device.for_each(draw, len(rngs), device)
     parts = [part for both in drawn for part in (both[:, :-1], both[:, -1:])]
     return [to_device(np.ascontiguousarray(part), device) for part in parts]

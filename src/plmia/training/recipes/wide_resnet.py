@@ -6,8 +6,8 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,19 +17,9 @@ from torch.nn import functional
 from plmia.data.arrays import Array, BoolArray, FloatArray32, IntArray
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
-from plmia.training.recipes.recipe import Recipe, Trained, accuracies, float32_notes, options_text
-from plmia.training.recipes.torch_device import (
-    captured,
-    confidence,
-    cosine,
-    fast_arithmetic,
-    forget,
-    in_parts,
-    is_out_of_memory,
-    pick_device,
-    set_rate,
-    to_device,
-)
+from plmia.training.recipes import torch_device
+from plmia.training.recipes.recipe import BuiltInRecipe, Trained, accuracies, float32_notes
+from plmia.training.recipes.torch_device import to_device
 from plmia.training.views import Views
 
 _MIN_PIXELS = 8
@@ -39,7 +29,7 @@ _QUERY_ROWS = {"cpu": 256, "cuda": 2048}
 
 
 @dataclass(frozen=True)
-class WideResNet(Recipe):
+class WideResNet(BuiltInRecipe):
     """Wide residual network with pre-activation; the defaults are the paper's protocol (tab:training_protocol).
 
     Stochastic gradient descent with momentum; the learning rate rises linearly, then falls to 0 over half a cosine.
@@ -47,29 +37,12 @@ class WideResNet(Recipe):
     the rest after the last epoch is dropped. Pixels are standardised by channel over all points. The same seed gives
     the same bits on a CPU, and the same numbers up to rounding on a GPU, where all layers but the last compute in bf16.
 
-    Parameters
-    ----------
-    depth : int
-        Number of layers, 6 n + 4.
-    width : int
-        Factor of the channels 16, 32, 64.
-    epochs : int
-        Passes through a model's points.
-    batch : int
-        Points per step (all points if there are fewer).
-    lr : float
-        Largest learning rate.
-    momentum, weight_decay : float
-        Momentum and weight decay; the decay acts on all parameters.
-    warmup : float
-        Share of the steps in which the learning rate rises.
-    augment : bool
-        Whether training images are mirrored at random and moved by up to four pixels, reflected at the border.
-    device : str
-        "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1". Does not decide what is trained.
-    compiled : bool
-        Whether to fuse kernels of a GPU with torch.compile, which takes about a minute per process. Does not decide
-        what is trained.
+    Options: ``depth`` in layers (6 n + 4); ``width``, the factor of the channels 16, 32, 64; ``epochs``; points per
+    ``batch``; the largest learning rate ``lr``, reached after a share ``warmup`` of the steps; ``momentum``;
+    ``weight_decay`` of all parameters; whether to ``augment`` training images: mirrored at random and moved by up to
+    four pixels, reflected at the border. Two do not affect what is trained: ``device``, "auto" (a GPU if there is one),
+    "cpu", "cuda" or "cuda:1", and ``compiled``, whether to fuse kernels of a GPU with torch.compile, which takes about
+    a minute per process.
     """
 
     depth: int = 28
@@ -101,16 +74,6 @@ class WideResNet(Recipe):
         """Whether training images are mirrored and shifted."""
         return self.augment
 
-    @property
-    def description(self) -> str:
-        """Name and options."""
-        return options_text(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """All parameters that decide what is trained."""
-        values = {key: value for key, value in asdict(self).items() if key not in ("device", "compiled")}
-        return {"recipe": self.name, **values}
-
     def check(self, data: LabelledData) -> None:
         """Take images of at least 8 x 8 pixels, grey or with channels, if the device exists."""
         if not data.is_images:
@@ -123,7 +86,7 @@ class WideResNet(Recipe):
                 f"wide-resnet needs at least {_MIN_PIXELS} x {_MIN_PIXELS} pixels, but the images have "
                 f"{data.X.shape[1]} x {data.X.shape[2]}: use mlp"
             )
-        pick_device(self.device)
+        torch_device.pick_device(self.device)
 
     def notes(self, data: LabelledData) -> list[Note]:
         """Note that pixels become 32-bit floats and are standardised."""
@@ -134,15 +97,15 @@ class WideResNet(Recipe):
     ) -> list[Trained]:
         """Train and query one network after another; see `Recipe.train`."""
         self.check(data)
-        device = pick_device(self.device)
+        device = torch_device.pick_device(self.device)
         images = Images.load(data, device)
 
         def one(start: int, stop: int) -> list[Trained]:
             del stop
             return [self._train_one(images, members[start], seeds[start], views, keep_weights)]
 
-        with fast_arithmetic(device):
-            return in_parts(len(members), 1, one)
+        with torch_device.fast_arithmetic(device):
+            return torch_device.in_parts(len(members), 1, one)
 
     def _train_one(self, images: Images, members: BoolArray, seed: int, views: Views, keep_weights: bool) -> Trained:
         program = self.program(images, int(members.sum()))
@@ -292,14 +255,14 @@ class Program:
         if compiled:
             self.forward = torch.compile(self.net, dynamic=False)
             try:
-                return captured(self.step)
+                return torch_device.captured(self.step)
             except Exception as error:
-                if is_out_of_memory(error):
+                if torch_device.is_out_of_memory(error):
                     raise
                 reason = (str(error) or type(error).__name__).splitlines()[0]
                 warnings.warn(f"torch.compile failed ({reason}): continuing without it, slower", stacklevel=2)
                 self.forward = self.net
-        return captured(self.step)
+        return torch_device.captured(self.step)
 
     def run(self) -> None:
         """Take one step on the batch in the buffers, in the fastest way."""
@@ -320,7 +283,7 @@ class Program:
         """Train a new network on some of the images; return the mean loss of each epoch."""
         self.net.restart(images, rng)
         self.net.train()
-        forget(self.optimizer)
+        torch_device.forget(self.optimizer)
         self.loss.zero_()
         batch, recipe = len(self.labels), self.recipe
         steps, step = recipe.epochs * len(members) // batch, 0
@@ -331,7 +294,7 @@ class Program:
             order, left = order[: whole * batch], order[whole * batch :]
             load = self._loader(images, order, rng)
             for start in range(0, whole * batch, batch):
-                set_rate(self.optimizer, recipe.lr * cosine(step, steps, recipe.warmup))
+                torch_device.set_rate(self.optimizer, recipe.lr * torch_device.cosine(step, steps, recipe.warmup))
                 load(slice(start, start + batch))
                 self.run()
                 step += 1
@@ -379,7 +342,7 @@ class Program:
             pixels, labels, stop = images.pixels[index], images.labels[index], min(start + size, n)
             for view, (rows, columns) in enumerate(shown):
                 logits = self.forward(pixels[:, rows][:, :, columns])
-                conf[start:stop, view] = confidence(logits, labels)[: stop - start]
+                conf[start:stop, view] = torch_device.confidence(logits, labels)[: stop - start]
                 if view == 0:
                     right[start:stop] = (logits.argmax(dim=1) == labels)[: stop - start]
         return conf.cpu().numpy(), right.cpu().numpy()

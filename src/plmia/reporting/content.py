@@ -36,30 +36,14 @@ _POINTS = ("X", "features")
 
 @dataclass(frozen=True, eq=False)
 class Extras:
-    """What a report can show beside the results; the lengths of texts and names must fit the data.
-
-    Parameters
-    ----------
-    data : LabelledData, optional
-        The records: images or features.
-    texts : sequence of str, optional
-        The records as text [points], shown instead of their features.
-    class_names : sequence of str, optional
-        Name of each class [classes].
-    feature_names : sequence of str, optional
-        Name of each feature of a table [features].
-    signals : Signals, optional
-        Signals of target and references; those of an audit are found in its folder.
-    notes : tuple of Note
-        Notes about these texts and names.
-    """
+    """What a report can show beside the results; the lengths of texts and names must fit the data."""
 
     data: LabelledData | None = None
-    texts: Sequence[str] | None = None
+    texts: Sequence[str] | None = None  # the records as text [points], shown instead of their features
     class_names: Sequence[str] | None = None
-    feature_names: Sequence[str] | None = None
-    signals: Signals | None = None
-    notes: tuple[Note, ...] = ()
+    feature_names: Sequence[str] | None = None  # of a table
+    signals: Signals | None = None  # of target and references; those of an audit are found in its folder
+    notes: tuple[Note, ...] = ()  # about these texts and names
 
     def __post_init__(self) -> None:
         if self.data is None:
@@ -76,15 +60,10 @@ def _require_length(name: str, texts: Sequence[str] | None, n: int, things: str)
 
 
 def read_extras(path: Path, data: LabelledData | None = None) -> Extras:
-    """Read data, and from an npz also texts and names.
+    """Read data with `read_data` unless they are given, and from an npz also texts and names.
 
-    Parameters
-    ----------
-    path : Path
-        Anything that `read_data` reads. An npz can also hold `texts` [points], `class_names` [classes] and
-        `feature_names` [features], or `texts` alone. U+FFFD replaces characters that cannot be written, with a note.
-    data : LabelledData, optional
-        The data of the same path, if they were read already.
+    An npz can hold `texts` [points], `class_names` [classes] and `feature_names` [features], or `texts` alone. U+FFFD
+    replaces characters that cannot be written, with a note.
     """
     arrays = load_npz(path, TEXT_ARRAYS, "`X` or `texts`", DataError) if path.suffix == ".npz" else {}
     for name, array in arrays.items():

@@ -1,4 +1,8 @@
-"""Figures as the plain JSON that plotly.js takes, their colours, and SVG without a browser."""
+"""Figures: their colours, their parts as the plain JSON that plotly.js takes, and SVG without a browser.
+
+Figures name colours: ``@blue``, or ``@blue/0.2`` for an opacity of 0.2. The values of a theme replace the names when a
+figure is drawn. The range and the ticks of every axis are written out, so that plotly.js and `svg` draw the same.
+"""
 
 from __future__ import annotations
 
@@ -16,40 +20,26 @@ from plmia.errors import round_percent
 
 Theme = Mapping[str, str]
 
-LIGHT: Theme = {
-    "paper": "#ffffff",
-    "panel": "#f5f6f8",
-    "ink": "#1a1d21",
-    "soft": "#545b64",
-    "grid": "#d9dde2",
-    "edge": "#767d86",
-    "blue": "#0072B2",
-    "vermilion": "#D55E00",
-    "green": "#009E73",
-    "purple": "#B8508A",
-    "orange": "#B97F00",
-    "sky": "#3390C8",
-    "wine": "#882255",
-    "olive": "#7E7E1B",
-    "grey": "#5F666E",
+# On light and on dark screens; safe for colour-blind readers (Okabe and Ito, 2008; Tol, 2021).
+_COLOURS = {
+    "paper": ("#ffffff", "#14171b"),
+    "panel": ("#f5f6f8", "#1e2329"),
+    "ink": ("#1a1d21", "#eceff3"),
+    "soft": ("#545b64", "#b4bcc6"),
+    "grid": ("#d9dde2", "#39404a"),
+    "edge": ("#767d86", "#8b939d"),
+    "blue": ("#0072B2", "#3E9EE0"),
+    "vermilion": ("#D55E00", "#F2792B"),
+    "green": ("#009E73", "#1FBF91"),
+    "purple": ("#B8508A", "#DC8DBA"),
+    "orange": ("#B97F00", "#E9AE2D"),
+    "sky": ("#3390C8", "#8CCBF2"),
+    "wine": ("#882255", "#E0709B"),
+    "olive": ("#7E7E1B", "#C6C653"),
+    "grey": ("#5F666E", "#A9B1BB"),
 }
-DARK: Theme = {
-    "paper": "#14171b",
-    "panel": "#1e2329",
-    "ink": "#eceff3",
-    "soft": "#b4bcc6",
-    "grid": "#39404a",
-    "edge": "#8b939d",
-    "blue": "#3E9EE0",
-    "vermilion": "#F2792B",
-    "green": "#1FBF91",
-    "purple": "#DC8DBA",
-    "orange": "#E9AE2D",
-    "sky": "#8CCBF2",
-    "wine": "#E0709B",
-    "olive": "#C6C653",
-    "grey": "#A9B1BB",
-}
+LIGHT: Theme = {name: light for name, (light, _) in _COLOURS.items()}
+DARK: Theme = {name: dark for name, (_, dark) in _COLOURS.items()}
 
 SERIES = ("@blue", "@vermilion", "@green", "@purple", "@orange", "@wine", "@sky", "@olive", "@ink")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -103,29 +93,15 @@ _UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U0001000
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure; a notebook shows it.
+    """One figure; a notebook shows it."""
 
-    Parameters
-    ----------
-    name : str
-        Name of its files, and its anchor in the page.
-    title, caption, alt : str
-        A heading; how to read the figure and what a healthy one looks like; what it shows in words.
-    data : list of dict
-        Traces, as plotly.js takes them; colours by name (see `colours`), texts escaped (see `escaped`).
-    layout : dict
-        Axes, lines and annotations, likewise.
-    height : int
-        In pixels.
-    """
-
-    name: str
+    name: str  # of its files, and its anchor in the page
     title: str
-    caption: str
-    alt: str
-    data: list[Spec]
-    layout: Spec
-    height: int = 420
+    caption: str  # how to read it, and what a healthy one looks like
+    alt: str  # what it shows, in words
+    data: list[Spec]  # traces as plotly.js takes them; colours by name, texts `escaped`
+    layout: Spec  # axes, lines and annotations, likewise
+    height: int = 420  # pixels
 
     @property
     def spec(self) -> Spec:
@@ -164,29 +140,15 @@ class Absent:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis with its range and ticks.
+    """An axis with its range and ticks."""
 
-    Parameters
-    ----------
-    title : str
-        What it shows, with the unit.
-    low, high : float
-        Ends in the units of the data; moved apart if they are equal (see `apart`).
-    ticks, labels : sequence of float, sequence of str
-        Ticks and their labels, unescaped.
-    log : bool
-        Whether it is logarithmic.
-    domain : pair of float
-        The part of the figure that it takes.
-    """
-
-    title: str
-    low: float
+    title: str  # what it shows, with the unit
+    low: float  # ends in the units of the data; moved apart if they are equal (see `apart`)
     high: float
     ticks: Sequence[float]
-    labels: Sequence[str]
+    labels: Sequence[str]  # of the ticks, unescaped
     log: bool = False
-    domain: tuple[float, float] = (0.0, 1.0)
+    domain: tuple[float, float] = (0.0, 1.0)  # the part of the figure that it takes
 
     def to_json(self, anchor: str | None = None) -> Spec:
         """Return the axis as plotly.js takes it."""

@@ -36,18 +36,8 @@ def write_report(
 ) -> Path:
     """Write ``report.html`` and ``figures/`` into a folder of results, and return the path of the page.
 
-    Parameters
-    ----------
-    results : Path or SavedRun
-        A folder written by `plmia audit` or `plmia score`, or the results read from it.
-    extras : Extras, optional
-        Data, names and signals that the page can show; checked against the results.
-    show_records : bool
-        Whether the page shows images, features, texts and groups of records; by default it shows only their numbers.
-    attack : str, optional
-        Attack of the figures and of the table of records; by default that of the verdict.
-    target : int, optional
-        Target of the figures and of the table of records; by default the first.
+    Extras are checked against the results. Images, features, texts and groups of records appear only if
+    ``show_records``. By default, figures and the table of records are about the verdict's attack on the first target.
     """
     saved = results if isinstance(results, SavedRun) else SavedRun(results)
     folder = saved.folder
@@ -69,13 +59,7 @@ def write_report(
 def figures(
     results: Path | SavedRun, extras: Extras | None = None, *, attack: str | None = None, target: int | None = None
 ) -> dict[str, Figure]:
-    """Return the figures of a report by name, except those that cannot be drawn; a notebook shows them.
-
-    Parameters
-    ----------
-    results, extras, attack, target
-        As in `write_report`.
-    """
+    """Return the figures of a report by name, except those that cannot be drawn; a notebook shows them."""
     sections = sections_of(read_content(results, extras, attack, target))
     return {f.name: f for group in sections.values() for f in group if isinstance(f, Figure)}
 

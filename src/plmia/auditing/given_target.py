@@ -110,17 +110,7 @@ class GivenTarget:
         return answers
 
     def doubts(self, conf: FloatArray32, design: MembershipDesign, data: LabelledData) -> list[Note]:
-        """Reasons for doubt that are known before any reference is trained.
-
-        Parameters
-        ----------
-        conf : float array [points, views]
-            The target's signals.
-        design : MembershipDesign
-            Model 0 is the target, the others are its references.
-        data : LabelledData
-            The points.
-        """
+        """Reasons for doubt that are known before any reference is trained; model 0 of the design is the target."""
         # One point per group: points of one group are not independent evidence.
         alone = np.arange(data.n_points) if data.groups is None else np.unique(data.groups, return_index=True)[1]
         notes = _other_share(design.matrix[:, alone], data), _inverted(conf[:, 0] > 0, self.members, len(alone))

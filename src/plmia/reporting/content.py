@@ -228,7 +228,9 @@ def _own_store(path: Path, about: About) -> tuple[SignalStore | None, str]:
         return None, Content.without_signals
     try:
         store = SignalStore.open(path)
-        if _made_from(about, store):
+        known = about.signals.sha256
+        same = known is None or known == store.fingerprint(_used_models(about))
+        if same and about.audit in (None, store.about):
             return store, ""
     except StoreError as error:
         return None, sentence(f"The signals in this folder cannot be shown: {error}")
@@ -236,14 +238,6 @@ def _own_store(path: Path, about: About) -> tuple[SignalStore | None, str]:
         "The signals in this folder do not belong to these results. Add the scored ones with "
         "`plmia report --signals FILE`."
     )
-
-
-def _made_from(about: About, store: SignalStore) -> bool:
-    """Whether results were made from the signals in a store, as far as the results record it."""
-    if about.audit is not None and store.about != about.audit:
-        return False
-    known = about.signals.sha256
-    return known is None or known == store.fingerprint(_used_models(about))
 
 
 def _require_same_signals(saved: SavedRun, signals: Signals) -> None:
@@ -355,11 +349,8 @@ def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
     lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_png_chunk(kind, content) for kind, content in chunks)
-
-
-def _png_chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    encoded = (struct.pack(">I", len(c)) + kind + c + struct.pack(">I", zlib.crc32(kind + c)) for kind, c in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(encoded)
 
 
 def _unusual_features(data: LabelledData, records: Sequence[int], names: Sequence[str] | None) -> Iterator[Preview]:
@@ -367,13 +358,10 @@ def _unusual_features(data: LabelledData, records: Sequence[int], names: Sequenc
     sample = data.X[:: -(-data.n_points // _SAMPLE)].astype(np.float64)
     mean, spread = sample.mean(axis=0), sample.std(axis=0)
     usual = np.where(spread > 0, spread, np.inf)
+    titles = [shortened(str(name), MAX_NAME) for name in names or ()] or [f"feature {k}" for k in range(len(mean))]
     for record in records:
         row = data.X[record].astype(np.float64)
         far = (row - mean) / usual
         order = np.argsort(-np.abs(far), kind="stable")[:MAX_FEATURES]
-        parts = (f"{_feature_name(names, int(k))} = {row[k]:.4g} ({far[k]:+.1f} sd)" for k in order)
+        parts = (f"{titles[k]} = {row[k]:.4g} ({far[k]:+.1f} sd)" for k in order)
         yield {"text": ", ".join(parts)}
-
-
-def _feature_name(names: Sequence[str] | None, number: int) -> str:
-    return shortened(str(names[number]), MAX_NAME) if names is not None else f"feature {number}"

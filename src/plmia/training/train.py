@@ -27,8 +27,7 @@ from plmia.data.files import file_lock, replacing
 from plmia.errors import OutputError, TrainingError, require_members, some
 from plmia.signals.store import SignalStore, differences, groups_about
 from plmia.training.engines import Engine, Failed, Inline, LocalProcesses
-from plmia.training.recipes.declared_files import changed_files
-from plmia.training.recipes.recipe import Recipe, Trained
+from plmia.training.recipes.recipe import Recipe, Trained, changed_files
 from plmia.training.records import TrainingRecord
 from plmia.training.views import View
 

@@ -19,8 +19,8 @@ from plmia.errors import RecipeError
 from plmia.numerics import logit_from_logits
 from plmia.signals.store import problem_of
 from plmia.training.engines import LocalProcesses
-from plmia.training.recipes.declared_files import declare_files
 from plmia.training.recipes.function import Function
+from plmia.training.recipes.recipe import declare_files
 from plmia.training.train import Job, Work
 from plmia.training.views import View
 

@@ -248,7 +248,8 @@ class Program:
             fused=on_gpu or None,
         )
         self.forward: Callable[[Tensor], Tensor] = self.net
-        self.replay = self._recorded(compiled) if on_gpu else None
+        # Takes one step on the batch in the buffers, in the fastest way.
+        self.run: Callable[[], None] = self._recorded(compiled) if on_gpu else self.step
 
     def _recorded(self, compiled: bool) -> Callable[[], None]:
         """Record a step as a CUDA graph, with compiled kernels if possible."""
@@ -263,13 +264,6 @@ class Program:
                 warnings.warn(f"torch.compile failed ({reason}): continuing without it, slower", stacklevel=2)
                 self.forward = self.net
         return torch_device.captured(self.step)
-
-    def run(self) -> None:
-        """Take one step on the batch in the buffers, in the fastest way."""
-        if self.replay is None:
-            self.step()
-        else:
-            self.replay()
 
     def step(self) -> None:
         """Take one step on the batch in the buffers, kernel by kernel."""

@@ -12,9 +12,9 @@ import numpy as np
 from plmia.data.arrays import FloatArray, IntArray, Labels
 from plmia.errors import percent, round_percent, sentence
 from plmia.evaluation.decisions import Decision
+from plmia.evaluation.diagnostics.gaussianity import MAX_SIZE, MIN_SIZE, shapiro_wilk
 from plmia.evaluation.diagnostics.p_values import Rates
 from plmia.evaluation.diagnostics.power import Curve
-from plmia.evaluation.diagnostics.gaussianity import MAX_SIZE, MIN_SIZE, shapiro_wilk
 from plmia.evaluation.intervals import roc_band
 from plmia.evaluation.metrics import Roc, clopper_pearson
 from plmia.reporting import drawing as fig

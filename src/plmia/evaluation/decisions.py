@@ -9,8 +9,8 @@ non-member exceeds that value with a probability that follows Beta(k, |Z| + 1 - 
 the statistic. They compare statistics rather than scores: the score of a z excludes z itself, so its scale differs from
 that of a query.
 
-Binomial tails and beta quantiles come from scipy.special, whose functions scipy.stats wraps. Every scored run needs
-them, and importing scipy.stats takes as long as scoring a small run.
+Binomial tails and beta quantiles come from scipy.special, which scipy.stats wraps: importing that takes as long as
+scoring a small run.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ class Known:
 
     def smallest_called(self, flagged: BoolArray) -> float | None:
         """Smallest score called a member outside Z: inf if none is called, None if calls do not follow the score."""
-        called = flagged[~self.inside]
-        score = self.scores.score[~self.inside]
+        called, score = flagged[~self.inside], self.scores.score[~self.inside]
         if not called.any():
             return math.inf
         smallest = float(score[called].min())
@@ -349,15 +348,9 @@ def tail_check(values: FloatArray, level: float) -> SelfCheck:
     return self_check(flagged, len(values), tested)
 
 
-RULES: tuple[Callable[[float], DecisionRule], ...] = (
-    Analytic,
-    Conformal,
-    ClassConformal,
-    HeldOut,
-    Tolerance,
-    ModelledTail,
-)
-"""All rules; each takes its level as the first argument."""
+# All rules; each takes its level as the first argument.
+RULES: tuple[Callable[[float], DecisionRule], ...]
+RULES = (Analytic, Conformal, ClassConformal, HeldOut, Tolerance, ModelledTail)
 
 
 def decide(rule: DecisionRule, known: Known) -> Call:
@@ -392,10 +385,8 @@ def judge(call: Call, members: BoolArray, queries: IntArray, confidence: float =
     """Compare a call with the truth: ``members`` [points], on the evaluated points ``queries`` [queries]."""
     flagged, truth = call.flagged[queries], members[queries]
     rates = (*_rate(flagged[~truth], confidence), *_rate(flagged[truth], confidence))
-    count = int(np.count_nonzero(flagged))
-    return Decision(
-        call.rule, call.level, call.threshold, call.population, count, *rates, call.check, call.silent_classes
-    )
+    basis = call.rule, call.level, call.threshold, call.population, int(np.count_nonzero(flagged))
+    return Decision(*basis, *rates, call.check, call.silent_classes)
 
 
 def judge_all(

@@ -4,8 +4,8 @@ An attack on an (epsilon, delta)-private model satisfies ``TPR <= exp(epsilon) F
 true and false negatives. Measured rates give the smallest epsilon that is consistent with this. Both bounds account for
 the choice of the threshold: if nothing leaks, each is above 0 in at most a share ``1 - confidence`` of audits.
 
-Binomial probabilities are our own: a bound needs those of all counts for dozens of epsilons, and with the logarithms of
-the binomial coefficients cached this needs no scipy.stats, whose import takes as long as scoring a small run.
+Binomial probabilities are our own: a bound needs those of all counts for dozens of epsilons, with cached coefficients,
+and importing scipy.stats takes as long as scoring a small run.
 """
 
 from __future__ import annotations
@@ -95,28 +95,17 @@ def epsilon_bound(
     direct = _best_cut(values[truth], values[~truth], delta, (1 - confidence) / 2)
     # The mirrored attack: low scores mean non-member.
     mirrored = _best_cut(-values[~truth], -values[truth], delta, (1 - confidence) / 2)
-    best = max(direct, mirrored, key=lambda cut: cut.low)
-    calls: Calls = "members" if best is direct else "non-members"
-    threshold = best.threshold if best is direct else -best.threshold
-    one_run = _one_run(roc, delta, 1 - confidence)
-    return EpsilonBound(
-        float(delta), float(confidence), best.low, threshold, calls, best.right_low, best.wrong_high, one_run
-    )
+    calls: Calls = "members" if direct[0] >= mirrored[0] else "non-members"
+    low, cut, right_low, wrong_high = direct if calls == "members" else mirrored
+    threshold, one_run = (cut if calls == "members" else -cut), _one_run(roc, delta, 1 - confidence)
+    return EpsilonBound(float(delta), float(confidence), low, threshold, calls, right_low, wrong_high, one_run)
 
 
-@dataclass(frozen=True)
-class _Cut:
-    low: float
-    threshold: float
-    right_low: float
-    wrong_high: float
+def _best_cut(right: FloatArray, wrong: FloatArray, delta: float, error: float) -> tuple[float, float, float, float]:
+    """Largest log((right_low - delta) / wrong_high) over thresholds at ranks of `wrong`; threshold and rates there.
 
-
-def _best_cut(right: FloatArray, wrong: FloatArray, delta: float, error: float) -> _Cut:
-    """Largest log((right_low - delta) / wrong_high) over thresholds at fixed ranks of `wrong`; all bounds hold at once.
-
-    The share of `wrong` above its j-th largest is at most a Beta(j, n - j + 1) variable, with or without ties. Given
-    these thresholds, the number of `right` above each is binomial. The error is divided among all these bounds.
+    The share of `wrong` above its j-th largest is at most a Beta(j, n - j + 1) variable, with or without ties; the
+    number of `right` above each is binomial. All these bounds hold at once: they share the error.
     """
     n, m = wrong.size, right.size
     ranks = rank_grid(n, _RANK_RATIO)
@@ -129,7 +118,7 @@ def _best_cut(right: FloatArray, wrong: FloatArray, delta: float, error: float) 
     shown = np.maximum(right_low - delta, 0.0) / wrong_high
     best = int(np.argmax(shown))
     low = math.log(max(float(shown[best]), 1.0))
-    return _Cut(low, float(cuts[best]), float(right_low[best]), float(wrong_high[best]))
+    return low, float(cuts[best]), float(right_low[best]), float(wrong_high[best])
 
 
 def _one_run(roc: Roc, delta: float, error: float) -> OneRun:
@@ -147,10 +136,7 @@ def _one_run(roc: Roc, delta: float, error: float) -> OneRun:
 
 @dataclass(frozen=True)
 class _Guesses:
-    """`tops` queries guessed to be members and `bottoms` non-members, `correct` of them correctly.
-
-    `share` of the `queries` are members.
-    """
+    """`tops` of the `queries` guessed to be members and `bottoms` non-members; `share` of all queries are members."""
 
     tops: int
     bottoms: int

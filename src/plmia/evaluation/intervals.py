@@ -3,9 +3,8 @@
 The intervals cover the value for further queries, drawn like the given ones and independent of each other, with the
 target and the attack held fixed. Only `over_targets` is about further targets.
 
-Quantiles come from scipy.special, which scipy.stats wraps: every scored run needs them, and importing scipy.stats takes
-as long as scoring a small run. DeLong's variance is computed from the counts of the ROC curve, in one pass and exact
-with ties; scipy has none.
+Quantiles come from scipy.special, which scipy.stats wraps, since importing that takes as long as scoring a small run.
+DeLong's variance, which scipy lacks, is computed from the counts of the ROC curve, in one pass and exact with ties.
 """
 
 from __future__ import annotations
@@ -40,10 +39,6 @@ class Interval:
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
 
-    def to_json(self) -> dict[str, float]:
-        """Return plain Python values."""
-        return {"low": self.low, "high": self.high, "confidence": self.confidence}
-
 
 def tpr_interval(roc: Roc, fpr: float, confidence: float = 0.95) -> Interval:
     """Interval of the true-positive rate at exactly this false-positive rate, with the uncertainty of the threshold.
@@ -53,15 +48,12 @@ def tpr_interval(roc: Roc, fpr: float, confidence: float = 0.95) -> Interval:
     rates at two ranks. The distances to these and to the Clopper-Pearson ends are added in squares (MOVER, Zou and
     Donner, 2008). The coverage is close to `confidence` with ten or more non-members above the threshold, else larger.
     """
-    point = roc.tpr_at(fpr, confidence)
-    if not 0 < point.fpr < 1:
-        raise PlmiaError(f"FPR is {fpr}, but an interval exists only strictly between 0 and 1: give such a rate")
-    if not point.resolved:
-        raise PlmiaError(
-            f"an FPR of {fpr} needs {point.needed:,} non-members, there are {roc.n_non_members:,}: "
-            "give more non-members or a larger FPR"
-        )
-    few, many = _binomial_limits(roc.n_non_members, point.fpr, (1 - confidence) / 2)
+    require_rate("FPR", fpr)
+    point = roc.resolved_at(fpr, confidence)
+    # Limits of the binomial count: the ceiling of the continuous inverse is the quantile.
+    n, tail = roc.n_non_members, (1 - confidence) / 2
+    few = math.ceil(max(float(bdtrik(tail, n, fpr)), 0.0))
+    many = math.ceil(min(float(bdtrik(1 - tail, n, fpr)), float(n)))
     # The empirical curve is vertical between two non-members: its lower end at one limit, its upper at the other.
     least = roc.tpr[np.searchsorted(roc.false_positives, few, side="left")]
     most = roc.tpr[np.searchsorted(roc.false_positives, many, side="right") - 1]
@@ -73,9 +65,8 @@ def tpr_interval(roc: Roc, fpr: float, confidence: float = 0.95) -> Interval:
 def auc_interval(roc: Roc, confidence: float = 0.95) -> Interval:
     """Interval of the AUC: the variance of DeLong et al. (1988) on the logit scale, in one pass over the curve.
 
-    If that variance is 0 (all members above all non-members, or all scores equal) or does not exist (one member or one
-    non-member), the largest variance of an AUC replaces it: ``AUC (1 - AUC) / min(members, non-members)`` (Birnbaum and
-    Klose, 1957), solved for the AUC as in the score interval.
+    If that variance is 0 or does not exist, the largest variance of an AUC replaces it: ``AUC (1 - AUC) / min(members,
+    non-members)`` (Birnbaum and Klose, 1957), solved for the AUC as in the score interval.
     """
     auc, z = roc.auc, -float(ndtri(tail_of(confidence)))
     variance = _auc_variance(roc)
@@ -105,8 +96,7 @@ def over_targets(values: Sequence[float] | FloatArray, confidence: float = 0.95)
 def mean_rate(points: Sequence[Operating], confidence: float = 0.95) -> Interval:
     """Interval of the mean true-positive rate over targets: Student's and Clopper-Pearson's, whichever reaches further.
 
-    Student's interval over few targets may have no width, if most of them find no member. The Clopper-Pearson interval
-    of the members of all targets together then applies.
+    Student's interval has no width if few targets all find no member; that of all members together then applies.
     """
     between = over_targets([point.tpr for point in points], confidence=confidence)
     low, high = clopper_pearson(sum(p.n_true for p in points), sum(p.n_members for p in points), confidence)
@@ -138,8 +128,7 @@ class RocBand:
 def roc_band(roc: Roc, confidence: float = 0.95) -> RocBand:
     """Return a band for the whole true ROC curve, valid for every sample size, every pair of laws, and with ties.
 
-    The shares of non-members and of members above every threshold are bounded from both sides at once (`share_bounds`);
-    so every point of the true curve lies in one of the rectangles that they span.
+    All shares above thresholds are bounded at once (`share_bounds`); the curve lies in the rectangles that they span.
     """
     error = tail_of(confidence) / 2
     fpr_low, fpr_high = share_bounds(roc.false_positives, roc.n_non_members, error)
@@ -162,7 +151,7 @@ def share_bounds(counts: IntArray, n: int, error: float) -> tuple[FloatArray, Fl
     The true share at or above the j-th largest of `n` values is at least (with ties) a Beta(j, n - j + 1) variable, the
     share strictly above it at most one. Quantiles at a fixed set of ranks j (Bonferroni) hold in between because shares
     are monotone; the uniform bound of Dvoretzky, Kiefer and Wolfowitz (with Massart's constant) helps far from both
-    ends. Each side fails, for any threshold, with probability at most `error`. Returns low and high [P].
+    ends. Each side, low or high [P], fails for any threshold with probability at most `error`.
     """
     ranks = rank_grid(n, _BAND_RATIO)
     tail = (1 - _UNIFORM_SHARE) * error / ranks.size
@@ -199,14 +188,6 @@ def tail_of(confidence: float) -> float:
     """Return the error probability of one side of a two-sided interval."""
     require_rate("confidence", confidence)
     return (1 - confidence) / 2
-
-
-def _binomial_limits(n: int, share: float, tail: float) -> tuple[int, int]:
-    """Return limits of a binomial count, each exceeded with probability at most `tail`."""
-    # The ceiling of the continuous inverse is the quantile.
-    few = math.ceil(max(float(bdtrik(tail, n, share)), 0.0))
-    many = math.ceil(min(float(bdtrik(1 - tail, n, share)), float(n)))
-    return few, many
 
 
 def _auc_variance(roc: Roc) -> float:

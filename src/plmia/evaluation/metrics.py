@@ -1,9 +1,8 @@
 """How well scores separate members from non-members: ROC curve, AUC, TPR at a low FPR, and their intervals.
 
-Larger scores mean member. Every quantity is decided in integer counts, so tied scores, which binary votes produce by
-design, and false-positive rates such as 0.001 are exact. That is why the ROC curve is our own: scikit-learn's works
-with rounded rates. The Clopper-Pearson interval is vectorised over counts; `scipy.stats.binomtest` takes one count at a
-time, and importing scipy.stats takes as long as scoring a small run.
+Larger scores mean member. Every quantity is decided in integer counts, so tied scores and false-positive rates such as
+0.001 are exact; scikit-learn's ROC curve has rounded rates. The Clopper-Pearson interval is vectorised over counts;
+`scipy.stats.binomtest` takes one count at a time, and importing scipy.stats takes as long as scoring a small run.
 """
 
 from __future__ import annotations
@@ -119,11 +118,18 @@ class Roc:
         pairs = self.n_members * self.n_non_members
         return (pairs + int(gain.max())) / (2 * pairs)
 
-    def tpr_at(self, fpr: float, confidence: float = 0.95) -> Operating:
-        """Return the true-positive rate at a false-positive rate of at most `fpr`, not interpolated.
+    def resolved_at(self, fpr: float, confidence: float = 0.95) -> Operating:
+        """Return the point at `fpr`, or raise if the non-members do not resolve that rate."""
+        point = self.tpr_at(fpr, confidence)
+        if not point.resolved:
+            raise PlmiaError(
+                f"an FPR of {fpr} needs {point.needed:,} non-members, there are {self.n_non_members:,}: "
+                "give more non-members or a larger FPR"
+            )
+        return point
 
-        At 0 it is the share of members above the top non-member. `confidence` is that of the interval.
-        """
+    def tpr_at(self, fpr: float, confidence: float = 0.95) -> Operating:
+        """Return the most powerful point with a false-positive rate of at most `fpr`, not interpolated."""
         fpr = _checked_fpr(fpr)
         allowed = largest_count(fpr, self.n_non_members)
         point = int(np.searchsorted(self.false_positives, allowed, side="right")) - 1
@@ -160,8 +166,7 @@ def roc_curve(scores: npt.ArrayLike, members: npt.ArrayLike) -> Roc:
     curve = (thresholds, true_positives, called - true_positives)
     for part in curve:
         part.flags.writeable = False
-    n_members = int(true_positives[-1])
-    return Roc(*curve, n_members=n_members, n_non_members=values.size - n_members)
+    return Roc(*curve, int(true_positives[-1]), values.size - int(true_positives[-1]))
 
 
 @dataclass(frozen=True)
@@ -263,8 +268,7 @@ class AttackMetrics:
 def summarise(targets: Sequence[TargetMetrics]) -> AttackMetrics:
     """Summarise an attack over targets: at least one, each once, all at the same false-positive rates.
 
-    Standard deviations are sample standard deviations (ddof = 1). For a single target the standard deviation is given
-    as 0.0, which is not evidence of precision.
+    Standard deviations are those of a sample (ddof = 1); that of a single target is given as 0.0.
     """
     if not targets:
         raise PlmiaError("no target was evaluated: a summary needs at least one")
@@ -290,13 +294,9 @@ def fpr_key(fpr: float) -> str:
 
 
 def _over_targets(points: Sequence[Operating]) -> MeanOperating:
-    return MeanOperating(
-        fpr=points[0].fpr,
-        tpr=_spread([point.tpr for point in points]),
-        fpr_realised=statistics.fmean(point.fpr_realised for point in points),
-        resolved=all(point.resolved for point in points),
-        needed=points[0].needed,
-    )
+    realised = statistics.fmean(point.fpr_realised for point in points)
+    tpr, resolved = _spread([point.tpr for point in points]), all(point.resolved for point in points)
+    return MeanOperating(points[0].fpr, tpr, realised, resolved, points[0].needed)
 
 
 def _spread(values: Sequence[float]) -> Spread:

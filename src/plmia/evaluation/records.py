@@ -20,14 +20,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from plmia.attacks.scoring import Scores
-from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
+from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import PlmiaError, require_rate, round_percent
 from plmia.evaluation.tables import Tabular, html_table
 
-# Rows converted to text at a time.
-_ROWS = 1 << 16
-# Rows that a notebook shows.
-_SHOWN = 10
+_ROWS = 1 << 16  # converted to text at a time
+_SHOWN = 10  # rows in a notebook
 
 
 def q_values(log10_p: FloatArray) -> FloatArray:
@@ -74,10 +72,7 @@ class Exposure:
 
 
 def exposure(scores: Scores, queries: IntArray, members: BoolArray, fdr: float, population: int) -> Exposure:
-    """Name the evaluated points ``queries`` at a false discovery rate and compare with ``members`` [points].
-
-    No fewer than `min_named` are named: it depends on the size of the ``population`` behind the p-values.
-    """
+    """Name some of the points ``queries`` at a false discovery rate and compare with ``members`` [points]."""
     named = discoveries(scores.log10_p_conformal[queries], fdr)
     least = min_named(len(queries), population, fdr)
     return Exposure(fdr, int(np.count_nonzero(named)), int(np.count_nonzero(named & members[queries])), least)
@@ -164,10 +159,7 @@ class RecordTable(Tabular):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return all rows as columns, without ``label``, ``group`` or ``member`` if these are not known."""
-        return {name: column.tolist() for name, column in self._arrays().items() if column is not None}
-
-    def _arrays(self) -> dict[str, Array | None]:
-        return vars(self)  # the fields, in order
+        return {name: column.tolist() for name, column in vars(self).items() if column is not None}
 
     def _repr_html_(self) -> str:
         shown = {name: column[:_SHOWN] for name, column in self.columns().items()}
@@ -175,24 +167,20 @@ class RecordTable(Tabular):
 
     def write_lines(self, file: BinaryIO) -> None:
         """Write all rows as CSV; the label is empty if classes are not known."""
-        columns = {name: array for name, array in self._arrays().items() if array is not None or name == "label"}
+        columns = {name: array for name, array in vars(self).items() if array is not None or name == "label"}
         file.write(f"{','.join(columns)}\n".encode())
         for start in range(0, len(self), _ROWS):
             part = slice(start, start + _ROWS)
-            n = len(self.index[part])
+            empty = [""] * len(self.index[part])
             texts = (
-                [""] * n if array is None else map(_TEXT.get(name, str), array[part].tolist())
+                empty if array is None else map(_TEXT.get(name, str), array[part].tolist())
                 for name, array in columns.items()
             )
             file.writelines(f"{','.join(row)}\n".encode() for row in zip(*texts, strict=True))
 
 
 # How values are written, where not as str does.
-_TEXT: dict[str, Callable[[Any], str]] = {
-    "p": "{:.6g}".format,
-    "q": "{:.6g}".format,
-    "member": lambda member: str(int(member)),
-}
+_TEXT: dict[str, Callable[[Any], str]] = {"p": "{:.6g}".format, "q": "{:.6g}".format, "member": "{:d}".format}
 
 
 def record_table(
@@ -212,13 +200,6 @@ def record_table(
     new = np.concatenate([[True], (p[1:] != p[:-1]) | (s[1:] != s[:-1])])[: len(order)]
     rank = np.maximum.accumulate(np.where(new, np.arange(1, len(order) + 1), 0))
     index = queries[order]
-    return RecordTable(
-        index=index,
-        label=None if labels is None else labels[index],
-        score=s,
-        p=10.0**p,
-        q=q_values(p),
-        rank=rank,
-        group=None if groups is None else groups[index],
-        member=None if members is None else members[index],
-    )
+    label, group = (None if of_point is None else of_point[index] for of_point in (labels, groups))
+    member = None if members is None else members[index]
+    return RecordTable(index, label, s, 10.0**p, q_values(p), rank, group, member)

@@ -12,8 +12,6 @@ from typing import Any, Literal
 from plmia.errors import PlmiaError
 
 Library = Literal["pandas", "polars"]
-"""What a table is made with."""
-
 LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
 
 
@@ -21,44 +19,25 @@ class FrameError(PlmiaError):
     """A table that cannot be made, because the library for it is unknown or not installed."""
 
 
-def make_frame(columns: Mapping[str, Sequence[Any]], library: Library | None = None) -> Any:
-    """Make a data frame of columns.
-
-    Parameters
-    ----------
-    columns : mapping of str to sequence, each [rows]
-        The columns, in order.
-    library : {"pandas", "polars"}, optional
-        What to make it with; by default the first of these that is installed.
-    """
-    if library is None:
-        library = next((name for name in LIBRARIES if find_spec(name) is not None), None)
-    if library is None:
-        raise FrameError("a frame needs pandas or polars, neither is installed: pip install pandas, or use columns()")
-    if library not in LIBRARIES:
-        raise FrameError(f"there is no library {library!r}: give {' or '.join(map(repr, LIBRARIES))}")
-    try:
-        return import_module(library).DataFrame(dict(columns))
-    except ImportError as error:
-        raise FrameError(f"{library} is not installed: pip install {library}, or use columns()") from error
-
-
 class Tabular(ABC):
-    """What is a table: a data frame of its columns."""
+    """A table that can be given as a data frame."""
 
     @abstractmethod
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of `to_frame` as lists."""
 
     def to_frame(self, library: Library | None = None) -> Any:
-        """Return the columns (see `columns`) as a data frame.
-
-        Parameters
-        ----------
-        library : {"pandas", "polars"}, optional
-            What to make it with; by default the first of these that is installed.
-        """
-        return make_frame(self.columns(), library)
+        """Return the columns as a data frame of ``library``, by default of the first that is installed."""
+        if library is None:
+            library = next((name for name in LIBRARIES if find_spec(name) is not None), None)
+        if library is None:
+            raise FrameError("a frame needs pandas or polars, neither is installed: pip install one, or use columns()")
+        if library not in LIBRARIES:
+            raise FrameError(f"there is no library {library!r}: give {' or '.join(map(repr, LIBRARIES))}")
+        try:
+            return import_module(library).DataFrame(self.columns())
+        except ImportError as error:
+            raise FrameError(f"{library} is not installed: pip install {library}, or use columns()") from error
 
 
 def html_table(caption: str, columns: Mapping[str, Sequence[Any]]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from scipy.special import ndtr, ndtri
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import PlmiaError, doubts, require_rate, round_percent
 from plmia.evaluation.intervals import Interval, auc_interval, checked_values, over_targets, tail_of, tpr_interval
-from plmia.evaluation.metrics import COMPARED_FPRS, Operating, Roc, fpr_key, largest_count, roc_curve
+from plmia.evaluation.metrics import COMPARED_FPRS, Roc, fpr_key, largest_count, roc_curve
 from plmia.results.saved import SavedRun
 from plmia.results.verdict import strongest
 
@@ -56,16 +56,17 @@ def compare(
     confidence: float = 0.95,
     resamples: int = 2_000,
 ) -> Difference:
-    """Compare the true-positive rates of two attacks on the same queries [Q] at one false-positive rate.
+    """Compare the true-positive rates of two attacks on the same queries [Q] at a rate that the non-members resolve.
 
-    Queries are resampled, members and non-members separately and both attacks together, and both thresholds are
-    estimated again each time. The spread of the resampled differences gives a normal interval and test. The p-value is
-    at least that of the exact sign test of the members that only one attack calls, which matters if these are few. The
-    non-members must resolve ``fpr``; the scales of the two scores may differ.
+    Queries are resampled, members and non-members separately and both attacks together, with new thresholds each time;
+    the spread gives a normal interval and test. The p-value is at least that of the exact sign test of the members that
+    only one attack calls, which matters if these are few.
     """
     if resamples < 100:
         raise PlmiaError(f"resamples is {resamples}, but the spread of a difference needs at least 100")
-    a, b = (_resolved_point(roc_curve(scores, members), fpr) for scores in (a_scores, b_scores))
+    if fpr == 0:
+        raise PlmiaError("FPR is 0, but resamples cannot show the TPR at exactly that rate: give a larger FPR")
+    a, b = (roc_curve(scores, members).resolved_at(fpr) for scores in (a_scores, b_scores))
     truth, values = np.asarray(members), [np.asarray(scores, dtype=np.float64) for scores in (a_scores, b_scores)]
     spread = _resampled_spread(values, truth, a.fpr, resamples, rng)
     low, high, p_value = _normal_test(a.tpr - b.tpr, spread, confidence, len(truth))
@@ -120,11 +121,10 @@ def unpaired_over_targets(first: FloatArray, other: FloatArray, confidence: floa
 
 
 def unpaired(first: Measured, other: Measured) -> Difference:
-    """Compare two independent measurements, from their intervals alone; the difference is ``other`` minus ``first``.
+    """Compare two independent measurements, from their intervals alone: ``other - first``.
 
     The distances to the ends that face each other are added in squares (MOVER, Zou and Donner, 2008). The p-value is
-    that of a normal test with the spread on the side of 0: it is below ``1 - confidence`` exactly if the interval
-    excludes 0.
+    below ``1 - confidence`` exactly if the interval excludes 0.
     """
     difference, z = other.value - first.value, -float(ndtri((1 - first.interval.confidence) / 2))
     below = math.hypot(other.value - other.interval.low, first.interval.high - first.value)
@@ -144,30 +144,13 @@ def holm(p_values: Sequence[float]) -> FloatArray:
     return adjusted
 
 
-def _resolved_point(roc: Roc, fpr: float) -> Operating:
-    point = roc.tpr_at(fpr)
-    if point.fpr == 0:
-        raise PlmiaError("FPR is 0, but resamples cannot show the TPR at exactly that rate: give a larger FPR")
-    if not point.resolved:
-        raise PlmiaError(
-            f"an FPR of {fpr} needs {point.needed:,} non-members, there are {roc.n_non_members:,}: "
-            "give more non-members or a larger FPR"
-        )
-    return point
-
-
 @dataclass(frozen=True, eq=False)
 class _Top:
-    """The non-members near and above the threshold of an attack.
+    """The non-members near and above the threshold of an attack."""
 
-    `order` [T] holds them in decreasing order of score; `ends` [G] is where each of their tie groups ends in it.
-    `passed` [members] counts the groups at or above the score of each member: a threshold below c groups calls the
-    members with at most c.
-    """
-
-    order: IntArray
-    ends: IntArray
-    passed: IntArray
+    order: IntArray  # [T], in decreasing order of score
+    ends: IntArray  # [G], where each of their tie groups ends in it
+    passed: IntArray  # [members], groups at or above each member: a threshold below c groups calls those with <= c
 
 
 def _top(scores: FloatArray, members: BoolArray, allowed: int) -> _Top:
@@ -197,9 +180,8 @@ def _resampled_spread(
     n = int(np.count_nonzero(~members))
     allowed = largest_count(fpr, n)
     tops = [_top(scores, members, allowed) for scores in values]
-    difference, variance = (
-        np.concatenate(part) for part in zip(*_resampled(tops, n, allowed, resamples, rng), strict=True)
-    )
+    parts = zip(*_resampled(tops, n, allowed, resamples, rng), strict=True)
+    difference, variance = map(np.concatenate, parts)
     return math.sqrt(float(difference.var(ddof=1)) + float(variance.mean()))
 
 
@@ -279,6 +261,12 @@ class Run:
     name: str
     results: SavedRun
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain Python values."""
+        noted = [note.to_json() for note in doubts(self.results.notes)]
+        folder, targets = str(self.results.folder), self.results.targets
+        return {"name": self.name, "folder": folder, "targets": targets, "doubts": noted}
+
 
 @dataclass(frozen=True)
 class Side:
@@ -325,7 +313,7 @@ class Measured:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
-        return {"value": self.value} | self.interval.to_json()
+        return {"value": self.value} | vars(self.interval)
 
 
 def same_records(a: SavedRun, b: SavedRun) -> bool:
@@ -358,10 +346,7 @@ def method_of(first: SavedRun, other: SavedRun) -> Method:
 def change_of(
     method: Method, fpr: float | None, first: Side, other: Side, rng: np.random.Generator, confidence: float
 ) -> Difference:
-    """Test the metric of ``other`` minus that of ``first``: the TPR at ``fpr``, or the AUC if it is None.
-
-    Only the method "paired records" draws from ``rng``; see `method_of` for the choice of the method.
-    """
+    """Test the metric of ``other`` minus that of ``first``; only "paired records" draws from ``rng``."""
     if method == "unpaired records":
         return _clipped(unpaired(first.on_these(fpr, confidence), other.on_these(fpr, confidence)))
     if method == "unpaired targets":
@@ -409,17 +394,10 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
-        names = ("difference", "low", "high", "p_value", "confidence")
-        return {
-            "label": self.label,
-            "metric": self.metric,
-            "fpr": self.fpr,
-            "first": self.first.to_json(),
-            "other": self.other.to_json(),
-            "change": {name: value for name, value in asdict(self.change).items() if name in names},
-            "p_adjusted": self.p_adjusted,
-            "method": self.method,
-        }
+        sides = {"first": self.first.to_json(), "other": self.other.to_json()}
+        change = {name: value for name, value in vars(self.change).items() if name not in ("a", "b")}
+        test = {"change": change, "p_adjusted": self.p_adjusted, "method": self.method}
+        return {"label": self.label, "metric": self.metric, "fpr": self.fpr} | sides | test
 
 
 @dataclass(frozen=True)
@@ -439,9 +417,9 @@ class Pair:
 
     @property
     def chief(self) -> Row:
-        """The row that `text` is about: the first rate, and the attack that finds most.
+        """The row that `text` is about: the first rate, and the attack with the largest sum of both sides.
 
-        It is chosen by the sum of both sides, which carries no information about their difference.
+        That sum carries no information about their difference.
         """
         rate = next((row.fpr for row in self.rows if row.fpr is not None), None)
         area = {row.label: row.first.value + row.other.value for row in self.rows if row.fpr is None}
@@ -512,19 +490,10 @@ class SideBySide:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
-        runs = [
-            {
-                "name": run.name,
-                "folder": str(run.results.folder),
-                "targets": run.results.targets,
-                "doubts": [note.to_json() for note in doubts(run.results.notes)],
-            }
-            for run in self.runs
-        ]
         return {
             "schema": 1,
             "compared": self.pairs[0].what,
-            "runs": runs,
+            "runs": [run.to_json() for run in self.runs],
             "fprs": list(self.fprs),
             "confidence": self.confidence,
             "adjustment": "holm",
@@ -617,11 +586,12 @@ def _side_by_side(
     pairs = []
     for group in sides[1:]:
         method = method_of(sides[0][0].run.results, group[0].run.results)
-        rows = [
-            _row(label, fpr, first, other, method, rng, confidence)
-            for label, first, other in zip(labels, sides[0], group, strict=True)
-            for fpr in (None, *rates)
-        ]
+        rows = []
+        for label, first, other in zip(labels, sides[0], group, strict=True):
+            for fpr in (None, *rates):
+                change = change_of(method, fpr, first, other, rng, confidence)
+                one, two = (side.measured(fpr, confidence) for side in (first, other))
+                rows.append(Row(label, fpr, one, two, change, change.p_value, method))
         apart = different_data(sides[0][0].run.results, group[0].run.results)
         pairs.append(Pair(sides[0][0].name, group[0].name, what, tuple(rows), apart))
     adjusted = iter(holm([row.change.p_value for pair in pairs for row in pair.rows]).tolist())
@@ -644,11 +614,3 @@ def _rates(sides: Sequence[Side], fprs: Sequence[float] | None) -> tuple[float, 
                 f"{fewest:,}: give a larger --at-fpr, or audit more records"
             )
     return tuple(dict.fromkeys(fprs)) if fprs else tuple(f for f in COMPARED_FPRS if roc.tpr_at(f).needed <= fewest)
-
-
-def _row(
-    label: str, fpr: float | None, first: Side, other: Side, method: Method, rng: np.random.Generator, confidence: float
-) -> Row:
-    change = change_of(method, fpr, first, other, rng, confidence)
-    one, two = (side.measured(fpr, confidence) for side in (first, other))
-    return Row(label, fpr, one, two, change, change.p_value, method)

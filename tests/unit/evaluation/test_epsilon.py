@@ -44,9 +44,9 @@ def test_the_best_cut_is_that_of_a_loop(levels: int, delta: float) -> None:
         above = sum(1 for score in right if score > cut)
         low = stats.beta.ppf(tail, above, 300 - above + 1) if above else 0.0
         shown.append((low - delta) / stats.beta.isf(tail, j, 200 - j + 1))
-    found = _best_cut(right, wrong, delta, 0.025)
-    assert found.low == pytest.approx(math.log(max(1.0, *shown)))
-    assert found.low == pytest.approx(math.log((found.right_low - delta) / found.wrong_high))
+    best, _, right_low, wrong_high = _best_cut(right, wrong, delta, 0.025)
+    assert best == pytest.approx(math.log(max(1.0, *shown)))
+    assert best == pytest.approx(math.log((right_low - delta) / wrong_high))
 
 
 def test_the_mirrored_attack_shows_as_much() -> None:

@@ -100,7 +100,7 @@ def test_points_are_tested_as_one_at_a_time(make_references, pairs, view):
     assert np.isnan(expected).any() != pairs
     assert np.allclose([result.w_in, result.p_in, result.w_out, result.p_out], expected, atol=1e-7, equal_nan=True)
     assert np.array_equal(result.score, np.minimum(result.w_in, result.w_out), equal_nan=True)
-    assert np.array_equal(result.marked, result.group == -1)
+    assert np.array_equal(np.isnan(result.score), result.group == -1)
 
 
 def test_blocks_change_nothing(make_references, monkeypatch):

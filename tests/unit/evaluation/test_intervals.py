@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +46,7 @@ def test_an_interval_contains_its_ends_and_is_plain_json() -> None:
     assert 0.1 in interval
     assert 0.2 in interval
     assert 0.21 not in interval
-    assert json.loads(json.dumps(interval.to_json())) == {"low": 0.1, "high": 0.2, "confidence": 0.95}
+    assert json.loads(json.dumps(asdict(interval))) == {"low": 0.1, "high": 0.2, "confidence": 0.95}
 
 
 @pytest.mark.parametrize("levels", [0, 2, 10])

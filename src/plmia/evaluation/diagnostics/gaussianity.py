@@ -111,16 +111,11 @@ class Gaussianity:
     score: FloatArray  # the paper's G = min(W_in, W_out), NaN if one of them is
     group: IntArray  # 0 for the least Gaussian third, 1, 2 for the most Gaussian; -1 if the score is NaN
 
-    @property
-    def marked(self) -> BoolArray:
-        """Which points [points] could not be tested both IN and OUT."""
-        return np.isnan(self.score)
-
     def to_json(self) -> dict[str, Any]:
         """Return a summary: quartiles of W, and the share of tested points that are rejected at 5 %."""
         return {
             "points": len(self.score),
-            "not_tested": int(self.marked.sum()),
+            "not_tested": int(np.isnan(self.score).sum()),
             "level": LEVEL,
             "in": _summary(self.w_in, self.p_in),
             "out": _summary(self.w_out, self.p_out),

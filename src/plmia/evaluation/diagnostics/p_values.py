@@ -1,7 +1,7 @@
 """Are the p-values valid: pairwise, combined and conformal ones, and what a population can resolve.
 
-The hypergeometric tail is our own. It is compared with 0.001 only, so a relative precision of 1e-9 suffices, and
-importing scipy.stats for `hypergeom` takes as long as scoring a small run.
+The hypergeometric tail is our own: it is compared with 0.001 only, and importing scipy.stats for `hypergeom` takes as
+long as scoring a small run.
 """
 
 from __future__ import annotations

@@ -93,16 +93,12 @@ class Pilot:
         tick: Tick = lambda _: None,
     ) -> tuple[float, ...]:
         """AUC and TPRs on the same queries with some of the references, the first views, part of the population."""
-        signals, full = self.signals, self.full
+        full = self.full
         seen = full.view.references  # not those of the signals: at some points some may have been dropped
         some = np.flatnonzero(np.isin(full.references, references))
-        view = AttackView(
-            full.view.target[:, :views],
-            References(seen.signals[:, :, :views], seen.rows[some], seen.in_mask[some]),
-            full.population if population is None else population,
-            signals.labels,
-            self.setup.mode,
-        )
+        kept = References(seen.signals[:, :, :views], seen.rows[some], seen.in_mask[some])
+        rivals = full.population if population is None else population
+        view = AttackView(full.view.target[:, :views], kept, rivals, self.signals.labels, self.setup.mode)
         (scores,) = score_all([self.attack], view, self.setup.seed, tick)
         queries = full.truth.queries
         roc = roc_curve(scores.score[queries], full.truth.members[queries])
@@ -130,10 +126,11 @@ class Pilot:
         self, rng: np.random.Generator, views: int | None = None, tick: Tick = lambda _: None
     ) -> tuple[Curve, ...]:
         """Power against the number of references: one curve for each of `metrics`."""
-        measured: dict[int, FloatArray] = {}
+        measured: dict[int, FloatArray] = {}  # for each number of references [draws, metrics]
         for n in self.budgets():
             try:
-                measured[n] = self._repeat(n, rng, views, tick)
+                drawn = (self.draw(n, rng) for _ in range(self.draws(n)))
+                measured[n] = np.array([self.measure(references, views, tick=tick) for references in drawn])
             except ReferencesError:
                 if not measured:
                     raise
@@ -148,10 +145,6 @@ class Pilot:
             Curve.of(key, budgets, [measured[n][:, k] for n in budgets], self.n_references)
             for k, key in enumerate(self.metrics)
         )
-
-    def _repeat(self, n: int, rng: np.random.Generator, views: int | None, tick: Tick) -> FloatArray:
-        """Measure [draws, metrics] with several draws of ``n`` references."""
-        return np.array([self.measure(self.draw(n, rng), views, tick=tick) for _ in range(self.draws(n))])
 
     def draws(self, n: int) -> int:
         """Number of draws of ``n`` references; all of them can be drawn only once."""
@@ -178,9 +171,8 @@ def extrapolate(budgets: Sequence[int], values: Sequence[float]) -> Extrapolatio
 
     The largest budgets are fitted, each weighted by its size. On real signals (66 convolutional networks, 128
     perceptrons; four attacks) the error with twice as many references is 0.2 points of AUC, 9 % of the TPR at 1 % and,
-    for the networks, 18 % of the TPR at 0.1 % (root mean squares); with four times as many it is 0.3 points, 14 % and
-    29 %. Those signals also served to choose the number of budgets and the range of rates, so on others the error may
-    be larger.
+    for the networks, 18 % of the TPR at 0.1 % (root mean squares); with four times as many 0.3 points, 14 % and 29 %.
+    Those signals also served to choose the number of budgets and the range of rates.
     """
     if len(budgets) < MIN_FITTED:
         return None
@@ -239,7 +231,7 @@ class Curve:
         return self.at(factor * self.budgets[-1])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Plain values, and the extrapolations."""
         return asdict(self) | {f"at_{factor}x": self.times(factor) for factor in FACTORS}
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -198,11 +198,6 @@ class Note:
     def to_json(self) -> dict[str, str]:
         """Return the entry in ``metrics.json``."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Note:
-        """Read an entry of ``metrics.json``."""
-        return cls(value["code"], value["severity"], value["text"])
 
 
 def doubts(notes: Iterable[Note]) -> list[Note]:

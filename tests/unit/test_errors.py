@@ -105,7 +105,7 @@ def test_missing_members_of_a_contract_are_named() -> None:
 def test_notes_are_checked_written_and_read() -> None:
     note = Note("groups", "info", "one record of each group was evaluated")
     assert note.text == "One record of each group was evaluated."
-    assert Note.from_json(note.to_json()) == note
+    assert Note(**note.to_json()) == note
     for code, severity in (("no-such-code", "info"), ("groups", "fatal")):
         with pytest.raises(ValueError, match=code):
             Note(code, severity, "text")  # type: ignore[arg-type]

@@ -42,21 +42,17 @@ def load_npz(path: Path, names: Collection[str], needs: str, kind: type[PlmiaErr
             if not start.startswith(b"PK"):
                 begins = f"it starts with {start!r}" if start else "it is empty"
                 raise kind(f"{path} is not an npz file ({begins}): save {needs} with numpy.savez")
+            found: dict[str, Array] = {}
             with zipfile.ZipFile(stream) as archive:
-                return dict(_arrays(path, archive, names, kind))
-
-
-def _arrays(
-    path: Path, archive: zipfile.ZipFile, names: Collection[str], kind: type[PlmiaError]
-) -> Iterator[tuple[str, Array]]:
-    for entry in archive.infolist():
-        name = entry.filename.removesuffix(".npy")
-        if entry.comment:  # NumPy writes none; a damaged length would make one of the next entry
-            raise kind(f"{path} is damaged ({name!r} carries a comment): write or copy it again")
-        # Opening compares the two names of an entry: a damaged name cannot hide an array.
-        with cast("zipfile.ZipExtFile", archive.open(entry)) as member:
-            if name in names:
-                yield name, read_member(path, name, member, kind)
+                for entry in archive.infolist():
+                    name = entry.filename.removesuffix(".npy")
+                    if entry.comment:  # NumPy writes none; a damaged length would make one of the next entry
+                        raise kind(f"{path} is damaged ({name!r} carries a comment): write or copy it again")
+                    # Opening compares the two names of an entry: a damaged name cannot hide an array.
+                    with cast("zipfile.ZipExtFile", archive.open(entry)) as member:
+                        if name in names:
+                            found[name] = read_member(path, name, member, kind)
+            return found
 
 
 def read_member(path: Path, name: str, member: zipfile.ZipExtFile, kind: type[PlmiaError]) -> Array:

@@ -385,13 +385,11 @@ def _write_arrays(archive: zipfile.ZipFile, found: FoundModels, tick: Tick) -> I
         if array is not None:
             with _entry(archive, name) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
-    notes = found.notes
-    if n_clipped:
-        clipping = (
-            f"{n_clipped:,} of {math.prod(shape):,} probabilities are 0 or 1 to the last digit of "
-            f"{outputs[0].values.dtype}, so they are tied. Logits would distinguish them."
-        )
-        notes = (*notes, clipping)
+    clipping = (
+        f"{n_clipped:,} of {math.prod(shape):,} probabilities are 0 or 1 to the last digit of "
+        f"{outputs[0].values.dtype}, so they are tied. Logits would distinguish them."
+    )
+    notes = (*found.notes, clipping) if n_clipped else found.notes
     n_classes = found.n_classes if labels is None or found.n_classes else len(np.unique(labels))
     return Imported(*shape, n_classes, _count_pairs(design), notes)
 

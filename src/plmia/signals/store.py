@@ -277,13 +277,10 @@ class SignalStore:
         The key covers labels, groups and what the signals were made of.
         """
         records = self._records(models)
-        chosen = [record.model for record in records]
-        contents = {
-            "key": self.key,
-            "membership": digest(np.packbits(self.design.matrix[chosen], axis=1)),
-            "models": [[record.model, *record.chunks] for record in records],
-        }
-        return digest(_canonical(contents))
+        members = self.design.matrix[[record.model for record in records]]
+        checksums = [[record.model, *record.chunks] for record in records]
+        packed = digest(np.packbits(members, axis=1))
+        return digest(_canonical({"key": self.key, "membership": packed, "models": checksums}))
 
     def verify(self) -> list[str]:
         """Read everything and describe all damage and all records of other audits; an empty list if there is none."""
@@ -1140,7 +1137,8 @@ class Folder:
 
     def names(self, below: str) -> list[str]:
         """Sorted names in a folder below; none if it does not exist."""
-        self.files.invalidate_cache()
+        if self.path is None:
+            self.files.invalidate_cache()
         try:
             with _os_errors():
                 paths = self.files.ls(f"{self.root}/{below}", detail=False)
@@ -1172,9 +1170,6 @@ class Folder:
 
 class _LocalFiles:
     """Files on this machine, with as much of fsspec's interface as a store needs; fsspec need not be installed."""
-
-    def invalidate_cache(self) -> None:
-        pass
 
     def ls(self, path: str, detail: bool) -> list[str]:
         del detail

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia import ATTACKS, Attack, AttackView, Setup, Signals, attack_targets, evaluate
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import score_unchecked
+from plmia.attacks.view import References
 from plmia.data.designs import MembershipDesign, complementary_pairs, exact_k_per_point
 from plmia.errors import ReferencesError
 

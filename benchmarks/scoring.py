@@ -29,9 +29,8 @@ from scipy.stats import norm
 import plmia
 from plmia.attacks.attack import ATTACKS
 from plmia.attacks.cauchy_sum import cauchy_mean, cauchy_mean_exact
-from plmia.attacks.moments import Feature, Powers, Probabilities, References, leave_one_out, sum_over
 from plmia.attacks.scoring import score_all
-from plmia.attacks.view import AttackView, midpoint
+from plmia.attacks.view import AttackView, Feature, Powers, Probabilities, References, leave_one_out, midpoint, sum_over
 from plmia.data.designs import MembershipDesign
 from plmia.evaluation.targets import Setup, attack_targets
 from plmia.signals.signals import Signals

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from plmia.attacks.attack import Attack
-from plmia.attacks.population import FreshPopulation
+from plmia.attacks.calibration import FreshPopulation
 from plmia.attacks.scoring import score_all
 from plmia.reporting.drawing import Figure
 from plmia.results.comparison import Difference

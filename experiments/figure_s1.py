@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from plmia.attacks.moments import References
+from plmia.attacks.view import References
 from plmia.data.arrays import FloatArray
 from plmia.evaluation.diagnostics.gaussianity import Gaussianity, gaussianity
 from plmia.reporting.drawing import Figure, Spec, annotation, bars, line, linear_axis

@@ -8,10 +8,9 @@ import numpy as np
 
 from plmia.attacks.attack import Attack
 from plmia.attacks.calibration import BinaryVote, CauchyCombination, NoCalibration
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import score
 from plmia.attacks.statistics import BayesLR, GaussianLR, Loss, ReferenceRank
-from plmia.attacks.view import AttackView
+from plmia.attacks.view import AttackView, References
 from plmia.data.designs import complementary_pairs
 
 from .charts import dots

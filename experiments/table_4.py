@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from plmia.attacks.attack import ATTACKS, Attack
-from plmia.attacks.gaussian import FixedVariance, PerPointVariance, Variance
-from plmia.attacks.statistics import BayesLR, GaussianLR, ShiftedOut
+from plmia.attacks.statistics import BayesLR, FixedVariance, GaussianLR, PerPointVariance, ShiftedOut, Variance
 
 from .charts import dots
 from .measure import AUC, BEYOND, MAIN, Measured, attacks_called, difference, in_words, judged, measure, sign

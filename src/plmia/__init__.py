@@ -30,10 +30,8 @@ if TYPE_CHECKING:
         Attack,
         find_attack,
     )
-    from plmia.attacks.calibration import BinaryVote, CauchyCombination, MedianOfViews, NoCalibration
-    from plmia.attacks.gaussian import FixedVariance, MedianCentre, PerPointVariance, PooledVariance
-    from plmia.attacks.population import WithinClass
-    from plmia.attacks.statistics import GaussianLR, Loss
+    from plmia.attacks.calibration import BinaryVote, CauchyCombination, MedianOfViews, NoCalibration, WithinClass
+    from plmia.attacks.statistics import FixedVariance, GaussianLR, Loss, MedianCentre, PerPointVariance, PooledVariance
     from plmia.attacks.view import AttackView
     from plmia.auditing.gate import GateDecision, gate
     from plmia.auditing.given_target import GivenTarget
@@ -80,10 +78,8 @@ _NAMES = {
     "attacks.attack": (
         "ATTACK_P ATTACK_R ATTACKS LIRA LIRA_FIXED PL_MIA PL_MIA_EB PL_MIA_PLUS PL_MIA_POOLED RMIA Attack find_attack"
     ),
-    "attacks.calibration": "BinaryVote CauchyCombination MedianOfViews NoCalibration",
-    "attacks.gaussian": "FixedVariance MedianCentre PerPointVariance PooledVariance",
-    "attacks.population": "WithinClass",
-    "attacks.statistics": "GaussianLR Loss",
+    "attacks.calibration": "BinaryVote CauchyCombination MedianOfViews NoCalibration WithinClass",
+    "attacks.statistics": "FixedVariance GaussianLR Loss MedianCentre PerPointVariance PooledVariance",
     "attacks.view": "AttackView",
     "auditing.gate": "GateDecision gate",
     "auditing.given_target": "GivenTarget",

@@ -48,11 +48,6 @@ def logit_from_logits(logits: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArra
         True class of each row, in ``0 .. classes - 1``; labels ``[points]`` are broadcast to logits
         ``[models, points, classes]``.
 
-    Returns
-    -------
-    ndarray of float64, shape [...]
-        The confidences.
-
     Raises
     ------
     SignalsError
@@ -141,15 +136,8 @@ def log_cauchy_kernel(x: npt.ArrayLike) -> FloatArray:
     ``2 cot(2a) = cot(a) - tan(a)``. A is positive and increasing, so sums of A never cancel, and
     ``A(x) A(-x) = 1/4`` makes ``log A`` odd around ``-log 2``.
 
-    Parameters
-    ----------
-    x : array_like of float, shape [...]
-        Differences in units of sigma; finite, up to 1e150 in size.
-
-    Returns
-    -------
-    ndarray of float64, shape [...]
-        ``log A(x)``, with an absolute error of about ``1e-15 * max(1, |log A|)``.
+    ``x`` are differences in units of sigma: finite, up to 1e150 in size. The absolute error of ``log A`` is about
+    ``1e-15 * max(1, |log A|)``.
     """
     values = np.asarray(x, dtype=np.float64)
     size = np.asarray(np.abs(values))
@@ -163,15 +151,7 @@ def log_cauchy_kernel(x: npt.ArrayLike) -> FloatArray:
 def log_abs_cauchy_transform(x: npt.ArrayLike) -> FloatArray:
     """Logarithm of the size of the Cauchy transform ``T(x) = tan(pi (Phi(x) - 1/2))``; T has the sign of x.
 
-    Parameters
-    ----------
-    x : array_like of float, shape [...]
-        Differences in units of sigma; finite, up to 1e150 in size.
-
-    Returns
-    -------
-    ndarray of float64, shape [...]
-        ``log |T(x)|``, accurate like :func:`log_cauchy_kernel`; ``-inf`` where x is 0.
+    Accurate like :func:`log_cauchy_kernel`; ``-inf`` where x is 0.
     """
     size = np.asarray(np.abs(np.asarray(x, dtype=np.float64)))
     far, centre = size > _FAR_TAIL, size < _CENTRE
@@ -185,18 +165,10 @@ def log_abs_cauchy_transform(x: npt.ArrayLike) -> FloatArray:
 
 
 class SignedLog(NamedTuple):
-    """Numbers S of any size, as sign and logarithm.
+    """Numbers S [Q] of any size, as sign and logarithm."""
 
-    Attributes
-    ----------
-    sign : ndarray of float64, shape [Q]
-        -1, 0 or 1.
-    log_abs : ndarray of float64, shape [Q]
-        Natural logarithm of the size of S; ``-inf`` where S is 0.
-    """
-
-    sign: FloatArray
-    log_abs: FloatArray
+    sign: FloatArray  # -1, 0 or 1
+    log_abs: FloatArray  # natural logarithm of the size of S; -inf where S is 0
 
     def asinh(self) -> FloatArray:
         """Return arcsinh(S), shape [Q]: finite, and strictly increasing in S."""
@@ -228,20 +200,10 @@ class SignedLog(NamedTuple):
 
 
 def strictly_increasing(values: SignedLog, take: Labels) -> SignedLog:
-    """Restore the order of numbers that are known to increase, but were tied or swapped by rounding.
+    """Restore the order of numbers [Q] that are known to increase, but were tied or swapped by rounding.
 
-    Parameters
-    ----------
-    values : SignedLog
-        Numbers S, shape [Q], increasing up to rounding.
-    take : int array [n]
-        Indices of those to return.
-
-    Returns
-    -------
-    SignedLog
-        The numbers, strictly increasing in ``(sign, log_abs)`` and in ``asinh()``. Each is moved by at most 5e-10
-        of its size; more than 16,000 ties in a row therefore stay ties.
+    Those at the indices ``take`` are returned, strictly increasing in ``(sign, log_abs)`` and in ``asinh()``. Each is
+    moved by at most 5e-10 of its size; more than 16,000 ties in a row therefore stay ties.
     """
     # In place and in blocks, to save memory with a million queries.
     keys = np.empty(values.sign.size, dtype=np.int64)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from plmia import ATTACKS, Attack, AttackView, Setup, Signals, attack_targets, find_attack
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import Scores, score_all
+from plmia.attacks.view import References
 
 Simulate = Callable[..., Signals]
 

@@ -11,22 +11,33 @@ import numpy as np
 import pytest
 
 from plmia import ATTACKS, Attack, BinaryVote, CauchyCombination, NoCalibration, Signals
-from plmia.attacks.calibration import Calibration, MeanOfViews, MedianOfViews, ViewAggregation, VotesOfViews
+from plmia.attacks.calibration import (
+    Calibration,
+    FreshPopulation,
+    MeanOfViews,
+    MedianOfViews,
+    PopulationPolicy,
+    SharedPopulation,
+    ViewAggregation,
+    VotesOfViews,
+    WithinClass,
+)
 from plmia.attacks.cauchy_sum import SignedLog
-from plmia.attacks.gaussian import FixedVariance, MedianCentre, PooledVariance, PublishedFixedVariance
-from plmia.attacks.moments import References
-from plmia.attacks.population import FreshPopulation, PopulationPolicy, SharedPopulation, WithinClass
 from plmia.attacks.scoring import score_all
 from plmia.attacks.statistics import (
     BayesLR,
+    FixedVariance,
     FunctionOfView,
     GaussianLR,
+    MedianCentre,
     OneSided,
     PointwiseStatistic,
+    PooledVariance,
+    PublishedFixedVariance,
     Statistic,
     evaluate,
 )
-from plmia.attacks.view import AttackView
+from plmia.attacks.view import AttackView, References
 from plmia.errors import AttackError, PopulationError, ReferencesError
 
 Simulate = Callable[..., Signals]

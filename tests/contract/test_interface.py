@@ -14,9 +14,8 @@ import pytest
 
 import plmia
 from plmia import ATTACKS, Attack, AttackView, Setup, Signals, attack_targets, find_attack
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import score_all
-from plmia.attacks.view import Block, KnownSums
+from plmia.attacks.view import Block, KnownSums, References
 
 USER_FILE = Path(__file__).parent / "difficulty_attack.py"
 

@@ -29,9 +29,9 @@ from plmia import (
     attack_targets,
     evaluate,
 )
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import score_all
 from plmia.attacks.statistics import BayesLR, ShiftedOut
+from plmia.attacks.view import References
 from plmia.errors import AttackError, ReferencesError
 from plmia.evaluation.metrics import roc_curve
 

@@ -331,7 +331,7 @@ from dataclasses import dataclass
 import numpy as np
 from plmia import ATTACKS, Attack, CauchyCombination, NoCalibration, WithinClass, RMIA
 from plmia.attacks.calibration import VotesOfViews
-from plmia.attacks.population import FreshPopulation
+from plmia.attacks.calibration import FreshPopulation
 
 class S:
     def __init__(self, f): self.f = f

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pytest
 
 from plmia import ATTACKS, AttackView, MembershipDesign, Setup, attack_targets, evaluate, read_signals
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import score_all
+from plmia.attacks.view import References
 
 EXPECTED: dict[str, Any] = json.loads((Path(__file__).parent / "expected.json").read_text(encoding="utf-8"))
 FILE = Path(__file__).parents[2] / "examples" / EXPECTED["source"]

@@ -33,13 +33,11 @@ from plmia import (
     WithinClass,
     attack_targets,
 )
-from plmia.attacks.calibration import MeanOfViews, MedianOfViews
+from plmia.attacks.calibration import FreshPopulation, MeanOfViews, MedianOfViews
 from plmia.attacks.cauchy_sum import cauchy_mean
-from plmia.attacks.gaussian import MedianCentre
-from plmia.attacks.moments import References
-from plmia.attacks.population import FreshPopulation
 from plmia.attacks.scoring import Scores, score, score_all
-from plmia.attacks.statistics import evaluate
+from plmia.attacks.statistics import MedianCentre, evaluate
+from plmia.attacks.view import References
 from plmia.data.designs import ReferencePlan
 from plmia.evaluation.metrics import roc_curve
 from plmia.evaluation.targets import _shared_sums

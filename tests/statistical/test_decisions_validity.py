@@ -18,9 +18,8 @@ from scipy import stats
 
 from plmia import Attack, CauchyCombination, NoCalibration, Setup, Signals, attack_targets
 from plmia.attacks.attack import ATTACKS
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import score
-from plmia.attacks.view import AttackView
+from plmia.attacks.view import AttackView, References
 from plmia.data.designs import MembershipDesign
 from plmia.errors import PopulationError
 from plmia.evaluation.decisions import (

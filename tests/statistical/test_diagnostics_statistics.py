@@ -11,9 +11,8 @@ import pytest
 from scipy import stats
 
 from plmia.attacks.attack import ATTACKS, PL_MIA
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import Scores
-from plmia.attacks.view import AttackView, Truth
+from plmia.attacks.view import AttackView, References, Truth
 from plmia.data.designs import MembershipDesign
 from plmia.evaluation.diagnostics.gaussianity import shapiro_wilk
 from plmia.evaluation.diagnostics.p_values import nominal_against_realised

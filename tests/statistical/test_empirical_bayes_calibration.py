@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from plmia.attacks.empirical_bayes import EmpiricalBayesLR
-from plmia.attacks.moments import References
 from plmia.attacks.statistics import BayesLR, GaussianLR, evaluate
-from plmia.attacks.view import AttackView, Mode
+from plmia.attacks.view import AttackView, Mode, References
 from plmia.evaluation.metrics import roc_curve
 
 N_POINTS = 20_000

@@ -79,7 +79,7 @@ def test_offline(request: pytest.FixtureRequest, data: str, references: int) -> 
 def test_pairs_of_networks_are_negatively_correlated(cifar10: Signals) -> None:
     """The two models of a pair share no training data, and err in opposite directions at a point."""
     from plmia import AttackView
-    from plmia.attacks.moments import References
+    from plmia.attacks.view import References
 
     rows = np.arange(2, 66)
     references = References(cifar10.values, rows, cifar10.design.matrix[rows])

@@ -23,9 +23,9 @@ from plmia import (
     attack_targets,
     evaluate,
 )
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import score_all
 from plmia.attacks.theory import glr_population_tpr, glr_tpr
+from plmia.attacks.view import References
 
 Simulate = Callable[..., Signals]
 

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from plmia.attacks.moments import References
-from plmia.attacks.view import AttackView, Mode
+from plmia.attacks.view import AttackView, Mode, References
 
 Bools = npt.NDArray[np.bool_]
 

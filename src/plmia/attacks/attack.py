@@ -16,12 +16,22 @@ from plmia.attacks.calibration import (
     CauchyCombination,
     MeanOfViews,
     NoCalibration,
+    PopulationPolicy,
+    SharedPopulation,
     ViewAggregation,
 )
 from plmia.attacks.empirical_bayes import EmpiricalBayesLR
-from plmia.attacks.gaussian import FixedVariance, PooledVariance
-from plmia.attacks.population import PopulationPolicy, SharedPopulation
-from plmia.attacks.statistics import BayesLR, FunctionOfView, GaussianLR, Loss, OneSided, ReferenceRank, Statistic
+from plmia.attacks.statistics import (
+    BayesLR,
+    FixedVariance,
+    FunctionOfView,
+    GaussianLR,
+    Loss,
+    OneSided,
+    PooledVariance,
+    ReferenceRank,
+    Statistic,
+)
 from plmia.attacks.view import AttackView, Mode
 from plmia.data.user_code import load_user_file
 from plmia.errors import AttackError, did_you_mean
@@ -134,13 +144,7 @@ class Attack:
             raise AttackError(f"the {part} of {self.name}, {value!r}, has no {missing[0]}: subclass {wanted}")
 
 
-_PARTS = {
-    "statistic": Statistic,
-    "calibration": Calibration,
-    "views": ViewAggregation,
-    "population": PopulationPolicy,
-}
-
+_PARTS = {"statistic": Statistic, "calibration": Calibration, "views": ViewAggregation, "population": PopulationPolicy}
 
 ATTACK_P = Attack("attack-p", Loss(), BinaryVote(), note="loss, ranked in the population")
 ATTACK_R = Attack("attack-r", ReferenceRank(), NoCalibration(), note="rank of the loss among OUT references")

@@ -1,7 +1,8 @@
 """Population calibration: from a statistic phi to a membership score.
 
-The difference of two points is first aggregated over views (mean, median or votes). Differences to the population are
-then combined into a score (none, binary votes, or Cauchy-combined p-values).
+Each query has a population of known non-members, never including the query itself. The difference of two points is
+first aggregated over views (mean, median or votes). Differences to the population are then combined into a score
+(none, binary votes, or Cauchy-combined p-values).
 """
 
 from __future__ import annotations
@@ -16,9 +17,143 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.attacks.cauchy_sum import SignedLog, cauchy_mean, cauchy_mean_exact
-from plmia.data.arrays import FloatArray, IntArray
+from plmia.attacks.view import AttackView
+from plmia.data.arrays import Counts, FloatArray, IntArray
+from plmia.data.designs import counts_depend_on
 from plmia.errors import AttackError, PopulationError
 from plmia.numerics import count_below
+
+QUERIES_PER_DRAW = 1024
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Some queries, and one population [population] for all of them or one [queries, population] for each.
+
+    A query in a shared population is not compared with itself: its difference to itself is 0, and ``size`` does not
+    count it.
+    """
+
+    queries: IntArray
+    population: IntArray
+
+    @property
+    def shared(self) -> bool:
+        """Whether all queries have the same population."""
+        return self.population.ndim == 1
+
+    def size(self) -> npt.NDArray[np.int32]:
+        """Return the number of population points [queries] that each query is compared with."""
+        size = np.full(len(self.queries), self.population.shape[-1], dtype=np.int32)
+        if self.shared and len(size):
+            known = np.zeros(1 + max(self.queries.max(), self.population.max()), bool)
+            known[self.population] = True
+            size -= known[self.queries]
+        if len(size) and size.min() < 1:
+            raise PopulationError(
+                "a query has 0 population points to be compared with, 1 is needed: give more known non-members"
+            )
+        return size
+
+
+def require_like_queries(view: AttackView) -> None:
+    """Raise `PopulationError` if population points have other numbers of references than the other points.
+
+    Statistics depend on these numbers (with fewer references they vary more), so p-values would be wrong.
+    """
+    known = np.zeros(view.n_points, bool)
+    known[view.population] = True
+    n_in = view.references.n_in
+    if not counts_depend_on(known, n_in):
+        return
+    side, counts = ("OUT", len(view.references) - n_in) if view.mode == "offline" else ("IN", n_in)
+    theirs, others = counts[known], counts[~known]
+    raise PopulationError(
+        f"the population has {theirs.mean():.4g} {side} references per point, other points have {others.mean():.4g}, "
+        "so p-values would be wrong: take a population with the same numbers of references"
+    )
+
+
+@runtime_checkable
+class PopulationPolicy(Protocol):
+    """Choice of the population of each query. Subclass it for the defaults."""
+
+    shared: ClassVar[bool] = False
+    """Whether every comparison has one population for all its queries, so that the fast path applies."""
+
+    @abstractmethod
+    def comparisons(self, view: AttackView, rng: np.random.Generator) -> Iterator[Comparison]:
+        """Yield comparisons that score every point of ``view`` exactly once."""
+
+
+def _everyone(view: AttackView) -> IntArray:
+    if len(view.population) < 2:
+        raise PopulationError(
+            f"the population has {len(view.population)} point(s), 2 are needed: give more known non-members"
+        )
+    return np.asarray(view.population, dtype=np.intp)
+
+
+@dataclass(frozen=True)
+class SharedPopulation(PopulationPolicy):
+    """One population for all queries (the default)."""
+
+    shared: ClassVar[bool] = True
+
+    def comparisons(self, view: AttackView, rng: np.random.Generator) -> Iterator[Comparison]:
+        """Yield one comparison."""
+        del rng
+        yield Comparison(np.arange(view.n_points), _everyone(view))
+
+
+@dataclass(frozen=True)
+class WithinClass(PopulationPolicy):
+    """The population points of the query's own class."""
+
+    shared: ClassVar[bool] = True
+
+    def comparisons(self, view: AttackView, rng: np.random.Generator) -> Iterator[Comparison]:
+        """Yield one comparison per class."""
+        del rng
+        if view.labels is None:
+            raise PopulationError("calibration within a class needs labels: store `labels` [points] with the signals")
+        population = _everyone(view)
+        present: Counts = np.unique(view.labels)
+        for label in present:
+            own = population[view.labels[population] == label]
+            if len(own) < 3:
+                raise PopulationError(
+                    f"class {label} has {len(own)} population point(s), 3 are needed: enlarge the population"
+                )
+            yield Comparison(np.flatnonzero(view.labels == label), own)
+
+
+@dataclass(frozen=True)
+class FreshPopulation(PopulationPolicy):
+    """A new random population of ``size`` known non-members for each query (Algorithm `alg:plmia`, line 1)."""
+
+    size: int
+
+    def comparisons(self, view: AttackView, rng: np.random.Generator) -> Iterator[Comparison]:
+        """Yield comparisons of some queries each."""
+        pool = _everyone(view)
+        if not 2 <= self.size < len(pool):
+            raise PopulationError(
+                f"a population of {self.size} per query was requested, from 2 to {len(pool) - 1} can be drawn: "
+                "change the size or give more non-members"
+            )
+        place = np.full(view.n_points, len(pool), dtype=np.intp)
+        place[pool] = np.arange(len(pool))
+        for start in range(0, view.n_points, QUERIES_PER_DRAW):
+            queries = np.arange(start, min(start + QUERIES_PER_DRAW, view.n_points))
+            yield Comparison(queries, pool[np.stack([self._draw(len(pool), int(place[q]), rng) for q in queries])])
+
+    def _draw(self, n: int, own: int, rng: np.random.Generator) -> IntArray:
+        """Draw ``size`` of 0..n-1 without ``own`` (``own`` = n: it is not among them)."""
+        others = n - 1 if own < n else n
+        chosen = rng.choice(others, self.size, replace=False, shuffle=False)
+        return chosen + (chosen >= own)
+
 
 PAIRS_PER_BLOCK = 1 << 20
 
@@ -125,15 +260,11 @@ class Calibration(Protocol):
         return ""
 
     @abstractmethod
-    def shared(
-        self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]
-    ) -> FloatArray | SignedLog:
+    def shared(self, query: FloatArray, population: FloatArray, size: Counts) -> FloatArray | SignedLog:
         """Return scores [n] of values [n] against one population [z] of which ``size`` [n] count: the fast path."""
 
     @abstractmethod
-    def pairwise(
-        self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray
-    ) -> FloatArray | SignedLog:
+    def pairwise(self, differences: FloatArray, size: Counts, null_std: FloatArray) -> FloatArray | SignedLog:
         """Return scores [n] from differences [n, z] whose standard deviation among non-members is ``null_std``."""
 
 
@@ -143,12 +274,12 @@ class NoCalibration(Calibration):
 
     compares: ClassVar[bool] = False
 
-    def shared(self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]) -> FloatArray:
+    def shared(self, query: FloatArray, population: FloatArray, size: Counts) -> FloatArray:
         """Return the statistic."""
         del population, size
         return query
 
-    def pairwise(self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray) -> FloatArray:
+    def pairwise(self, differences: FloatArray, size: Counts, null_std: FloatArray) -> FloatArray:
         """Refuse: without calibration there are no pairs."""
         del differences, size, null_std
         raise AttackError("an attack without calibration compares no pairs: take the mean or the median of views")
@@ -180,11 +311,11 @@ class BinaryVote(Calibration):
         """Name gamma if it is too large for any vote."""
         return f"no vote passes gamma = {math.exp(self.gamma):g}" if self.gamma > 0 and score == 0 else ""
 
-    def shared(self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]) -> FloatArray:
+    def shared(self, query: FloatArray, population: FloatArray, size: Counts) -> FloatArray:
         """Return the share of wins [n], by sorting."""
         return count_below(population, query - self.gamma) / size
 
-    def pairwise(self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray) -> FloatArray:
+    def pairwise(self, differences: FloatArray, size: Counts, null_std: FloatArray) -> FloatArray:
         """Return the share of wins [n]."""
         del null_std
         wins: FloatArray = (differences > self.gamma).sum(axis=1) / size
@@ -195,7 +326,7 @@ class BinaryVote(Calibration):
 class CauchyCombination(Calibration):
     """Mean of the Cauchy-transformed one-sided pairwise p-values (`eq:p_value`, `eq:cauchy_cali`)."""
 
-    def shared(self, query: FloatArray, population: FloatArray, size: npt.NDArray[np.integer]) -> SignedLog:
+    def shared(self, query: FloatArray, population: FloatArray, size: Counts) -> SignedLog:
         """Return combined scores [n] at a cost linear in queries plus population."""
         scale = null_deviation(population[:, None], MeanOfViews())
         combined = cauchy_mean(query / scale, population / scale)
@@ -203,22 +334,15 @@ class CauchyCombination(Calibration):
         np.add(combined.log_abs, np.log(len(population) / size), out=combined.log_abs)
         return combined
 
-    def pairwise(self, differences: FloatArray, size: npt.NDArray[np.integer], null_std: FloatArray) -> SignedLog:
+    def pairwise(self, differences: FloatArray, size: Counts, null_std: FloatArray) -> SignedLog:
         """Return combined scores [n], pair by pair."""
         return cauchy_mean_exact(differences / null_std, size)
 
 
 def null_deviation(phi: FloatArray, views: ViewAggregation) -> float:
-    """Standard deviation of the difference of two population points, hat sigma_Delta.
+    """Return hat sigma_Delta, the standard deviation over all pairs of distinct points, from phi [population, views].
 
-    It is taken over all pairs of distinct points; for a linear aggregation that is sqrt(2) std(phi_z).
-
-    Parameters
-    ----------
-    phi : float array [population, views]
-        Statistic of the population points.
-    views : ViewAggregation
-        Aggregation of differences over views.
+    For a linear aggregation that is sqrt(2) std(phi_z).
     """
     n = len(phi)
     if views.linear:
@@ -240,37 +364,17 @@ def null_deviation(phi: FloatArray, views: ViewAggregation) -> float:
 def in_blocks(
     phi: FloatArray, queries: IntArray, population: IntArray, views: ViewAggregation
 ) -> Iterator[tuple[slice, FloatArray]]:
-    """Yield pairwise differences in bounded memory.
+    """Yield some queries at a time and their differences [n, population], aggregated over views, in bounded memory.
 
-    Parameters
-    ----------
-    phi : float array [points, views]
-        The statistic.
-    queries : int array [queries]
-        Points to compare.
-    population : int array [population] or [queries, population]
-        Points to compare them with.
-    views : ViewAggregation
-        Aggregation of differences over views.
-
-    Yields
-    ------
-    rows : slice
-        Which queries.
-    differences : float array [n, population]
-        Their differences, aggregated over views.
+    ``population`` is [population] or [queries, population].
     """
     height = max(1, PAIRS_PER_BLOCK // (population.shape[-1] * phi.shape[1]))
     columns = np.ascontiguousarray(phi.T)
     for start in range(0, len(queries), height):
         rows = slice(start, min(start + height, len(queries)))
         partners = population if population.ndim == 1 else population[rows]
-        yield (
-            rows,
-            views.pairs(
-                columns[:, queries[rows], None] - columns[:, partners].reshape(len(columns), -1, partners.shape[-1])
-            ),
-        )
+        theirs = columns[:, partners].reshape(len(columns), -1, partners.shape[-1])
+        yield rows, views.pairs(columns[:, queries[rows], None] - theirs)
 
 
 def pairwise_scores(
@@ -279,7 +383,7 @@ def pairwise_scores(
     phi: FloatArray,
     queries: IntArray,
     population: IntArray,
-    size: npt.NDArray[np.integer],
+    size: Counts,
     tick: Callable[[int], None],
 ) -> FloatArray | SignedLog:
     """Return scores [queries] pair by pair, where the fast path does not apply."""

@@ -58,27 +58,10 @@ _QUERIES = 1 << 13
 
 
 def cauchy_mean_exact(differences: npt.ArrayLike, count: npt.ArrayLike | None = None) -> SignedLog:
-    """Mean of the Cauchy transform over the last axis, term by term.
+    """Mean [Q] of the Cauchy transform over the last axis of ``differences`` [Q, Z] in units of sigma, term by term.
 
-    Parameters
-    ----------
-    differences : array_like of float, shape [Q, Z]
-        Pairwise differences in units of sigma, ``(phi_q - phi_z) / sigma``; finite.
-    count : array_like of float, shape [] or [Q], optional
-        Divisor of the sum, Z by default. A difference of 0 adds ``T(0) = 0``, so a pair is excluded by setting its
-        difference to 0 and counting one less.
-
-    Returns
-    -------
-    SignedLog
-        The means, shape [Q]. Temporaries have the size of ``differences``: call it in blocks.
-
-    Raises
-    ------
-    PlmiaError
-        For a difference that is not finite, or beyond 5e149.
-    PopulationError
-        For an empty last axis or a count that is not positive.
+    The sum is divided by ``count``, Z by default. A difference of 0 adds ``T(0) = 0``, so a pair is excluded by setting
+    its difference to 0 and counting one less. Temporaries have the size of ``differences``: call it in blocks.
     """
     x = np.asarray(differences, dtype=np.float64)
     if x.ndim == 0 or x.shape[-1] == 0:
@@ -98,27 +81,9 @@ def cauchy_mean(queries: npt.ArrayLike, population: npt.ArrayLike, *, exact_belo
     larger ``(sign, log_abs)`` and ``asinh()``. (Some may tie if more than 16,000 distinct queries lie within 1e-10
     sigma of each other.) It does not depend on the order of the queries or of the population.
 
-    Parameters
-    ----------
-    queries : array_like of float, shape [Q]
-        Statistics of the queries in units of sigma, ``phi_q / sigma``; finite.
-    population : array_like of float, shape [Z]
-        Statistics of the population in the same units; finite, not empty.
-    exact_below : int
-        Sum term by term if distinct queries times population points are fewer than this.
-
-    Returns
-    -------
-    SignedLog
-        The means, shape [Q]. ``log_abs`` is within ``1e-9 * max(1, |log_abs|)`` of the exact value if ``|S|`` is at
-        least 1e-6 of the mean of ``|T|``; closer to its zero, S is accurate to 1e-15 of that mean.
-
-    Raises
-    ------
-    PlmiaError
-        For input that is not one-dimensional or not finite, or beyond 5e149.
-    PopulationError
-        For an empty population.
+    ``log_abs`` is within ``1e-9 * max(1, |log_abs|)`` of the exact value if ``|S|`` is at least 1e-6 of the mean of
+    ``|T|``; closer to its zero, S is accurate to 1e-15 of that mean. Both arguments are statistics in units of sigma.
+    Terms are summed one by one if distinct queries times population points are fewer than ``exact_below``.
     """
     q = np.asarray(queries, dtype=np.float64)
     z = np.asarray(population, dtype=np.float64)

@@ -17,9 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from plmia.attacks.attack import Attack
-from plmia.attacks.calibration import ViewAggregation, pairwise_scores
+from plmia.attacks.calibration import (
+    Comparison,
+    PopulationPolicy,
+    ViewAggregation,
+    pairwise_scores,
+    require_like_queries,
+)
 from plmia.attacks.cauchy_sum import SignedLog
-from plmia.attacks.population import Comparison, PopulationPolicy, require_like_queries
 from plmia.attacks.statistics import Fitted, Statistic
 from plmia.attacks.view import AttackView, Block, SumName
 from plmia.data.arrays import FloatArray, IntArray
@@ -33,51 +38,32 @@ Refused = Callable[[str, PlmiaError], None]
 
 @dataclass(frozen=True)
 class Scores:
-    """Result of one attack on one target.
+    """Result of one attack, by name, on one target: one value per point in every array.
 
-    Parameters
-    ----------
-    attack : str
-        The attack's name.
-    score : float64 array [points]
-        Larger means member. For a Cauchy combination it is arcsinh of the paper's Score_PL, which keeps the order and
-        stays finite.
-    log10_p : float64 array [points]
-        log10 of the attack's own p-value. For a Cauchy combination it is the combined p-value, which is only nominal:
-        its null law is an approximation that fails on real data. For other calibrations it is the conformal one.
-    log10_p_conformal : float64 array [points]
-        log10 of (1 + #{z: phi_z >= phi_q}) / (|Z| + 1): valid whenever the query is exchangeable with the population.
-    statistic : float64 array [points]
-        The pointwise statistic phi, aggregated over views.
-    has_combined_p : bool
-        Whether ``log10_p`` is a combined p-value.
-    fit : mapping, optional
-        What the statistic estimated from all points (priors, trends), as plain values; see `Fitted.summary`.
+    The score of a Cauchy combination is arcsinh of the paper's Score_PL, which keeps the order and stays finite. Its
+    own p-value is the combined one, which is only nominal: its null law is an approximation that fails on real data.
+    The conformal p-value, (1 + #{z: phi_z >= phi_q}) / (|Z| + 1), is valid whenever the query is exchangeable with the
+    population.
     """
 
     attack: str
-    score: FloatArray
-    log10_p: FloatArray
+    score: FloatArray  # larger means member
+    log10_p: FloatArray  # of the attack's own p-value: the conformal one if it combines none
     log10_p_conformal: FloatArray
-    statistic: FloatArray
+    statistic: FloatArray  # the pointwise statistic phi, aggregated over views
     has_combined_p: bool = False
-    fit: Mapping[str, object] | None = None
+    fit: Mapping[str, object] | None = None  # what the statistic estimated from all points; see `Fitted.summary`
 
 
 @dataclass
 class StatisticValues:
-    """A fitted statistic at all points, as far as calibrations need it.
+    """A fitted statistic at all points, as far as calibrations need it."""
 
-    ``attack`` is the first attack that uses it, for messages. ``per_point`` has its values [points] for each
-    aggregation over views, ``per_view`` [points, views] those in every view if pairs are compared. ``bad`` lists points
-    where it is not finite.
-    """
-
-    attack: Attack
+    attack: Attack  # the first that uses it, for messages
     fitted: Fitted
-    per_point: dict[ViewAggregation, FloatArray]
-    per_view: FloatArray | None
-    bad: list[int] = field(default_factory=list)
+    per_point: dict[ViewAggregation, FloatArray]  # [points]
+    per_view: FloatArray | None  # [points, views], if pairs are compared
+    bad: list[int] = field(default_factory=list)  # points where it is not finite
 
     @classmethod
     def fit(cls, attacks: Sequence[Attack], view: AttackView) -> StatisticValues:
@@ -168,19 +154,7 @@ def _naming(attack: Attack, *parts: object) -> Iterator[None]:
 
 
 def score(attack: Attack, view: AttackView, rng: np.random.Generator, tick: Tick = lambda _: None) -> Scores:
-    """Score every point of ``view``.
-
-    Parameters
-    ----------
-    attack : Attack
-        What to run.
-    view : AttackView
-        What it may see.
-    rng : numpy Generator
-        Draws fresh populations, if the attack's population policy needs them.
-    tick : callable
-        Called with the number of points that were just finished.
-    """
+    """Score every point of ``view``; ``rng`` draws fresh populations, ``tick`` gets numbers of finished points."""
     require_like_queries(view)
     values = evaluate_statistics([attack], view)[attack.statistic]
     if isinstance(values, ReferencesError):
@@ -289,17 +263,7 @@ def _raw_scores(attack: Attack, values: StatisticValues, comparison: Comparison,
 
 
 def conformal_log10_p(phi: FloatArray, queries: IntArray, population: IntArray) -> FloatArray:
-    """Return log10 conformal p-values of queries against a population; a query is not compared with itself.
-
-    Parameters
-    ----------
-    phi : float array [points]
-        The statistic.
-    queries : int array [queries]
-        Points.
-    population : int array [population]
-        Known non-members.
-    """
+    """Return log10 conformal p-values [queries] from phi [points]; a query is not compared with itself."""
     known = np.zeros(len(phi), bool)
     known[population] = True
     count = len(population) + 1 - known[queries].astype(np.int32)

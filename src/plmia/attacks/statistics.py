@@ -11,17 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp
 
-from plmia.attacks.gaussian import (
-    Centre,
-    Gaussian,
-    MeanCentre,
-    PerPointVariance,
-    Variance,
-    sort_masked,
-)
-from plmia.attacks.moments import SideMoments, count
-from plmia.attacks.view import AttackView, Block, Mode, SumName
-from plmia.data.arrays import BoolArray, FloatArray
+from plmia.attacks.view import AttackView, Block, Mode, References, SideMoments, SumName, count
+from plmia.data.arrays import BoolArray, Counts, FloatArray, IntArray
 from plmia.errors import AttackError, ReferencesError, some
 from plmia.numerics import log_sigmoid
 
@@ -89,13 +80,7 @@ class PointwiseStatistic(Statistic, Fitted, Protocol):
 
 @dataclass(frozen=True)
 class FunctionOfView(Statistic):
-    """A function of the whole view as a statistic. `Attack` wraps plain functions in this.
-
-    Parameters
-    ----------
-    function : callable
-        Takes an `AttackView`, returns phi [points, views]: finite, larger for members.
-    """
+    """A function of the whole view that returns phi [points, views]. `Attack` wraps plain functions in this."""
 
     function: Callable[[AttackView], npt.ArrayLike]
 
@@ -111,13 +96,13 @@ class FunctionOfView(Statistic):
 
 @dataclass(frozen=True)
 class GivenValues(Fitted):
-    """Values phi [points, views] of a view with ``n_points`` points, known in advance."""
+    """Values phi [points, views] of a view with ``n_points`` points; an array of another length is returned whole."""
 
     phi: FloatArray
     n_points: int
 
     def __call__(self, block: Block) -> FloatArray:
-        """Return phi at the points of the block; an array that does not fit the view is returned whole."""
+        """Return phi [n, views]."""
         return self.phi[block.points] if self.phi.shape[:1] == (self.n_points,) else self.phi
 
 
@@ -127,6 +112,17 @@ def evaluate(statistic: Statistic, view: AttackView) -> FloatArray:
     for block in view.blocks():
         phi[block.points] = fitted(block)
     return phi
+
+
+def require_references(n: Counts, least: int, side: str, statistic: str) -> None:
+    """Raise `ReferencesError` if some point has fewer than ``least`` references; ``n`` [points] are their numbers."""
+    short = np.flatnonzero(n < least)
+    if len(short):
+        who = f"points {some(short)} have as few as" if len(short) > 1 else f"point {some(short)} has"
+        raise ReferencesError(
+            f"{statistic} needs {least} {side} reference{'s' * (least > 1)} per point, "
+            f"{who} {n[short].min()}: train more references, or leave these points out"
+        )
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,7 @@ class ReferenceRank(PointwiseStatistic):
 
     def fit(self, view: AttackView) -> Fitted:
         """Require one OUT reference per point."""
-        _require_out(len(view.references) - view.references.n_in)
+        require_references(len(view.references) - view.references.n_in, 1, "OUT", "the rank among references")
         return self
 
     def __call__(self, block: Block) -> FloatArray:
@@ -168,17 +164,157 @@ class ReferenceRank(PointwiseStatistic):
 
 
 @dataclass(frozen=True)
+class Gaussian:
+    """``mean`` [points, views] and positive ``variance``, broadcasts to it, of the signals of one side (IN or OUT)."""
+
+    mean: FloatArray
+    variance: FloatArray
+
+    def log_density(self, x: FloatArray) -> FloatArray:
+        """Return the log density of ``x`` [points, views], without the constant log(2 pi) / 2."""
+        density = x - self.mean
+        np.square(density, out=density)
+        density /= self.variance
+        density += np.log(self.variance)
+        density *= -0.5
+        return density
+
+
+class Variance(Protocol):
+    """Estimator of the variance of each side."""
+
+    shared: ClassVar[bool] = False
+    """Whether all points share one value, estimated from all of them."""
+    label: ClassVar[str] = "this variance"
+    """Name of the estimator in messages."""
+
+    def least(self, n_views: int) -> int:
+        """Return how many references every point needs on each side."""
+        del n_views
+        return 1
+
+    @abstractmethod
+    def __call__(self, moments: SideMoments) -> FloatArray:
+        """Return the variance, broadcasts to [points, views], positive everywhere."""
+
+
+@dataclass(frozen=True)
+class PerPointVariance(Variance):
+    """The variance of the point's own references, view by view; needs two references.
+
+    Two references may agree to the last stored digit. Then only the rounding of stored signals is known of their
+    spread, so its variance is added. It is far below any other spread otherwise.
+    """
+
+    label: ClassVar[str] = "a variance per point"
+
+    def least(self, n_views: int) -> int:
+        """Return 2."""
+        del n_views
+        return 2
+
+    def __call__(self, moments: SideMoments) -> FloatArray:
+        """Return the variance."""
+        return moments.variance + moments.rounding
+
+
+@dataclass(frozen=True)
+class FixedVariance(Variance):
+    """One value for all points and views: the variance around each point's own mean, averaged over all references."""
+
+    shared: ClassVar[bool] = True
+    label: ClassVar[str] = "one fixed variance"
+
+    def __call__(self, moments: SideMoments) -> FloatArray:
+        """Return the variance."""
+        if moments.n.max() < 2:
+            raise ReferencesError(
+                f"one fixed variance needs a point with 2 {moments.side} references, all points have 1: "
+                "train more references"
+            )
+        pooled = np.average(moments.variance.mean(axis=1), weights=moments.n)
+        return np.array([[pooled + moments.rounding.mean()]])
+
+
+@dataclass(frozen=True)
+class PublishedFixedVariance(Variance):
+    """One value for all points and views, as in LiRA's code: the spread of all signals around one common mean."""
+
+    shared: ClassVar[bool] = True
+    label: ClassVar[str] = "one fixed variance"
+
+    def __call__(self, moments: SideMoments) -> FloatArray:
+        """Return the variance."""
+        weights = np.broadcast_to(moments.n[:, None], moments.mean.shape)
+        centre = np.average(moments.mean, weights=weights)
+        spread = np.average(moments.variance + (moments.mean - centre) ** 2, weights=weights)
+        return np.array([[spread + moments.rounding.mean()]])
+
+
+@dataclass(frozen=True)
+class PooledVariance(Variance):
+    """One value per point: the variance of its references' signals in all views (`tab:num_ref_pooledaugment`)."""
+
+    label: ClassVar[str] = "a variance pooled over views"
+
+    def least(self, n_views: int) -> int:
+        """Return 2, or 1 if there are several views."""
+        return 2 if n_views == 1 else 1
+
+    def __call__(self, moments: SideMoments) -> FloatArray:
+        """Return the variance."""
+        within = moments.variance + moments.rounding
+        if moments.mean.shape[1] == 1:
+            return within
+        pooled: FloatArray = within.mean(axis=1, keepdims=True)
+        pooled += moments.mean.var(axis=1, keepdims=True)
+        return pooled
+
+
+class Centre(Protocol):
+    """Estimator of the centre of each side."""
+
+    @abstractmethod
+    def __call__(self, references: References, moments: SideMoments) -> FloatArray:
+        """Return the centre [points, views]."""
+
+
+@dataclass(frozen=True)
+class MeanCentre(Centre):
+    """The mean (the paper's choice)."""
+
+    def __call__(self, references: References, moments: SideMoments) -> FloatArray:
+        """Return the centre [points, views]."""
+        del references
+        return moments.mean
+
+
+@dataclass(frozen=True)
+class MedianCentre(Centre):
+    """The median (the choice of LiRA's code); it sorts, so it is slower than the mean."""
+
+    def __call__(self, references: References, moments: SideMoments) -> FloatArray:
+        """Return the centre [points, views]."""
+        median = np.empty((references.n_points, references.n_views))
+        for points, conf, in_mask in references.blocks():
+            ordered, n = sort_masked(conf, in_mask if moments.side == "IN" else ~in_mask)
+            low, high = (np.maximum(n - 1, 0) // 2)[None, :, None], (n // 2)[None, :, None]
+            pair = np.take_along_axis(ordered, low, axis=0)[0], np.take_along_axis(ordered, high, axis=0)[0]
+            median[points] = (pair[0] + pair[1]) / 2
+        return median
+
+
+def sort_masked(conf: FloatArray, mask: BoolArray) -> tuple[FloatArray, IntArray]:
+    """Sort [models, n, views] over models, those outside ``mask`` [models, n] last, and count those inside [n]."""
+    ordered = np.sort(np.where(mask[:, :, None], conf, np.inf), axis=0)
+    return ordered, mask.sum(axis=0)
+
+
+@dataclass(frozen=True)
 class ShiftedOut:
     """Offline IN law, derived from the OUT law: mean mu_out + eta sigma_out, deviation rho sigma_out.
 
-    See `sec:exp_offline`.
-
-    Parameters
-    ----------
-    eta : float
-        Normalised mean shift, positive.
-    rho : float
-        Contraction ratio, positive. Below 1 the statistic has a maximum: beyond it, higher confidence scores lower.
+    See `sec:exp_offline`. With rho below 1 the statistic has a maximum: beyond it, higher confidence scores lower.
     """
 
     eta: float = 0.3
@@ -226,9 +362,9 @@ class GaussianLR(Statistic):
     def fit(self, view: AttackView) -> FittedGaussianLR:
         """Require enough references; estimate variances that all points share."""
         n_in, least = view.references.n_in, self.variance.least(view.n_views)
-        _require_references(len(view.references) - n_in, least, "OUT", self.variance.label)
+        require_references(len(view.references) - n_in, least, "OUT", self.variance.label)
         if view.mode == "online":
-            _require_references(n_in, least, "IN", self.variance.label)
+            require_references(n_in, least, "IN", self.variance.label)
         if not self.variance.shared:
             return FittedGaussianLR(self)
         # One block per side, so that the moments of only one side are in memory.
@@ -275,17 +411,10 @@ class BayesLR(PointwiseStatistic):
 
     Online, pbar is the mean true-label probability of all references. Offline it is
     (1 + a) / 2 times the mean of the OUT references plus (1 - a) / 2.
-
-    Parameters
-    ----------
-    a : float
-        RMIA's offline parameter, in [0, 1].
-    trim : float
-        Share of the references excluded from the mean on each side, in [0, 0.5); 0.2 is RMIA's option.
     """
 
-    a: float = 0.3
-    trim: float = 0.0
+    a: float = 0.3  # RMIA's offline parameter, in [0, 1]
+    trim: float = 0.0  # share of the references excluded from the mean on each side, in [0, 0.5); RMIA's option is 0.2
     uses: ClassVar[frozenset[SumName]] = frozenset({"probability"})
 
     def __post_init__(self) -> None:
@@ -296,7 +425,8 @@ class BayesLR(PointwiseStatistic):
 
     def fit(self, view: AttackView) -> Fitted:
         """Require a reference per point, offline an OUT reference."""
-        _require_out(len(view.references) - view.references.n_in * (view.mode == "offline"))
+        n = len(view.references) - view.references.n_in * (view.mode == "offline")
+        require_references(n, 1, "OUT", "the Bayes ratio")
         return self
 
     def __call__(self, block: Block) -> FloatArray:
@@ -310,25 +440,6 @@ class BayesLR(PointwiseStatistic):
 
 def _log_probability(conf: FloatArray) -> FloatArray:
     return log_sigmoid(conf).astype(np.float64, copy=False)
-
-
-def _require_out(n_out: npt.NDArray[np.number]) -> None:
-    if not n_out.all():
-        without = np.flatnonzero(n_out == 0)
-        raise ReferencesError(
-            f"point{'s' * (len(without) > 1)} {some(without)} {'have' if len(without) > 1 else 'has'} no OUT "
-            "reference, 1 is needed: train more references, or leave these points out"
-        )
-
-
-def _require_references(n: npt.NDArray[np.integer], least: int, side: str, estimator: str) -> None:
-    short = np.flatnonzero(n < least)
-    if len(short):
-        who = f"points {some(short)} have as few as" if len(short) > 1 else f"point {some(short)} has"
-        raise ReferencesError(
-            f"{estimator} needs {least} {side} reference{'s' * (least > 1)} per point, "
-            f"{who} {n[short].min()}: train more references, or leave these points out"
-        )
 
 
 def _log_mean_probability(block: Block, offline: bool) -> FloatArray:

@@ -68,12 +68,7 @@ class NormalLaw:
 def glr(W: ArrayLike, eta: ArrayLike, rho: ArrayLike, given: Hypothesis) -> FloatArray:
     """Gaussian LR ``log pdf(conf | IN) - log pdf(conf | OUT)`` as a function of ``W`` (``lem:logbf``).
 
-    Parameters
-    ----------
-    W, eta, rho : array_like
-        Standard normal variable, normalized mean shift, variance-contraction ratio (positive).
-    given : Hypothesis
-        ``H0`` puts the standardised confidence at ``W``, ``H1`` at ``eta + rho * W``.
+    ``H0`` puts the standardised confidence at ``W``, ``H1`` at ``eta + rho * W``.
     """
     W, eta, rho = _real("W", W), _real("eta", eta), _positive("rho", rho)
     return _log_ratio(W if given is Hypothesis.H0 else eta + rho * W, eta, rho)
@@ -131,20 +126,9 @@ def glr_threshold(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -> Flo
 def glr_tpr(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -> FloatArray:
     """Power of the Gaussian LR at FPR ``alpha`` for points of one known ``eta`` and ``rho``: exact.
 
-    By the Neyman-Pearson lemma no test on the target's confidence has more power.
-
-    Parameters
-    ----------
-    alpha : array_like
-        False-positive rates in (0, 1).
-    eta, rho : array_like
-        Normalized mean shift (finite) and variance-contraction ratio (positive; above 1 is allowed).
-
-    Returns
-    -------
-    FloatArray
-        True-positive rates, of the broadcast shape; for ``rho = 1``, ``gaussian_tpr(alpha, abs(eta))``. Where
-        also ``eta = 0`` the ratio is constant and the value, ``alpha``, is that of a randomised test.
+    By the Neyman-Pearson lemma no test on the target's confidence has more power. For ``rho = 1`` it is
+    ``gaussian_tpr(alpha, abs(eta))``; where also ``eta = 0``, the ratio is constant and the value, ``alpha``, is
+    that of a randomised test.
     """
     alpha, eta, rho = np.broadcast_arrays(_rate("alpha", alpha), np.abs(_real("eta", eta)), _positive("rho", rho))
     return _region_mass(*_rejection_region(alpha, eta, rho), eta, rho, Hypothesis.H1)
@@ -155,18 +139,7 @@ def glr_population_tpr(alpha: ArrayLike, eta: ArrayLike, rho: ArrayLike = 1.0) -
 
     This is the power of LiRA, and so of PL-MIA+ and of PL-MIA with one shared population, whose scores
     increase with the query's Gaussian LR (``thm:main`` (I)); queries are drawn evenly from the given points.
-
-    Parameters
-    ----------
-    alpha : array_like
-        False-positive rates in (0, 1), over all points together.
-    eta, rho : array_like, broadcast to shape (points,)
-        Each point's normalized mean shift and variance-contraction ratio.
-
-    Returns
-    -------
-    FloatArray
-        True-positive rates, of the shape of ``alpha``.
+    ``eta`` and ``rho`` broadcast to ``[points]``; the result has the shape of ``alpha``, the rate over all points.
     """
     alpha = _rate("alpha", alpha)[..., np.newaxis]
     eta, rho = np.broadcast_arrays(np.atleast_1d(_real("eta", eta)), _positive("rho", rho))

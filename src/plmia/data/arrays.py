@@ -12,5 +12,8 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 FloatArray32: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.intp]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+# Floats of any width, as signals are stored.
+Floats: TypeAlias = npt.NDArray[np.floating]
 # Integers of any width, as users give them: classes, groups, numbers of models.
 Labels: TypeAlias = npt.NDArray[np.integer]
+Counts: TypeAlias = npt.NDArray[np.integer]

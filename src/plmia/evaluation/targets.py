@@ -10,9 +10,19 @@ from typing import Any
 import numpy as np
 
 from plmia.attacks.attack import Attack
-from plmia.attacks.moments import References, leave_one_out
 from plmia.attacks.scoring import Refused, Scores, Tick, score_unchecked
-from plmia.attacks.view import AttackView, KnownSums, Mode, SumName, Truth, feature_of, first_out, midpoint
+from plmia.attacks.view import (
+    AttackView,
+    KnownSums,
+    Mode,
+    References,
+    SumName,
+    Truth,
+    feature_of,
+    first_out,
+    leave_one_out,
+    midpoint,
+)
 from plmia.data.arrays import IntArray
 from plmia.data.designs import ReferencePlan, counts_depend_on, even_counts
 from plmia.errors import Note, PopulationError, SignalsError
@@ -45,37 +55,18 @@ class Setup:
 
 @dataclass(frozen=True, repr=False)
 class AttackResult(Tabular):
-    """One attack on one target.
+    """One attack on one target."""
 
-    Parameters
-    ----------
-    target : int
-        Number of the attacked model (see `Signals.models`).
-    scores : Scores
-        Scores and p-values of every point.
-    truth : Truth
-        Members, and the points that are evaluated.
-    population : int array [population]
-        The population Z.
-    references : int array [references]
-        Numbers of the models used as references, in the order of the view's. If some were dropped at random (see
-        ``notes``), another model may replace one of these at some points.
-    left_out : int array
-        Numbers of the models that are excluded as references: their training set is the target's or its complement.
-    view : AttackView
-        Input of the attack.
-    notes : tuple of Note
-        Remarks on the references of this target.
-    """
-
-    target: int
+    target: int  # number of the attacked model (see `Signals.models`)
     scores: Scores
     truth: Truth
-    population: IntArray
+    population: IntArray  # the population Z
+    # Numbers of the reference models, in the order of the view's. If some were dropped at random (see ``notes``),
+    # another model may replace one of these at some points.
     references: IntArray
-    left_out: IntArray
+    left_out: IntArray  # models that are excluded as references: they trained on the target's set or its complement
     view: AttackView
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = ()  # on the references of this target
 
     def metrics(self) -> TargetMetrics:
         """Return metrics on the evaluated points."""

@@ -21,8 +21,7 @@ from plmia import (
     attack_targets,
     read_signals,
 )
-from plmia.attacks.calibration import MeanOfViews, VotesOfViews
-from plmia.attacks.population import FreshPopulation
+from plmia.attacks.calibration import FreshPopulation, MeanOfViews, VotesOfViews
 from plmia.errors import AttackError, PopulationError, ReferencesError, SignalsError
 from plmia.reporting import write_report
 from plmia.results.folder import Summary, run_attacks

@@ -14,15 +14,17 @@ from plmia.attacks.attack import Attack
 from plmia.attacks.calibration import (
     BinaryVote,
     CauchyCombination,
+    FreshPopulation,
     MeanOfViews,
     MedianOfViews,
     NoCalibration,
+    SharedPopulation,
     ViewAggregation,
     VotesOfViews,
+    WithinClass,
     in_blocks,
     null_deviation,
 )
-from plmia.attacks.population import FreshPopulation, SharedPopulation, WithinClass
 from plmia.attacks.scoring import score
 from plmia.errors import AttackError, PopulationError
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from plmia.attacks import moments
-from plmia.attacks.moments import Powers, Probabilities, References, Sums, leave_one_out, sum_over
+from plmia.attacks import view as module
+from plmia.attacks.view import Powers, Probabilities, References, Sums, leave_one_out, sum_over
 
 DTYPES = [np.float16, np.float32, np.float64]
 ONE_FLUSH = 1e-6  # of the sum of sizes: float32 terms, at most 32 of them between two flushes
@@ -59,15 +59,15 @@ def test_sums_match_a_loop_over_models(make_references, side_of, dtype, n_views,
 @pytest.mark.parametrize("cells", [1, 6, 20, 22])
 @pytest.mark.parametrize("rows", [2, 6, 12, 126])
 def test_block_and_flush_boundaries_do_not_matter(make_references, side_of, monkeypatch, pairs, cells, rows):
-    monkeypatch.setattr(moments, "CELLS_PER_BLOCK", cells)
-    monkeypatch.setattr(moments, "ROWS_PER_FLUSH", rows)
+    monkeypatch.setattr(module, "CELLS_PER_BLOCK", cells)
+    monkeypatch.setattr(module, "ROWS_PER_FLUSH", rows)
     references = make_references(12 if pairs else 13, 11, 2, pairs=pairs)
     for feature in features_for(references):
         assert_sums_match_loops(sum_over(references, feature), references, feature, side_of, 1e-14)
 
 
 def test_counts_do_not_overflow_a_byte(make_references, monkeypatch):
-    monkeypatch.setattr(moments, "ROWS_PER_FLUSH", 126)
+    monkeypatch.setattr(module, "ROWS_PER_FLUSH", 126)
     references = References(np.zeros((300, 3, 1)), np.arange(300), np.ones((300, 3), bool))
     sums = sum_over(references, Probabilities())
     assert sums.n_in.tolist() == [300] * 3
@@ -83,7 +83,7 @@ def test_what_is_masked_out_never_leaks(make_references, pairs, dtype, poison):
     for inside in (True, False):
         values = clean.copy()
         values[references.in_mask != inside] = poison
-        parts = moments._part_by_membership(values, references.in_mask, pairs)
+        parts = module._part_by_membership(values, references.in_mask, pairs)
         part = parts[0] if inside else parts[1]
         assert np.isfinite(part).all()
         expected = np.where((references.in_mask == inside)[:, :, None], clean, 0)
@@ -248,7 +248,7 @@ def test_counts_are_those_of_a_loop():
 @pytest.mark.parametrize("cells", [1, 60, 1 << 17])
 def test_every_point_keeps_as_many_of_its_own_references(monkeypatch, cells, most):
     """Against a loop over points: what is kept are signals of the point, with the membership they had."""
-    monkeypatch.setattr(moments, "CELLS_IN_MEMORY", cells)
+    monkeypatch.setattr(module, "CELLS_IN_MEMORY", cells)
     references = unbalanced()
     even = references.balanced(3, 2, np.random.default_rng(1), most)
     assert len(even) == min(most or 5, 5)

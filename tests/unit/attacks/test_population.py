@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from plmia import ATTACKS, AttackView
-from plmia.attacks import population as module
-from plmia.attacks.moments import References
-from plmia.attacks.population import Comparison, FreshPopulation, SharedPopulation, WithinClass
+from plmia.attacks import calibration as module
+from plmia.attacks.calibration import Comparison, FreshPopulation, SharedPopulation, WithinClass
 from plmia.attacks.scoring import score, score_all
+from plmia.attacks.view import References
 from plmia.errors import PopulationError
 
 POOL = [1, 3, 4, 8, 9, 12, 13, 17, 20, 22]

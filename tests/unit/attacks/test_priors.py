@@ -7,8 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from plmia.attacks.empirical_bayes.evidence import IN, OUT, Evidence
-from plmia.attacks.empirical_bayes.priors import MIN_SPREAD, ShiftPrior, SpreadPrior
-from plmia.attacks.empirical_bayes.trends import Knots
+from plmia.attacks.empirical_bayes.model import MIN_SPREAD, Knots, ShiftPrior, SpreadPrior
 
 COVARIANCE = np.array([[0.3, 0.2], [0.2, 0.5]])
 

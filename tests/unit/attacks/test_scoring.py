@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 
 from plmia.attacks.attack import ATTACKS, Attack
-from plmia.attacks.calibration import BinaryVote, CauchyCombination, MedianOfViews, NoCalibration, VotesOfViews
-from plmia.attacks.population import FreshPopulation, WithinClass
+from plmia.attacks.calibration import (
+    BinaryVote,
+    CauchyCombination,
+    FreshPopulation,
+    MedianOfViews,
+    NoCalibration,
+    VotesOfViews,
+    WithinClass,
+)
 from plmia.attacks.scoring import conformal_log10_p, score, score_all
 from plmia.attacks.statistics import BayesLR, Fitted, FunctionOfView, GaussianLR, Loss, Statistic, evaluate
 from plmia.errors import AttackError, PopulationError

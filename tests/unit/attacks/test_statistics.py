@@ -9,10 +9,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plmia.attacks.gaussian import FixedVariance, MedianCentre, PooledVariance, PublishedFixedVariance
-from plmia.attacks.moments import References
-from plmia.attacks.statistics import BayesLR, GaussianLR, Loss, OneSided, ReferenceRank, ShiftedOut, evaluate
-from plmia.attacks.view import AttackView
+from plmia.attacks.statistics import (
+    BayesLR,
+    FixedVariance,
+    GaussianLR,
+    Loss,
+    MedianCentre,
+    OneSided,
+    PooledVariance,
+    PublishedFixedVariance,
+    ReferenceRank,
+    ShiftedOut,
+    evaluate,
+)
+from plmia.attacks.view import AttackView, References
 from plmia.errors import AttackError, ReferencesError
 
 STATISTICS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plmia.attacks.empirical_bayes.trends import POINTS_PER_KNOT, Hats, Knots
+from plmia.attacks.empirical_bayes.model import POINTS_PER_KNOT, Hats, Knots
 
 
 def hat(knots, j, c):

@@ -7,8 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from plmia.attacks.moments import Powers, References, sum_over
-from plmia.attacks.view import AttackView, KnownSums, first_out, midpoint
+from plmia.attacks.view import AttackView, KnownSums, Powers, References, first_out, midpoint, sum_over
 from plmia.errors import PopulationError, SignalsError
 
 

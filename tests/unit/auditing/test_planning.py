@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from plmia.attacks.attack import PL_MIA, RMIA, Attack
-from plmia.attacks.calibration import CauchyCombination
-from plmia.attacks.population import FreshPopulation
+from plmia.attacks.calibration import CauchyCombination, FreshPopulation
 from plmia.attacks.statistics import GaussianLR
 from plmia.auditing.planning import Cost, make_plan, rows_of, start, steps, view_counts
 from plmia.data.designs import MembershipDesign

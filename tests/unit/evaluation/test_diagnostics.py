@@ -10,9 +10,8 @@ import pytest
 from scipy import stats
 
 from plmia.attacks.attack import ATTACK_P, ATTACKS, PL_MIA
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import Scores
-from plmia.attacks.view import AttackView, Truth
+from plmia.attacks.view import AttackView, References, Truth
 from plmia.data.designs import MembershipDesign
 from plmia.errors import PlmiaError, PopulationError, ReferencesError
 from plmia.evaluation.diagnostics.p_values import (

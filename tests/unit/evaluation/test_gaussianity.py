@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from plmia.attacks.attack import PL_MIA
-from plmia.attacks.moments import References
+from plmia.attacks.view import References
 from plmia.errors import PlmiaError
 from plmia.evaluation.diagnostics.gaussianity import (
     Gaussianity,

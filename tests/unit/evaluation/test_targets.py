@@ -7,12 +7,10 @@ import pytest
 
 from plmia.attacks import view as view_module
 from plmia.attacks.attack import ATTACKS, LIRA, PL_MIA, RMIA, Attack
-from plmia.attacks.calibration import CauchyCombination
-from plmia.attacks.moments import References
-from plmia.attacks.population import FreshPopulation
+from plmia.attacks.calibration import CauchyCombination, FreshPopulation
 from plmia.attacks.scoring import score_all
 from plmia.attacks.statistics import BayesLR, GaussianLR
-from plmia.attacks.view import AttackView
+from plmia.attacks.view import AttackView, References
 from plmia.data.designs import MembershipDesign, counts_depend_on, exact_k_per_point, independent_halves
 from plmia.errors import PopulationError, ReferencesError, SignalsError
 from plmia.evaluation.metrics import evaluate

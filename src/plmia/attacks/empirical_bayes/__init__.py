@@ -1,94 +1,94 @@
 """Empirical Bayes likelihood ratio: with few references per point, borrow strength from all other points.
 
 The Gaussian likelihood ratio (`lem:logbf`) needs two means and two variances per point. With few references their
-estimation noise dominates. Here they have priors over points, which are estimated from the points themselves:
+estimation noise dominates. Here they have priors over points, which are estimated from the points themselves.
+``docs/explanation/empirical-bayes.md`` has the model and its derivation; in its order, the steps are:
 
-1. Coordinates. Views of a point are strongly correlated over models. Signals are rotated to the eigenvectors of their
-   pooled covariance within points. The first is close to the mean of the views, the others are contrasts. Most
-   contrasts carry little information about membership, and small modelling errors in many of them hide the useful
-   one. Coordinates are dropped if the divergence of their laws, (mean shift)^2 / variance + log^2(variance_in /
-   variance_out) / 2, is below 3 % of the first one's. Of 18 views of an image two coordinates remain, or one. Their
-   covariance is taken to be diagonal, and the same for all points up to the factors below. If the contrasts together
-   diverge more than the first coordinate (models trained without augmentation know the image but not its shifted
-   views), one coordinate is kept: Fisher's direction, which has the largest shift for its variance.
-2. Spread. The variance in coordinate j on side s (IN, OUT) is level_s,j(c) exp(lambda_s): a trend in the centre c of
-   the point times a factor that all coordinates share. (lambda_in, lambda_out) is Gaussian over points, so the sides
-   inform each other. `priors` has the posterior. Signals that repeat a few values (votes of a forest, clipped
-   probabilities) may agree exactly, with a variance of 0; the variance of the cell of such a value is added: `Grain`.
-3. Shift. delta = mu_in - mu_out has a prior mean that is linear in c and in the deviation around each knot of the
-   trend (wide points shift further). Its prior variance tau^2(c) grows with the point's spread; tau^2 is the mean
-   square around the line minus the sampling variance. With noise v_in, v_out of the means and their covariance k,
-   c = w mean_in + (1 - w) mean_out, w = (v_out - k) / (v_in + v_out - 2 k), is uncorrelated with the observed shift d,
-   whose variance is v = v_in + v_out - 2 k. So delta is shrunk alone, to delta* = m + B (d - m) with
-   B = tau^2 / (tau^2 + v), and both means follow: mu_in = c + (1 - w) delta*, mu_out = c - w delta*.
-4. Pairs. The two models of a complementary pair share no training point, and their signals at a point are negatively
-   correlated (`benchmarks/empirical_bayes.py` prints it), so k is below 0. Without k, shifts would look more varied
-   than they are. It is measured if there are pairs.
-5. Prediction. The target is a new draw, so the variance of its signal is that of the law plus that of its mean. Its
-   density is Student's t, multivariate over coordinates, with the degrees of freedom of the posterior spread.
-6. Shape. References are held out in turn (with their complements, like the target's) in the role of the target;
-   their membership is known. By likelihood they choose how heavy the tails of each side are, and whether signals are
-   first transformed to asinh(conf / b). The target's own labels are never used.
-7. Turning point. The IN law is mostly the narrower one, so the ratio falls again above some signal, as if the target
-   were too confident to have trained on the point. This depends on the far tails of two fitted laws and is mostly
-   wrong on real models. Beyond the turning point the ratio is therefore held at its value there, but at most 1 (odds
-   of e to 1), so that the hold does not decide who is flagged at low rates. Likewise below, if a wider IN law makes it
-   rise again. The ratio is not held if the held-out references of step 6 show that to be clearly worse by log loss.
+1. Coordinates: `Probe` rotates views to nearly uncorrelated coordinates, and `Separation` keeps those that matter.
+2. Spread: `SpreadPrior`, a trend times one factor per side that all coordinates share (one factor for each was worse).
+   `Grain` is the spread of signals that repeat a few values.
+3. Shift: `ShiftPrior`. Centre and shift are weighted so that they are uncorrelated, so the shift is shrunk alone.
+4. Pairs: the signals of complementary models are negatively correlated. Without that, shifts would look more varied
+   than they are.
+5. Prediction: the target is a new draw, so its law is Student's t around uncertain means: `Laws`.
+6. Shape: `HeldOut` references in the role of the target choose tails and bend. The target's labels are never used.
+7. Turning point: the ratio is held beyond it, since it depends there on the far tails of two fitted laws.
 
-Offline, a query has OUT references only, but the points of the population have both sides. The covariate is then the
-OUT mean, everything above is fitted to the population, and every point takes its IN law from there: mean mean_out + m,
-variance that of the IN law plus tau^2. No eta or rho is needed. If the population has no IN references either, the
-statistic is one-sided: how far the target lies in the upper tail of the OUT law.
-
-As references grow, the posterior means approach the plain estimates, and so does the spread if one coordinate is kept;
-with several, a point has one factor, and the ratio of their variances remains that of the trend (one factor for each
-was worse). With fewer than 600 points, trends are constants. With one reference per side the spread of a point cannot
-be observed: it is taken from the spread of the shifts over points, as if all points had one shift and both sides one
-spread; offline from the target at the population, which is one more OUT signal there. The ratio is joint over views,
-so every view has the same value.
+Offline, everything is fitted to the population, whose points have both sides; a query takes its IN law from there. If
+the population has no IN references either, the statistic is one-sided: how far the target lies in the upper tail of
+the OUT law. The ratio is joint over views, so every view has the same value.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from plmia.attacks.empirical_bayes.evidence import Coordinates, Grain
-from plmia.attacks.empirical_bayes.fit import Fit, Shape, fit_view
-from plmia.attacks.empirical_bayes.laws import Laws
-from plmia.attacks.empirical_bayes.trends import MAX_KNOTS
-from plmia.attacks.statistics import Statistic
-from plmia.attacks.view import AttackView, SumName
-from plmia.data.arrays import IntArray
-from plmia.errors import AttackError, ReferencesError, some
+from plmia.attacks.empirical_bayes.evidence import (
+    IN,
+    OUT,
+    Coordinates,
+    Evidence,
+    Grain,
+    collect,
+    collect_block,
+    evenly,
+    exact_evidence,
+    find_pairs,
+    gather,
+    rounding,
+)
+from plmia.attacks.empirical_bayes.model import (
+    DEFAULT_TAIL,
+    MAX_KNOTS,
+    HeldOut,
+    Knots,
+    Laws,
+    ShiftPrior,
+    Spread,
+    SpreadPrior,
+    hold_beyond_turn,
+)
+from plmia.attacks.statistics import Fitted, Statistic, require_references
+from plmia.attacks.view import AttackView, Block, Mode, References, SumName
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
+from plmia.errors import AttackError, PopulationError
 
-__all__ = ["Coordinates", "EmpiricalBayesLR", "Fit", "Grain", "Laws"]
+# Number of points to fit to, in signals and in points: trends of a few knots need no more.
+CELLS_TO_FIT = 1 << 17
+MIN_TO_FIT, MAX_TO_FIT = 1 << 12, 1 << 15
+# Points of the probe: about and at most how many signals are kept, and at least and at most how many points.
+CELLS_TO_PROBE, MAX_CELLS = 1 << 16, 1 << 20
+MIN_PROBE, MAX_PROBE = 1024, 1 << 12
+# Cases in which a reference plays the target, and how many references (or pairs) do at least.
+POINTS_HELD_OUT, UNITS_HELD_OUT = 1 << 12, 8
+# Fewer points with both sides teach nothing that could be applied to others.
+MIN_TRANSFER = 50
+# From the weakest bend; a stronger one is tried only if the one before helps.
+BENDS = (np.inf, 8.0, 3.0)
+# A bend must raise the log likelihood of a signal by this much, or it is due to chance.
+MIN_BEND_GAIN = 0.005
+MAX_PAIR_CORRELATION = 0.9
+# Coordinates with a smaller share of the first one's divergence cost more by their noise than they give.
+MIN_DIVERGENCE = 0.03
+# Divergence that all other coordinates together may show without a leak.
+CHANCE_DIVERGENCE = 0.05
 
 
 @dataclass(frozen=True)
 class EmpiricalBayesLR(Statistic):
-    """Log likelihood ratio of predictive laws with priors over points; joint over views, so the same in each.
+    """Log likelihood ratio of predictive laws with priors over points, fitted to a sample of them.
 
-    Needs one reference per side. Priors are fitted to a sample of the points.
-
-    Parameters
-    ----------
-    most_knots : int
-        Maximum number of knots of a trend; there is one per 300 points. With 1, priors are constants.
-    tail : float, optional
-        Maximum degrees of freedom of both laws; chosen with held-out references by default.
-    bend : float, optional
-        Signals become asinh(conf / bend), infinite for no change; chosen with held-out references by default.
-    hold : float, optional
-        Bound of a ratio beyond its turning point; 0 for no hold. Chosen between 0 and 1 by default.
+    Needs one reference per side. By default, held-out references choose ``tail``, ``bend`` and ``hold``.
     """
 
-    most_knots: int = MAX_KNOTS
-    tail: float | None = None
-    bend: float | None = None
-    hold: float | None = None
+    most_knots: int = MAX_KNOTS  # maximum number of knots of a trend; there is one per 300 points, and 1 is a constant
+    tail: float | None = None  # maximum degrees of freedom of both laws
+    bend: float | None = None  # signals become asinh(conf / bend); infinite for no change
+    hold: float | None = None  # bound of a ratio beyond its turning point; 0 for no hold
 
     uses: ClassVar[frozenset[SumName]] = frozenset({"confidence"})
 
@@ -102,21 +102,404 @@ class EmpiricalBayesLR(Statistic):
             raise AttackError(f"hold = {self.hold} must be 0 or more: omit it to have it chosen")
 
     def fit(self, view: AttackView) -> Fit:
-        """Fit the priors to the view's references."""
-        _require_references(view)
-        return fit_view(view, Shape(self.most_knots, self.tail, self.bend, self.hold))
+        """Fit to evenly spaced points, offline to those of the population; choose the shape where it is not given."""
+        references, offline = view.references, view.mode == "offline"
+        if not offline:
+            require_references(references.n_in, 1, "IN", "empirical Bayes")
+        require_references(len(references) - references.n_in, 1, "OUT", "empirical Bayes")
+        if offline and not len(view.population):
+            raise PopulationError(
+                "offline empirical Bayes learns from the population, which has 0 points: give known non-members"
+            )
+        n_fit = min(max(MIN_TO_FIT, CELLS_TO_FIT // (len(references) * view.n_views)), MAX_TO_FIT)
+        points = evenly(view.population if offline else np.arange(view.n_points), n_fit)
+        near = gather(references, points)
+        sample = Sample(near, find_pairs(near.in_mask), view.target[points], view.mode)
+        best, held_out = _fit_bend(sample, self.most_knots, BENDS[0] if self.bend is None else self.bend)
+        few = sample.part(_probed(near))
+        for candidate in BENDS[1:] if self.bend is None and held_out else ():
+            rival = _fit_bend(few, self.most_knots, candidate)[1]
+            if not rival or not held_out or rival.likelihood - held_out.likelihood <= MIN_BEND_GAIN:
+                break
+            best, held_out = _fit_bend(sample, self.most_knots, candidate)
+        return self._with_shape(best, held_out)
+
+    def _with_shape(self, fit: Fit, held_out: HeldOut | None) -> Fit:
+        """Return the fit with tails and hold, given or chosen."""
+        if held_out is None:
+            return replace(fit, tails=np.full(2, self.tail or DEFAULT_TAIL), hold=self.hold or 0.0)
+        tails = held_out.tails() if self.tail is None else np.full(2, self.tail)
+        return replace(fit, tails=tails, hold=held_out.hold(tails) if self.hold is None else self.hold)
 
 
-def _require_references(view: AttackView) -> None:
-    in_mask = view.references.in_mask
-    if view.mode == "online":
-        _refuse(np.flatnonzero(~np.logical_or.reduce(in_mask, axis=0)), "IN")
-    _refuse(np.flatnonzero(np.logical_and.reduce(in_mask, axis=0)), "OUT")
+@dataclass(frozen=True)
+class Fit(Fitted):
+    """Everything that was learned from the points; scoring needs only this and a point's own references.
+
+    The features of ``shift`` are 1 and, with two knots or more, centre and `Spread.excess`. Offline it is None if no
+    population point has IN references: the statistic is then one-sided.
+    """
+
+    mode: Mode
+    coordinates: Coordinates  # the first has the largest variance
+    pair_correlation: FloatArray  # [coordinates]: of complementary models around the means of their sides; 0 without
+    n_pairs: int
+    overall: FloatArray  # [2]: mean variance of the first coordinate, which weights both sides in the centre of a point
+    knots: Knots = field(default_factory=lambda: Knots(np.zeros(1), 0.0, 0.0))
+    spread: SpreadPrior = field(default_factory=lambda: SpreadPrior(np.ones((2, 1, 1)), np.eye(2)))
+    shift: ShiftPrior | None = None
+    tails: FloatArray = field(default_factory=lambda: np.full(2, np.inf))  # caps on the degrees of freedom of each side
+    hold: float = 0.0  # bound of the ratio beyond its turning point; 0 for no hold
+    n_points: int = 0  # that it was learned from
+
+    def __call__(self, block: Block) -> FloatArray:
+        """Return phi [n, views], the same in each view."""
+        evidence = collect_block(block, self.coordinates, self.n_pairs)
+        ratio = self.statistic(self.coordinates.of(block.target), evidence)
+        return np.broadcast_to(ratio[:, None], block.target.shape)
+
+    def centre(self, evidence: Evidence) -> FloatArray:
+        """Return the covariate [points] of the trends: a mean uncorrelated with the shift, offline the OUT mean."""
+        inside: FloatArray = evidence.mean[IN, :, 0]
+        outside: FloatArray = evidence.mean[OUT, :, 0]
+        if self.mode == "offline":
+            return outside
+        _, weight, _ = weigh(self.overall[:, None], evidence.n, self.pair_correlation[0] * evidence.n_pairs)
+        centre: FloatArray = weight * inside + (1 - weight) * outside
+        return centre
+
+    def laws(self, evidence: Evidence) -> Laws:
+        """Return the predictive laws of points with this evidence."""
+        centre = self.centre(evidence)
+        hats = self.knots.hats(centre)
+        spread = self.spread.posterior(evidence.out_alone() if self.mode == "offline" else evidence, hats)
+        shift = None
+        if self.shift is not None:
+            shift = self.shift.at(self.features(centre, spread), spread.scale, hats)
+        if self.mode == "offline":
+            return self._transferred(evidence, spread, shift)
+        if shift is None:
+            raise AttackError("the online ratio needs a prior of the shift: fit it to points with both sides")
+        return self._shrunken(evidence, spread, *shift)
+
+    def features(self, centre: FloatArray, spread: Spread) -> FloatArray:
+        """Return the features [points, features] of the prior mean of the shift."""
+        ones = np.ones(len(centre))
+        if len(self.knots) == 1:
+            return ones[:, None]
+        at = self.knots.at
+        line = (self.knots.within(centre) - at.mean()) / (at[-1] - at[0])
+        return np.stack([ones, line, spread.excess], axis=1)
+
+    def _shrunken(self, evidence: Evidence, spread: Spread, expected: FloatArray, prior: FloatArray) -> Laws:
+        correlation = self.pair_correlation * evidence.n_pairs
+        total, weight, of_centre = weigh(spread.variance, evidence.n[:, :, None], correlation)
+        seen = evidence.mean[IN] - evidence.mean[OUT]
+        kept = prior / (prior + total)
+        of_shift = kept * total
+        mean = np.stack([evidence.mean[OUT]] * 2)
+        mean += weight * seen  # the centre
+        shift = expected + kept * (seen - expected)
+        mean[IN] += (1 - weight) * shift
+        mean[OUT] -= weight * shift
+        variance = spread.variance + of_centre
+        variance[IN] += (1 - weight) ** 2 * of_shift
+        variance[OUT] += weight**2 * of_shift
+        return Laws(mean, variance, self._capped(spread.freedom))
+
+    def _transferred(self, evidence: Evidence, spread: Spread, shift: tuple[FloatArray, FloatArray] | None) -> Laws:
+        mean, variance = np.stack([evidence.mean[OUT]] * 2), spread.variance.copy()
+        variance[OUT] *= 1 + 1 / evidence.n[OUT][:, None]
+        if shift is not None:
+            mean[IN] += shift[0]
+            variance[IN] += shift[1]
+        return Laws(mean, variance, self._capped(spread.freedom))
+
+    def _capped(self, freedom: FloatArray) -> FloatArray:
+        capped: FloatArray = np.minimum(freedom, self.tails[:, None])
+        return capped
+
+    def statistic(self, x: FloatArray, evidence: Evidence) -> FloatArray:
+        """Return the log likelihood ratio [points] of ``x`` [points, coordinates]; one-sided without a shift."""
+        laws = self.laws(evidence)
+        if self.shift is None:
+            return laws.upper_tail(x)
+        ratio = laws.log_ratio(x)
+        if self.hold:
+            clipped = laws.clipped_at_turn(x)
+            beyond = clipped[:, 0] != x[:, 0]
+            at_turn, above = laws.at(beyond).log_ratio(clipped[beyond]), x[beyond, 0] > clipped[beyond, 0]
+            ratio[beyond] = hold_beyond_turn(ratio[beyond], at_turn, above, self.hold)
+        return ratio
+
+    def summary(self) -> Mapping[str, object]:
+        """Return all fields as plain values; infinite values become null."""
+        plain: dict[str, object] = _plain(asdict(self))
+        return plain
 
 
-def _refuse(without: IntArray, side: str) -> None:
-    if len(without):
-        raise ReferencesError(
-            f"empirical Bayes needs 1 {side} reference per point, point {some(without)} has 0: "
-            "train more references, or leave these points out"
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return None if value == np.inf else value
+
+
+def weigh(
+    variance: FloatArray, n: FloatArray, correlation: FloatArray | float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the variance of the shift, the weight of the IN mean in the centre, and the variance of the centre.
+
+    From the ``variance`` of signals, their numbers on each side, and the sum of the correlations over pairs.
+    """
+    inside, outside = variance / n
+    shared = correlation * np.sqrt(variance[IN] * variance[OUT]) / (n[IN] * n[OUT])
+    total = inside + outside - 2 * shared
+    return total, (outside - shared) / total, (inside * outside - shared**2) / total
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Some points with all their signals, for what needs more than sums.
+
+    Signals are ``rotated`` [references, points, coordinates] into ``coordinates`` (see `Separation.directions`), with
+    the ``log_slope`` [references, points] of the bend. ``units`` are references that are held out together:
+    complementary pairs, then single ones. ``n``, ``mean`` and ``squares`` [2, points, ...] are counts, means and sums
+    of squares about the means of both sides; ``hidden`` is the variance that the signals do not show.
+    """
+
+    rotated: FloatArray
+    in_mask: BoolArray
+    log_slope: FloatArray
+    units: list[IntArray]
+    coordinates: Coordinates
+    pair_correlation: FloatArray
+    n: FloatArray
+    mean: FloatArray
+    squares: FloatArray
+    hidden: FloatArray
+
+    @classmethod
+    def of(cls, references: References, units: list[IntArray], bend: float) -> Probe:
+        """Probe all points of ``references``, which are held out in these ``units``."""
+        conf, in_mask = references.conf(slice(None), slice(None)), references.in_mask
+        size = np.abs(conf).max(axis=0)
+        signals = Coordinates(bend, np.eye(1)).of(conf)
+        evidence = exact_evidence(signals, in_mask)
+        away = signals - np.where(in_mask[:, :, None], evidence.mean[IN], evidence.mean[OUT])
+        separation = Separation.of(
+            away if away.any() else signals - signals.mean(axis=0),
+            evidence,
+            in_mask,
+            float(rounding(size, references.signals.dtype, bend).mean()),
         )
+        coordinates = Coordinates(bend, separation.directions(), Grain.of(signals))
+        away = away @ coordinates.rotation
+        square = away**2
+        sides = (np.einsum("rn,rnk->nk", mask.astype(np.float64), square) for mask in (in_mask, ~in_mask))
+        mean = evidence.mean @ coordinates.rotation
+        return cls(
+            signals @ coordinates.rotation,
+            in_mask,
+            coordinates.log_slope(conf),
+            units,
+            coordinates,
+            _pair_correlation(away, square, in_mask, units),
+            evidence.n,
+            mean,
+            np.stack(list(sides)),
+            coordinates.hidden(mean, size, references.signals.dtype),
+        )
+
+    def without(self, rows: IntArray, some: slice = slice(None)) -> Evidence:
+        """Return the evidence of the other references at some of the points."""
+        n, mean, squares = self.n[:, some].copy(), self.mean[:, some].copy(), self.squares[:, some].copy()
+        points = np.arange(n.shape[1])
+        for row in rows:
+            side = np.where(self.in_mask[row, some], IN, OUT)
+            before, rest = n[side, points, None], np.maximum(n[side, points, None] - 1, 1)
+            away = self.rotated[row, some] - mean[side, points]
+            n[side, points] -= 1.0
+            mean[side, points] -= away / rest
+            squares[side, points] -= away**2 * before / rest
+        variance = np.maximum(squares, 0.0) / np.maximum(n - 1, 1)[:, :, None]
+        hidden = np.broadcast_to(self.hidden, self.squares.shape)[:, some]
+        return Evidence(n, mean, variance + hidden, self.n_pairs - (len(rows) == 2))
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of complementary pairs."""
+        return sum(len(unit) == 2 for unit in self.units)
+
+
+@dataclass(frozen=True)
+class Separation:
+    """Separation of both sides along the eigenvectors of the views' covariance within points and sides.
+
+    ``vectors`` [views, vectors] come in descending order of variance; the first is close to the mean of the views.
+    Along each: the mean ``shift``, the ``variance`` (mean of both sides), and the log ``ratio`` of the variances.
+    ``n_points`` counts the points that show a shift.
+    """
+
+    vectors: FloatArray
+    shift: FloatArray
+    variance: FloatArray
+    ratio: FloatArray
+    n_points: int
+
+    @classmethod
+    def of(cls, away: FloatArray, evidence: Evidence, in_mask: BoolArray, rounded: float) -> Separation:
+        """Estimate from deviations ``away`` [references, points, views]; ``rounded`` is the variance of rounding."""
+        flat, inside = away.reshape(-1, away.shape[2]), away[in_mask]
+        every, own = flat.T @ flat, inside.T @ inside
+        vectors = np.linalg.eigh(every)[1][:, ::-1]
+        vectors = vectors * np.where(vectors.sum(axis=0) < 0, -1.0, 1.0)
+        both = (evidence.n > 0).all(axis=0)
+        shift = (evidence.mean[IN] - evidence.mean[OUT])[both] @ vectors if both.any() else np.zeros((1, len(every)))
+        freedom = evidence.freedom.sum(axis=1)
+        variance = [
+            np.maximum(np.einsum("vk,vw,wk->k", vectors, squares, vectors), 0.0) / d
+            for squares, d in zip((own, every - own), freedom, strict=True)
+            if d > 0
+        ] or [shift.var(axis=0)]
+        both_sides = np.stack(variance) + rounded
+        ratio = np.log(both_sides[0] / both_sides[-1])
+        return cls(vectors, shift.mean(axis=0), both_sides.mean(axis=0), ratio, int(both.sum()))
+
+    def directions(self) -> FloatArray:
+        """Return the directions [views, coordinates] along which signals are modelled; see step 1 of the model.
+
+        The divergence of two Gaussian laws is nearly the squared shift in deviations plus half the squared log ratio
+        of the variances.
+        """
+        divergence = self.shift**2 / self.variance + self.ratio**2 / 2
+        if self.n_points < MIN_TRANSFER or divergence[0] + CHANCE_DIVERGENCE >= divergence[1:].sum():
+            # Signals whose squares are not finite keep every vector: the statistic is then refused by name.
+            return self.vectors[:, ~(divergence < MIN_DIVERGENCE * divergence[0])]
+        kept = divergence >= MIN_DIVERGENCE * divergence.max()
+        fisher: FloatArray = self.vectors[:, kept] @ (self.shift / self.variance)[kept]
+        return fisher[:, None] / np.linalg.norm(fisher)
+
+
+def _pair_correlation(away: FloatArray, square: FloatArray, in_mask: BoolArray, units: list[IntArray]) -> FloatArray:
+    """Return the correlation [coordinates] within complementary pairs, one model IN and one OUT at every point."""
+    pairs = [unit for unit in units if len(unit) == 2]
+    if len(pairs) < 2:  # the deviations of a single pair from the mean are 0
+        return np.zeros(away.shape[2])
+    one, other = np.stack(pairs, axis=1)
+    product = np.einsum("rnk,rnk->k", away[one], away[other])
+    inside = np.einsum("rn,rnk->k", in_mask.astype(np.float64), square)
+    scale = np.sqrt(inside * np.maximum(square.sum(axis=(0, 1)) - inside, 0.0))
+    # Squares of references without a partner count as well: correct by the share of pairs.
+    product *= len(away) / (2 * len(pairs))
+    correlation = np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
+    clipped: FloatArray = np.clip(correlation, -MAX_PAIR_CORRELATION, MAX_PAIR_CORRELATION)
+    return clipped
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Points to fit to: their references, in ``units`` that are held out together, and the target's signals.
+
+    Offline, the target trained on none of the points.
+    """
+
+    references: References
+    units: list[IntArray]
+    target: FloatArray
+    mode: Mode
+
+    def part(self, points: IntArray) -> Sample:
+        """Return some of the points."""
+        return replace(self, references=gather(self.references, points), target=self.target[points])
+
+
+def _fit_bend(sample: Sample, most_knots: int, bend: float) -> tuple[Fit, HeldOut | None]:
+    """Fit with one bend, and hold out references in turn (None if that is not possible)."""
+    near = sample.references
+    probe = Probe.of(gather(near, _probed(near)), sample.units, bend)
+    evidence = collect(near, probe.coordinates, probe.n_pairs)
+    fit = _fit_priors(evidence, probe.coordinates.of(sample.target), sample.mode, most_knots, probe)
+    return fit, hold_out(fit, probe) if fit.shift is not None else None
+
+
+def _probed(near: References) -> IntArray:
+    """Return the points that are kept with all their signals."""
+    cells = near.signals[:, 0].size
+    n_probe = min(max(MIN_PROBE, CELLS_TO_PROBE // cells), MAX_PROBE, max(MAX_CELLS // cells, 1))
+    return evenly(np.arange(near.n_points), n_probe)
+
+
+def _fit_priors(evidence: Evidence, target: FloatArray, mode: Mode, most_knots: int, probe: Probe) -> Fit:
+    """Fit the priors to points with this evidence and the target's signals ``target``."""
+    both = evidence.n[IN] > 0
+    transfer = mode == "online" or int(both.sum()) >= MIN_TRANSFER
+    evidence, target = (evidence.at(both), target[both]) if transfer else (evidence.out_alone(), target)
+    shown = evidence
+    if mode == "offline" and not evidence.freedom[OUT].any():
+        shown = _with_target(evidence, target)
+    # The centre needs no other part of the fit.
+    fit = Fit(mode, probe.coordinates, probe.pair_correlation, probe.n_pairs, _overall(shown))
+    centre = fit.centre(evidence)
+    knots = Knots.place(centre, most_knots)
+    hats = knots.hats(centre)
+    prior = SpreadPrior.fit(shown, hats, probe.pair_correlation)
+    fit = replace(fit, knots=knots, spread=prior, n_points=len(centre))
+    if not transfer:
+        return fit
+    spread = prior.posterior(evidence.out_alone() if mode == "offline" else evidence, hats)
+    noise = _shift_noise(evidence, spread, None if mode == "offline" else probe.pair_correlation)
+    shift = evidence.mean[IN] - evidence.mean[OUT]
+    return replace(fit, shift=ShiftPrior.fit(shift, noise, fit.features(centre, spread), spread.scale, hats))
+
+
+def _overall(evidence: Evidence) -> FloatArray:
+    """Return the squared mean deviation [2] of the first coordinate; a side without one takes that of the other."""
+    sides = zip(np.sqrt(evidence.variance[:, :, 0]), evidence.freedom, strict=True)
+    overall = np.array([np.average(deviation, weights=d) ** 2 if d.any() else 0.0 for deviation, d in sides])
+    return np.where(overall > 0, overall, overall.max() if overall.any() else 1.0)
+
+
+def _shift_noise(evidence: Evidence, spread: Spread, pair_correlation: FloatArray | None) -> FloatArray:
+    """Return the expected sampling variance [points, coordinates] of the shift.
+
+    Without a correlation, that of the IN mean alone: offline, the shift is measured from the observed OUT mean.
+    """
+    # The mean of an inverse chi-square, as if it were log-normal: it exists for any degrees of freedom.
+    variance = spread.variance * np.exp(2 / spread.freedom)[:, :, None]
+    if pair_correlation is None:
+        inside: FloatArray = variance[IN] / evidence.n[IN][:, None]
+        return inside
+    return weigh(variance, evidence.n[:, :, None], pair_correlation * evidence.n_pairs)[0]
+
+
+def _with_target(evidence: Evidence, target: FloatArray) -> Evidence:
+    """Add the target, which did not train on these points, to their OUT references (one each)."""
+    n, mean, variance = evidence.n.copy(), evidence.mean.copy(), evidence.variance.copy()
+    n[OUT] += 1
+    variance[OUT] += (target - mean[OUT]) ** 2 / 2
+    mean[OUT] = (mean[OUT] + target) / 2
+    return Evidence(n, mean, variance)
+
+
+def hold_out(fit: Fit, probe: Probe) -> HeldOut | None:
+    """Hold out some references in turn, each with its complement, and predict them from the others.
+
+    Models differ as much as points do, so many of them are held out, each at other points.
+    """
+    if len(probe.units) < 2:
+        return None
+    n_points = probe.in_mask.shape[1]
+    chosen = evenly(np.arange(len(probe.units)), max(UNITS_HELD_OUT, POINTS_HELD_OUT // n_points))
+    every = -(-len(chosen) * n_points // POINTS_HELD_OUT)
+    parts: list[HeldOut] = []
+    for place, unit in enumerate(probe.units[i] for i in chosen):
+        some = slice(place % every, None, every)
+        evidence = probe.without(unit, some)
+        usable = (evidence.n[OUT] > 0) & ((evidence.n[IN] > 0) | (fit.mode == "offline"))
+        if usable.any():
+            laws = fit.laws(evidence.at(usable))
+            columns = (probe.rotated, probe.in_mask, probe.log_slope)
+            parts += [HeldOut.of(laws, *(column[row, some][usable] for column in columns)) for row in unit]
+    return HeldOut.joined(parts) if parts else None

@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 
-from plmia.attacks.moments import Powers, References, Sums
-from plmia.attacks.view import Block, first_out
-from plmia.data.arrays import BoolArray, FloatArray, IntArray
+from plmia.attacks.view import Block, Powers, References, Sums, first_out
+from plmia.data.arrays import BoolArray, FloatArray, Floats, IntArray
 
 # First index of arrays with two sides.
 IN, OUT = 0, 1
@@ -88,44 +86,34 @@ class Grain:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Transformation of signals before they are modelled.
+    """Transformation of signals before they are modelled."""
 
-    Parameters
-    ----------
-    bend : float
-        Signals become asinh(conf / bend); infinite for no change.
-    rotation : float64 array [views, coordinates]
-        Orthonormal columns, one per coordinate that is kept.
-    grain : Grain or None
-        Resolution of the bent signals, if they repeat values.
-    """
-
-    bend: float
-    rotation: FloatArray
-    grain: Grain | None = None
+    bend: float  # signals become asinh(conf / bend); infinite for no change
+    rotation: FloatArray  # [views, coordinates]: orthonormal columns, one per coordinate that is kept
+    grain: Grain | None = None  # resolution of the bent signals, if they repeat values
 
     @property
     def plain(self) -> bool:
         """Whether signals stay as they are."""
         return np.isinf(self.bend) and len(self.rotation) == 1
 
-    def of(self, conf: npt.NDArray[np.floating]) -> FloatArray:
+    def of(self, conf: Floats) -> FloatArray:
         """Return signals [..., views] in these coordinates [..., coordinates]."""
         bent: FloatArray = self.bent(conf.astype(np.float64)).astype(np.float64, copy=False)
         return bent @ self.rotation if len(self.rotation) > 1 else bent
 
-    def bent(self, conf: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    def bent(self, conf: Floats) -> Floats:
         """Return bent signals."""
         return conf if np.isinf(self.bend) else np.arcsinh(conf / conf.dtype.type(self.bend))
 
-    def log_slope(self, conf: npt.NDArray[np.floating]) -> FloatArray:
+    def log_slope(self, conf: Floats) -> FloatArray:
         """Return the log slope of the bend at signals [..., views], averaged over views [...]."""
         if np.isinf(self.bend):
             return np.zeros(conf.shape[:-1])
         slope: FloatArray = np.log(np.hypot(conf.astype(np.float64), self.bend)).mean(axis=-1)
         return -slope
 
-    def hidden(self, mean: FloatArray, size: npt.NDArray[np.floating], stored: np.dtype[np.floating]) -> FloatArray:
+    def hidden(self, mean: FloatArray, size: Floats, stored: np.dtype[np.floating]) -> FloatArray:
         """Return the variance, broadcasts to [2, points, coordinates], that stored signals do not show.
 
         ``mean`` has that shape; ``size`` [points, views] is the size of the signals, ``stored`` their type.
@@ -144,9 +132,7 @@ class RotatedPowers(Powers):
 
     coordinates: Coordinates
 
-    def values(
-        self, conf: npt.NDArray[np.floating], points: slice, out: npt.NDArray[np.floating]
-    ) -> list[npt.NDArray[np.floating]]:
+    def values(self, conf: Floats, points: slice, out: Floats) -> list[Floats]:
         """Return the deviations."""
         rotated, away = out
         if np.isinf(self.coordinates.bend):
@@ -187,7 +173,7 @@ def collect_block(block: Block, coordinates: Coordinates, n_pairs: int) -> Evide
 
 
 def _evidence(
-    references: References, coordinates: Coordinates, sums: Sums, centre: FloatArray, size: npt.NDArray[np.floating]
+    references: References, coordinates: Coordinates, sums: Sums, centre: FloatArray, size: Floats
 ) -> Evidence:
     """Return counts, means and variances from sums about a ``centre`` [points, coordinates]."""
     n = np.stack([sums.n_in, sums.n_out]).astype(np.float64)
@@ -217,7 +203,7 @@ def exact_evidence(rotated: FloatArray, in_mask: BoolArray) -> Evidence:
     return Evidence(n, mean, np.stack(squares) / np.maximum(n - 1, 1)[:, :, None])
 
 
-def rounding(size: npt.NDArray[np.floating], stored: np.dtype[np.floating], bend: float) -> FloatArray:
+def rounding(size: Floats, stored: np.dtype[np.floating], bend: float) -> FloatArray:
     """Return the variance [points] that storing signals of this ``size`` [points, views] adds: spacing^2 / 12.
 
     At least that at 1. It is far below any other spread, but references may agree to the last stored digit.

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from plmia.attacks.gaussian import sort_masked
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import Scores
-from plmia.attacks.view import Truth
+from plmia.attacks.statistics import sort_masked
+from plmia.attacks.view import References, Truth
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import PlmiaError
 from plmia.evaluation.metrics import TargetMetrics, evaluate

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from plmia.attacks.attack import Attack
-from plmia.attacks.moments import References
 from plmia.attacks.scoring import Tick, score_all
-from plmia.attacks.view import AttackView
+from plmia.attacks.view import AttackView, References
 from plmia.data.arrays import FloatArray, IntArray
 from plmia.data.designs import MembershipDesign, ReferencePlan
 from plmia.errors import ReferencesError, percent, round_percent

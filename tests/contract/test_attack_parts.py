@@ -71,7 +71,7 @@ def _view(signals: Signals, mode: Any = "online") -> AttackView:
 
 @pytest.mark.parametrize("mode", ["online", "offline"])
 @pytest.mark.parametrize("views", [1, 3])
-@pytest.mark.parametrize("statistic", STATISTICS, ids=repr)
+@pytest.mark.parametrize("statistic", STATISTICS, ids=lambda statistic: repr(statistic).split(" at 0x")[0])
 class TestStatistic:
     def test_it_is_finite_and_blocks_do_not_matter(
         self, statistic: Statistic, views: int, mode: Any, simulate_signals: Simulate, monkeypatch: pytest.MonkeyPatch

@@ -23,14 +23,10 @@ from plmia.evaluation.metrics import roc_curve
 from plmia.evaluation.targets import Setup
 from plmia.signals.signals import Signals
 
-# Do not extrapolate beyond this multiple of the pilot's references.
-MAX_FACTOR = FACTORS[-1]
-# Cost of a view relative to a model: one forward pass over the points against dozens of passes in training.
-VIEW_COST = 0.01
-# References that add less power than this are not worth their cost.
-WORTH = 0.001
-# Number of references, in complementary pairs, that an extrapolation needs; see `plmia.evaluation.diagnostics.power`.
-TO_EXTRAPOLATE = 16
+MAX_FACTOR = FACTORS[-1]  # do not extrapolate beyond this multiple of the pilot's references
+VIEW_COST = 0.01  # relative to a model: one forward pass over the points against dozens of passes in training
+WORTH = 0.001  # references that add less power than this are not worth their cost
+TO_EXTRAPOLATE = 16  # references, in complementary pairs, that an extrapolation needs
 
 
 @dataclass(frozen=True)

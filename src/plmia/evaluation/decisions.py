@@ -258,9 +258,8 @@ def _call_at_rank(rule: DecisionRule, known: Known, k: int) -> Call:
 class HeldOut(DecisionRule):
     """The empirical quantile of Z, as most software computes it: at most a share ``level`` of Z is flagged.
 
-    It treats Z as the whole population of non-members: a new one exceeds the cut with probability
-    (floor(level |Z|) + 1) / (|Z| + 1) on average, which is above the level by up to 1 / (|Z| + 1). A level below that
-    is refused, because the cut would be the top of Z however small the level.
+    A new non-member exceeds the cut with probability (floor(level |Z|) + 1) / (|Z| + 1) on average, above the level by
+    up to 1 / (|Z| + 1). A level below that is refused: the cut would be the top of Z however small the level.
     """
 
     level: float
@@ -337,11 +336,9 @@ class ModelledTail(DecisionRule):
 
 
 def tail_check(values: FloatArray, level: float) -> SelfCheck:
-    """Fit the tail of each half of the population [population] and count how many of the other half exceed its cut.
-
-    The tested level is finer than the resolution of a half by the same factor as ``level`` is for the whole.
-    """
+    """Fit the tail of each half of the population [population] and count how many of the other half exceed its cut."""
     halves = values[0::2], values[1::2]
+    # Finer than the resolution of a half by the same factor as the level is for the whole.
     tested = min(1.0, level * (len(values) + 1) / (len(halves[1]) + 1))
     cuts = [fit_tail(half).cut(tested) for half in halves]
     flagged = sum(int(np.count_nonzero(half > cut)) for half, cut in zip(halves, reversed(cuts), strict=True))

@@ -27,11 +27,9 @@ from plmia.evaluation.metrics import Roc, roc_curve
 
 Calls = Literal["members", "non-members", "both"]
 
-# Ratio of successive ranks at which thresholds are tested, and the smallest number of guesses, which then doubles.
-_RANK_RATIO = 1.25
-_MIN_GUESSES = 8
-# Enough for three decimals of epsilon; the result is never above the solution.
-_BISECTIONS = 12
+_RANK_RATIO = 1.25  # of successive ranks at which thresholds are tested
+_MIN_GUESSES = 8  # doubles
+_BISECTIONS = 12  # enough for three decimals of epsilon; the result is never above the solution
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,9 @@ from plmia.data.arrays import FloatArray, IntArray
 from plmia.errors import PlmiaError, require_rate
 from plmia.evaluation.metrics import Operating, Roc, clopper_pearson
 
-# Share of a band's error that is spent on the uniform bound, which is narrower away from both ends.
-_UNIFORM_SHARE = 0.25
-# Ratio of successive ranks of a band, and the number of rates per decade at which the band is stored.
-_BAND_RATIO = 1.08
-_PER_DECADE = 100
+_UNIFORM_SHARE = 0.25  # of a band's error, spent on the uniform bound, which is narrower away from both ends
+_BAND_RATIO = 1.08  # of successive ranks of a band
+_PER_DECADE = 100  # rates at which a band is stored
 
 
 @dataclass(frozen=True)

@@ -222,14 +222,8 @@ def evaluate(
     """
     roc = roc_curve(scores, members)
     rates = sorted({_checked_fpr(fpr) for fpr in fprs})
-    return TargetMetrics(
-        target=int(target),
-        auc=roc.auc,
-        balanced_accuracy=roc.balanced_accuracy,
-        operating=tuple(roc.tpr_at(fpr, confidence) for fpr in rates),
-        n_members=roc.n_members,
-        n_non_members=roc.n_non_members,
-    )
+    operating = tuple(roc.tpr_at(fpr, confidence) for fpr in rates)
+    return TargetMetrics(int(target), roc.auc, roc.balanced_accuracy, operating, roc.n_members, roc.n_non_members)
 
 
 @dataclass(frozen=True)
@@ -279,12 +273,9 @@ def summarise(targets: Sequence[TargetMetrics]) -> AttackMetrics:
         if metrics.fprs != first.fprs:
             which = f"target {metrics.target} has FPRs {metrics.fprs}, target {first.target} has {first.fprs}"
             raise PlmiaError(f"{which}: evaluate all targets at the same rates")
-    return AttackMetrics(
-        auc=_spread([metrics.auc for metrics in targets]),
-        balanced_accuracy=_spread([metrics.balanced_accuracy for metrics in targets]),
-        operating=tuple(map(_over_targets, zip(*(t.operating for t in targets), strict=True))),
-        per_target=tuple(targets),
-    )
+    auc, balanced_accuracy = _spread([t.auc for t in targets]), _spread([t.balanced_accuracy for t in targets])
+    operating = tuple(map(_over_targets, zip(*(t.operating for t in targets), strict=True)))
+    return AttackMetrics(auc, balanced_accuracy, operating, tuple(targets))
 
 
 def fpr_key(fpr: float) -> str:

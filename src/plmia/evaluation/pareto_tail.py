@@ -36,14 +36,11 @@ from scipy.special import chdtri, lambertw
 from plmia.data.arrays import FloatArray
 from plmia.errors import PopulationError
 
-# Fewer values leave fewer than 10 beyond u, and the likelihood region is then too wide to be useful.
-MIN_POPULATION = 100
+MIN_POPULATION = 100  # fewer leave fewer than 10 beyond u, and the likelihood region is too wide to be useful
 # Smaller populations, or levels finer than 1 / (n + 1) by a larger factor, break the model in simulations of laws with
 # rare outliers.
-MIN_TO_EXTRAPOLATE = 500
-MAX_EXTRAPOLATION = 4
-# Number of rates x / s on the grid, beside 0 (an exponential tail).
-_RATES = 240
+MIN_TO_EXTRAPOLATE, MAX_EXTRAPOLATION = 500, 4
+_RATES = 240  # number of rates x / s on the grid, beside 0 (an exponential tail)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,7 @@
 """Whether one attack or run finds more than another: tests of a difference, and runs side by side.
 
-Where both sides saw the same records of the same targets, most of their sampling error is common to both, and paired
-tests remove it; two separate intervals would hide that. Otherwise the two measurements are independent, and the test
-adds their uncertainties.
+Where both sides saw the same records of the same targets, most of their sampling error is common, and paired tests
+remove it. Otherwise the two measurements are independent, and the test adds their uncertainties.
 
 Tests over targets and the sign test are those of scipy.stats. The resampled difference at a fixed false-positive rate
 and the paired test of DeLong are our own, since scipy has neither.
@@ -98,11 +97,10 @@ def compare_over_targets(
     if a.size != b.size:
         raise PlmiaError(f"attack A has {a.size} targets, attack B {b.size}: give both on the same targets")
     difference = float((a - b).mean())
+    # Without spread: the smallest p-value of a test that swaps A and B on each target.
+    found = difference, difference, 0.5 ** (a.size - 1) if difference else 1.0
     if np.ptp(a - b) > 0:
         found = _t_test(lambda: ttest_rel(a, b), confidence)
-    else:
-        # Smallest p-value of a test that swaps A and B on each target.
-        found = difference, difference, 0.5 ** (a.size - 1) if difference else 1.0
     return Difference(float(a.mean()), float(b.mean()), difference, *found, float(confidence))
 
 
@@ -111,12 +109,11 @@ def unpaired_over_targets(first: FloatArray, other: FloatArray, confidence: floa
     from scipy.stats import ttest_ind
 
     difference = float(other.mean() - first.mean())
+    # Without spread: the smallest p-value of a permutation test that redistributes the targets.
+    least = min(1.0, 2 / math.comb(first.size + other.size, first.size))
+    found = difference, difference, least if difference else 1.0
     if np.ptp(first) > 0 or np.ptp(other) > 0:
         found = _t_test(lambda: ttest_ind(other, first, equal_var=False), confidence)
-    else:
-        # Smallest p-value of a permutation test that redistributes the targets.
-        least = min(1.0, 2 / math.comb(first.size + other.size, first.size))
-        found = difference, difference, least if difference else 1.0
     return Difference(float(other.mean()), float(first.mean()), difference, *found, float(confidence))
 
 
@@ -279,13 +276,11 @@ class Side:
     @cached_property
     def rocs(self) -> dict[int, Roc]:
         """ROC curve of each target."""
-        saved = self.run.results
-        return {target: saved.roc(self.attack, target) for target in saved.targets}
+        return {target: self.run.results.roc(self.attack, target) for target in self.run.results.targets}
 
     def values(self, fpr: float | None) -> FloatArray:
         """TPR at ``fpr``, or the AUC if it is None, on each target [targets]."""
-        rocs = self.rocs.values()
-        return np.array([roc.auc if fpr is None else roc.tpr_at(fpr).tpr for roc in rocs])
+        return np.array([roc.auc if fpr is None else roc.tpr_at(fpr).tpr for roc in self.rocs.values()])
 
     def measured(self, fpr: float | None, confidence: float) -> Measured:
         """Mean over targets, with an interval for further targets if there are several, else for further records."""
@@ -387,17 +382,13 @@ class Row:
         """Whether a difference is shown; the error over all tests together is at most ``1 - confidence``."""
         return self.p_adjusted < 1 - self.change.confidence
 
-    @property
-    def metric(self) -> str:
-        """``auc`` or ``tpr``."""
-        return "auc" if self.fpr is None else "tpr"
-
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
         sides = {"first": self.first.to_json(), "other": self.other.to_json()}
         change = {name: value for name, value in vars(self.change).items() if name not in ("a", "b")}
         test = {"change": change, "p_adjusted": self.p_adjusted, "method": self.method}
-        return {"label": self.label, "metric": self.metric, "fpr": self.fpr} | sides | test
+        metric = "auc" if self.fpr is None else "tpr"
+        return {"label": self.label, "metric": metric, "fpr": self.fpr} | sides | test
 
 
 @dataclass(frozen=True)
@@ -473,10 +464,8 @@ class SideBySide:
 
     Parameters
     ----------
-    runs : tuple of Run
-        The runs.
-    fprs : tuple of float
-        The false-positive rates.
+    runs, fprs : tuples of Run, of float
+        The runs, and the false-positive rates.
     pairs : tuple of Pair
         One for each side after the first.
     confidence : float

@@ -246,12 +246,7 @@ class EnoughReferences:
 
 
 def enough_references(
-    signals: Signals,
-    attack: Attack,
-    target: int,
-    setup: Setup,
-    rng: np.random.Generator,
-    tick: Tick = lambda _: None,
+    signals: Signals, attack: Attack, target: int, setup: Setup, rng: np.random.Generator, tick: Tick = lambda _: None
 ) -> EnoughReferences:
     """Measure power with all, half, a quarter ... of the references, on the same queries, and extrapolate."""
     pilot = Pilot.run(signals, attack, target, setup)

@@ -19,14 +19,10 @@ from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import PopulationError, ReferencesError, SignalsError, percent
 from plmia.signals.signals import Signals
 
-# Probability of a false alarm.
-ALARM = 0.001
-# Number of points, evenly spaced, that are examined.
-SAMPLE = 4096
-# Number of standard errors that chance does not explain.
-CLEARLY = 6.0
-# Cohen's kappa between the largest view and the label, above which views must be classes.
-AGREEMENT = 0.2
+ALARM = 0.001  # probability of a false alarm
+SAMPLE = 4096  # points, evenly spaced, that are examined
+CLEARLY = 6.0  # standard errors that chance does not explain
+AGREEMENT = 0.2  # Cohen's kappa between the largest view and the label, above which views must be classes
 # Views of one record differ less than records do. If their variance is larger than that of records and of models by
 # these factors, they must be classes.
 MORE_THAN_RECORDS, MORE_THAN_MODELS = 3.0, 10.0

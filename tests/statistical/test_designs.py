@@ -27,8 +27,8 @@ from plmia.data.designs import (
     exact_k_per_point,
     independent_halves,
 )
-from plmia.results.assessment import Assessment, assess
-from plmia.results.verdict import gather_evidence
+from plmia.results.summary import assess
+from plmia.results.verdict import Assessment, gather_evidence
 
 AUDITS = 400
 MODELS = (4, 5, 8, 9, 16, 33, 64)

@@ -19,8 +19,8 @@ from plmia.attacks.theory import glr_tpr
 from plmia.data.arrays import FloatArray
 from plmia.data.designs import MembershipDesign
 from plmia.evaluation.metrics import roc_curve
-from plmia.results.assessment import Assessment, assess
-from plmia.results.verdict import gather_evidence
+from plmia.results.summary import assess
+from plmia.results.verdict import Assessment, gather_evidence
 from plmia.signals.signals import Signals
 
 AUDITS = 200

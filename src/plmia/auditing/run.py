@@ -36,6 +36,7 @@ from plmia.errors import (
 from plmia.evaluation.targets import Setup
 from plmia.results.folder import run_attacks
 from plmia.results.result import About, RunResult, SignalsAbout
+from plmia.results.saved import SavedRun
 from plmia.signals.signals import Signals
 from plmia.signals.store import SignalStore, write_groups, writing
 from plmia.training.engines import Engine
@@ -376,7 +377,8 @@ def score_run(
         notes=[*notes, *extras.notes],
         show_records=show_records,
     )
-    write_report(folder, replace(extras, data=plan.data, signals=signals), show_records=show_records)
+    written = SavedRun(folder, result)
+    write_report(written, replace(extras, data=plan.data, signals=signals), show_records=show_records)
     return result
 
 

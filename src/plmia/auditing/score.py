@@ -20,9 +20,8 @@ from plmia.errors import AttackError, Note, OutputError, PlmiaError, PlmiaWarnin
 from plmia.evaluation.records import RecordTable
 from plmia.evaluation.targets import Setup
 from plmia.results.folder import run_attacks
-from plmia.results.overview import Overview
 from plmia.results.result import About, RunResult
-from plmia.results.saved import SavedRun
+from plmia.results.saved import Overview, SavedRun
 from plmia.signals.signals import Scale, Signals, read_signals
 
 if TYPE_CHECKING:

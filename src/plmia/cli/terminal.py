@@ -15,8 +15,8 @@ from rich.table import Table
 from plmia.auditing.progress import open_console, stderr
 from plmia.errors import Note, PlmiaWarning, doubts, percent
 from plmia.evaluation.metrics import FPRS
-from plmia.results.overview import MAIN_ATTACKS
 from plmia.results.result import About, Mean, MeanTpr, OwnPValue, RunResult
+from plmia.results.saved import MAIN_ATTACKS
 
 # Notes that are shown without --verbose.
 MAX_NOTES = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from plmia.evaluation.diagnostics.signals import require_plausible
 from plmia.evaluation.records import RecordTable, record_table
 from plmia.evaluation.targets import AttackResult, Setup, attack_targets
 from plmia.results.result import About, RunResult
-from plmia.results.saved import SCORE_ARRAYS, seal, sha256_of
+from plmia.results.saved import SCORE_ARRAYS, metrics_text, seal, sha256_of
 from plmia.results.summary import Summary, if_possible
 from plmia.results.wording import NO_REFERENCES_USED
 from plmia.signals.signals import Signals
@@ -44,21 +43,9 @@ def run_attacks(
 ) -> RunResult:
     """Attack, assess, and write the results to a folder.
 
-    Parameters
-    ----------
-    signals, attacks, targets, setup, tick
-        As in `attack_targets`.
-    folder : Path
-        Where metrics.json, scores.npz and records.csv go.
-    about : About, optional
-        What was run; by default what the other arguments say.
-    may_skip : bool
-        Whether an attack is left out, with a note, if it lacks references, its population has no spread, or its score
-        is the same at all evaluated points. By default such an attack stops the run.
-    notes : sequence of Note
-        What is known before the run; the verdict depends on it.
-    show_records : bool
-        Whether scores.npz and records.csv hold the group of each record.
+    ``about`` says what was run, by default what the other arguments say; ``notes`` what is known before the run. With
+    ``may_skip``, an attack that cannot run is left out with a note, see `_results`; otherwise it stops the run. With
+    ``show_records``, scores.npz and records.csv hold the group of each record.
     """
     require_plausible(signals)
     summary = Summary([attack.name for attack in attacks], len(targets))
@@ -73,8 +60,8 @@ def run_attacks(
                 results.keep_only(summary.evidence.attack)
         best = next(attack for attack in attacks if attack.name == summary.evidence.attack)
         rng = np.random.default_rng([setup.seed, 2])
-        summary.add_power(if_possible(lambda: enough_references(signals, best, min(targets), setup, rng)))
-        return results.finish(summary.result(about or About.of(signals, targets, setup)))
+        power = if_possible(lambda: enough_references(signals, best, min(targets), setup, rng))
+        return results.finish(summary.result(about or About.of(signals, targets, setup), power))
 
 
 def _results(
@@ -87,7 +74,10 @@ def _results(
     *,
     may_skip: bool,
 ) -> Iterator[AttackResult]:
-    """Yield the results of attacks that can run; leave the others out of the summary, or raise."""
+    """Yield the results of attacks that can run; leave the others out of the summary, or raise.
+
+    An attack cannot run if it lacks references, its population has no spread, or its score is the same everywhere.
+    """
     by_name = {attack.name: attack for attack in attacks}
 
     def skip(name: str, error: PlmiaError) -> None:
@@ -128,21 +118,12 @@ class ResultFolder:
 
     Use as a context: after an error nothing of this run remains, and the results of an earlier run are untouched. Only
     the owner can read the files, since they name members.
-
-    Parameters
-    ----------
-    folder : Path
-        Created if it does not exist.
-    listed : int
-        The target whose records are listed in records.csv.
-    groups : int array [points], optional
-        Group of each point, where scores.npz and records.csv may show it.
     """
 
     def __init__(self, folder: Path, listed: int, groups: Labels | None = None) -> None:
         self._folder = folder
-        self._listed = listed
-        self._groups = groups
+        self._listed = listed  # the target whose records are listed in records.csv
+        self._groups = groups  # of each point, where the files may show them
         self._targets: set[int] = set()
         self._candidates: dict[str, Callable[[], RecordTable]] = {}
         self._staging = Staging(folder)
@@ -198,13 +179,7 @@ class ResultFolder:
             ) from error
 
     def finish(self, result: RunResult) -> RunResult:
-        """List the records by exposure and publish all files; return the result with the files' digests.
-
-        Parameters
-        ----------
-        result : RunResult
-            The result without digests.
-        """
+        """List the records by exposure and publish all files; return the result with the files' digests."""
         try:
             self._zip.close()
             with self._staging.create("records.csv") as records:
@@ -212,7 +187,7 @@ class ResultFolder:
                 sealed = seal(result, {"scores.npz": sha256_of(self._file), "records.csv": sha256_of(records)})
             self._file.close()
             with self._staging.create("metrics.json") as file:
-                file.write(f"{json.dumps(sealed.to_json(), indent=1, allow_nan=False)}\n".encode())
+                file.write(metrics_text(sealed))
             self._staging.publish()
         except OSError as error:
             raise OutputError(

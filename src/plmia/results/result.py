@@ -23,7 +23,6 @@ from plmia.evaluation.metrics import FPRS
 from plmia.evaluation.records import Exposure
 from plmia.evaluation.targets import Setup
 from plmia.results.json_types import ABSENT, Amount, AtLeast, Level, Positive, Range, Rate, decode, encode
-from plmia.results.schema_1 import upgraded
 from plmia.results.wording import Grade, Status
 from plmia.signals.signals import Signals
 
@@ -41,11 +40,7 @@ _Grids = Annotated[tuple[_Grid, ...], AtLeast(1)]
 
 @dataclass(frozen=True)
 class TprAtFpr:
-    """True-positive rate of one target at a false-positive rate; see `plmia.evaluation.metrics.Operating`.
-
-    ``at_nominal`` is the interval at exactly that rate, ``joint`` the same for all attacks and targets at once; both
-    only where the data resolve the rate.
-    """
+    """True-positive rate of one target at a false-positive rate; see `plmia.evaluation.metrics.Operating`."""
 
     tpr: Rate
     fpr_realised: Rate
@@ -55,6 +50,7 @@ class TprAtFpr:
     n_true: int
     resolved: bool
     needed_non_members: int
+    # Intervals at exactly the nominal rate, if the data resolve it: for this result alone, and for all of the run.
     at_nominal: Interval | None = field(default=None, metadata=ABSENT)
     joint: Interval | None = field(default=None, metadata=ABSENT)
 
@@ -66,14 +62,14 @@ class TprAtFpr:
 
 @dataclass(frozen=True)
 class Measured:
-    """ROC numbers of one attack on some records of one target; ``tpr`` by false-positive rate."""
+    """ROC numbers of one attack on some records of one target."""
 
     target: int
     auc: Rate
     balanced_accuracy: Rate
     n_members: int
     n_non_members: int
-    tpr: Mapping[float, TprAtFpr]
+    tpr: Mapping[float, TprAtFpr]  # by false-positive rate
 
 
 @dataclass(frozen=True)
@@ -113,16 +109,14 @@ class PairwiseCounts:
 
 @dataclass(frozen=True)
 class TargetDiagnostics:
-    """Checks of one attack on one target.
-
-    ``gaussianity_groups`` holds metrics of the least, middle and most Gaussian third of the records; ``fit`` what the
-    attack's statistic estimated over all records. Both are kept for one target of the run.
-    """
+    """Checks of one attack on one target; the last two are kept for one target of the run."""
 
     failed_checks: tuple[FailedCheck, ...] = ()
     pairwise_p: PairwiseCounts | None = None
     realised_fpr: FprCurve | None = None
+    # The least, middle and most Gaussian third of the records.
     gaussianity_groups: tuple[Measured | None, ...] | None = field(default=None, metadata=ABSENT)
+    # What the attack's statistic estimated over all records.
     fit: Mapping[str, object] | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
@@ -134,18 +128,14 @@ class TargetDiagnostics:
 
 @dataclass(frozen=True)
 class TargetSummary(Measured):
-    """One attack on one target: an entry of ``per_target`` in metrics.json.
+    """One attack on one target: an entry of ``per_target`` in metrics.json."""
 
-    ``decisions`` by rule and level; ``fdr`` holds the exposed records by false discovery rate; ``tied`` is the share of
-    records whose score is shared by a tenth of all.
-    """
-
-    decisions: Mapping[str, Mapping[float, Decision]]
+    decisions: Mapping[str, Mapping[float, Decision]]  # by rule and level
     conformal: ConformalRates
-    fdr: Mapping[float, Exposure]
+    fdr: Mapping[float, Exposure]  # by false discovery rate
     epsilon: EpsilonBound
     auc_interval: Interval | None = field(default=None, metadata=ABSENT)
-    tied: Rate = 0.0
+    tied: Rate = 0.0  # share of the records whose score is shared by a tenth of all
     diagnostics: TargetDiagnostics = field(default_factory=TargetDiagnostics)
 
     @property
@@ -165,17 +155,17 @@ class Knots:
 
 @dataclass(frozen=True)
 class SpreadTrend:
-    """Variance of signals at each knot [2 sides, knots or 1, views], and its covariance between sides."""
+    """Variance of signals at each knot, and its covariance between sides."""
 
-    level: _Grids
+    level: _Grids  # [2 sides, knots or 1, views]
     covariance: _Grid
 
 
 @dataclass(frozen=True)
 class ShiftTrend:
-    """Shift from OUT to IN: lines [knots or 1, views, coefficients] and variance about them."""
+    """Shift from OUT to IN: lines, and the variance about them."""
 
-    lines: _Grids
+    lines: _Grids  # [knots or 1, views, coefficients]
     spread: _Grid
 
 
@@ -235,13 +225,13 @@ class MeanTpr:
 
 @dataclass(frozen=True)
 class MeanDecision:
-    """Rates of a rule at a level over targets; ``refused`` is the first reason of a target that it refuses."""
+    """Rates of a rule at a level over targets."""
 
     level: Level
     fpr_realised: Rate | None
     tpr: Rate | None
     targets_refused: int
-    refused: str | None
+    refused: str | None  # the first reason
 
 
 @dataclass(frozen=True)
@@ -316,56 +306,30 @@ class Unnamed:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an audit found.
-
-    Attributes
-    ----------
-    status, grade : str, str or None
-        The conclusion, and how much a shown leak means.
-    headline, text : str
-        The status in a few words, and the whole verdict.
-    beats_chance, leak_shown : bool
-        Whether some attack is shown to do better than guessing, and whether nothing invalidates that.
-    doubts : tuple of str
-        Codes of the notes that speak against taking the numbers as they are.
-    auc_low, auc_attack : float, str
-        Lower end of the largest area under a ROC curve, for all attacks and targets at once, and its attack.
-    attack : str
-        The attack that finds most members.
-    fpr, tpr, interval : float, float, Interval; or None
-        False-positive rate, share of the members found there, and its interval for all attacks at once; all None where
-        there are too few non-members.
-    members : int
-        Evaluated members, mean over targets.
-    exposed, least_exposed, unnamed : float, int, Unnamed or None
-        Records named at a false discovery rate of ``fdr``, mean over targets; the fewest that could be named; and why
-        none can be, where the split is the reason.
-    fdr, exposed_by : float, str
-        False discovery rate and the rule behind ``exposed``.
-    targets : int
-        How many models were attacked.
-    """
+    """What an audit found; numbers of members and records are means over targets."""
 
     status: Status
-    grade: Grade | None
+    grade: Grade | None  # how much a shown leak means
     headline: str
     text: str
-    beats_chance: bool
-    leak_shown: bool
-    doubts: tuple[str, ...]
-    auc_low: Rate
+    beats_chance: bool  # some attack is shown to do better than guessing
+    leak_shown: bool  # and nothing invalidates that
+    doubts: tuple[str, ...]  # codes of the notes that speak against taking the numbers as they are
+    auc_low: Rate  # lower end of the largest area under a ROC curve, for all attacks and targets at once
     auc_attack: str
-    attack: str
+    attack: str  # the one that finds most members
+    # False-positive rate, share of the members found there, and its interval for all attacks at once; all None where
+    # there are too few non-members.
     fpr: Annotated[float, Range(1e-12, 0.3)] | None
     tpr: Rate | None
     interval: Interval | None
-    members: int
-    exposed: Amount
-    least_exposed: int
-    unnamed: Unnamed | None
+    members: int  # how many were evaluated
+    exposed: Amount  # records named at a false discovery rate of ``fdr``
+    least_exposed: int  # the fewest that could be named
+    unnamed: Unnamed | None  # set where the split is the reason why none is named
     fdr: Rate
-    exposed_by: str
-    targets: Positive
+    exposed_by: str  # the decision rule
+    targets: Positive  # how many models were attacked
 
     def __post_init__(self) -> None:
         if len({part is None for part in (self.fpr, self.tpr, self.interval)}) > 1:
@@ -374,13 +338,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class SignalsAbout:
-    """Size and digest of the signals that were scored; ``clipped`` counts probabilities of exactly 0 or 1."""
+    """Size and digest of the signals that were scored."""
 
     models: int
     points: Positive
     views: Positive
     sha256: str | None = field(default=None, metadata=ABSENT)
-    clipped: int | None = field(default=None, metadata=ABSENT)
+    clipped: int | None = field(default=None, metadata=ABSENT)  # probabilities of exactly 0 or 1
 
 
 @dataclass(frozen=True)
@@ -402,25 +366,22 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class About:
-    """What was run.
-
-    ``audit`` is everything that decides what an audit trains (`plmia.training.train.audit_about`). ``references`` and
-    ``population`` are the different numbers of references and of known non-members over targets.
-    """
+    """What was run."""
 
     signals: SignalsAbout
     mode: str
     targets: Annotated[tuple[int, ...], AtLeast(1)]
     seed: Annotated[int, Range(0, float("inf"))]
     plmia: str | None = field(default=None, metadata=ABSENT)
+    # Everything that decides what an audit trains; see `plmia.training.train.audit_about`.
     audit: Mapping[str, object] | None = field(default=None, metadata=ABSENT)
     recipe: str | None = field(default=None, metadata=ABSENT)
     train_accuracy: Rate | None = field(default=None, metadata=ABSENT)
     test_accuracy: Rate | None = field(default=None, metadata=ABSENT)
     accuracy: Accuracy | None = field(default=None, metadata=ABSENT)
     groups: int | None = field(default=None, metadata=ABSENT)
-    references: tuple[int, ...] = ()
-    population: tuple[Positive, ...] = ()
+    references: tuple[int, ...] = ()  # the different numbers over targets
+    population: tuple[Positive, ...] = ()  # likewise, of known non-members
 
     @classmethod
     def of(
@@ -430,15 +391,7 @@ class About:
         setup: Setup,
         provenance: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> About:
-        """Describe a run.
-
-        Parameters
-        ----------
-        signals, targets, setup
-            What is attacked, and how.
-        provenance : mapping of int to mapping, optional
-            How each model was trained, by number; see `accuracy_of`.
-        """
+        """Describe a run on signals; ``provenance`` is as for `accuracy_of`."""
         size = signals.n_models, signals.n_points, signals.n_views
         scored = SignalsAbout(*size, signals.digest or None, signals.n_clipped)
         accuracy = decode(Accuracy, accuracy_of(signals, targets, provenance))
@@ -509,34 +462,16 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Everything that a run found: the content of metrics.json.
-
-    Attributes
-    ----------
-    verdict : Verdict
-        What follows for a reader.
-    about : About
-        What was run.
-    attacks : mapping of str to AttackSummary
-        Each attack over all targets, in the order in which they were asked for.
-    skipped : mapping of str to str
-        Attacks that could not run, and why.
-    diagnostics : Diagnostics
-        Checks that belong to no single attack.
-    notes : tuple of Note
-        What a reader must know beside the numbers.
-    digests : mapping of str to str, optional
-        SHA-256 of the result files, once these are written.
-    """
+    """Everything that a run found: the content of metrics.json."""
 
     schema: Annotated[int, Range(SCHEMA, SCHEMA)]
     verdict: Verdict
     about: About
-    attacks: Annotated[Mapping[str, AttackSummary], AtLeast(1)]
+    attacks: Annotated[Mapping[str, AttackSummary], AtLeast(1)]  # in the order in which they were asked for
     notes: tuple[Note, ...]
-    skipped: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)  # attacks that could not run, and why
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
-    digests: Mapping[str, str] | None = field(default=None, metadata=ABSENT)
+    digests: Mapping[str, str] | None = field(default=None, metadata=ABSENT)  # SHA-256 by file, once these are written
 
     def __post_init__(self) -> None:
         for name in (self.verdict.attack, self.verdict.auc_attack):
@@ -548,18 +483,17 @@ class RunResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of metrics.json as plain values."""
-        return cast("dict[str, Any]", encode(self))
+        found = cast("dict[str, Any]", encode(self))
+        if self.about.audit is not None:  # null if no model of an audit has a recorded accuracy
+            found["about"] = {"train_accuracy": None, "test_accuracy": None} | found["about"]
+        return found
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunResult:
-        """Read the content of metrics.json, of this or an earlier schema.
-
-        Parameters
-        ----------
-        value : mapping
-            Parsed JSON; nothing in it is trusted. A ValueError names what does not fit.
-        """
+        """Read parsed JSON, of this or an earlier schema; a ValueError names what does not fit."""
         if isinstance(value, dict) and type(schema := value.get("schema")) is int and schema == 1:
+            from plmia.results.schema_1 import upgraded
+
             value = upgraded(value)
         result = decode(cls, value)
         for attack in result.attacks.values():

@@ -9,10 +9,11 @@ metrics.json by `RunResult.from_json`, and the arrays of scores.npz (checksum, t
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import weakref
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,18 +25,110 @@ from plmia.attacks.scoring import Scores
 from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
 from plmia.data.files import open_parts
 from plmia.data.npz import read_member
-from plmia.errors import Note, OutputError
-from plmia.evaluation.metrics import Roc, roc_curve
+from plmia.errors import Note, OutputError, doubts, round_percent
+from plmia.evaluation.metrics import FPRS, Roc, fpr_key, roc_curve
 from plmia.evaluation.records import RecordTable, record_table
-from plmia.results.overview import Overview
-from plmia.results.result import SCHEMA, RunResult
+from plmia.evaluation.tables import Tabular, html_cells
+from plmia.results.result import DEFAULT_ATTACK, SCHEMA, Mean, MeanTpr, RunResult, TargetSummary
 
+# First rows of the short text, which has as many in all.
+MAIN_ATTACKS = (DEFAULT_ATTACK, "pl-mia", "lira-fixed", "rmia", "attack-p")
 AGAIN = "run plmia score or plmia audit again"
 
 # Arrays of an attack on a target.
 SCORE_ARRAYS = ("score", "log10_p", "log10_p_conformal", "statistic")
 # Longest header of an npy file.
 _HEADER_BYTES = 4096
+
+
+class Overview(Tabular):
+    """The result of a run as people look at it: single numbers, a data frame, a short text, HTML for notebooks."""
+
+    folder: Path
+    result: RunResult
+
+    def auc(self, attack: str | None = None) -> float:
+        """Area under the ROC curve, mean over targets; by default of pl-mia-eb, or else of the verdict's attack."""
+        return self.result.attacks[self.attack_name(attack)].auc.mean
+
+    def tpr(self, fpr: float, attack: str | None = None) -> float:
+        """True-positive rate at a false-positive rate of at most ``fpr`` (0, 0.0001, 0.001 or 0.01), as for `auc`."""
+        given: tuple[Any, Any] = (fpr, attack)
+        if isinstance(given[0], str) or isinstance(given[1], int | float):
+            raise OutputError(
+                f"tpr({fpr!r}, {attack!r}) has its arguments in another order: the rate comes first, tpr(0.01, 'rmia')"
+            )
+        rates = self.result.attacks[self.attack_name(attack)].tpr
+        if fpr not in rates:
+            raise OutputError(f"there is no TPR at an FPR of {fpr:g}: take one of {', '.join(map(fpr_key, rates))}")
+        return rates[fpr].mean
+
+    def columns(self) -> dict[str, list[Any]]:
+        """One row per attack and target, with AUC and TPRs as fractions and the ends of their intervals.
+
+        Columns are ``attack``, ``target``, ``auc``, ``auc_low``, ``auc_high``, and for each false-positive rate
+        ``tpr_0.01``, ``tpr_0.01_low``, ``tpr_0.01_high``; empty where there are too few non-members.
+        """
+        attacks = self.result.attacks.items()
+        rows = [_row(name, entry) for name, attack in attacks for entry in attack.per_target]
+        return {column: [row[column] for row in rows] for column in rows[0]}
+
+    def attack_name(self, attack: str | None = None) -> str:
+        """Return the name of an attack of these results, by default that of pl-mia-eb or of the verdict."""
+        if attack is None:
+            return DEFAULT_ATTACK if DEFAULT_ATTACK in self.result.attacks else self.result.verdict.attack
+        if attack not in self.result.attacks:
+            known = ", ".join(self.result.attacks)
+            raise OutputError(f"{attack!r} is not among the results in {self.folder}: take one of {known}")
+        return attack
+
+    def _table(self, attacks: Sequence[str]) -> list[list[str]]:
+        """Head and one row per attack, in per cent; columns without any value are left out."""
+        found = [(name, self.result.attacks[name]) for name in attacks]
+        rates = [fpr for fpr in reversed(FPRS) if any(attack.tpr[fpr].resolved for _, attack in found)]
+        head = ["attack", "AUC", *(f"TPR at {round_percent(fpr)}" for fpr in rates)]
+        return [head, *([name, _per_cent(a.auc), *(_per_cent(a.tpr[fpr]) for fpr in rates)] for name, a in found)]
+
+    def __repr__(self) -> str:
+        result = self.result
+        verdict = f"{type(self).__name__}({str(self.folder)!r}): {result.verdict.text}"
+        found = [*(name for name in MAIN_ATTACKS if name in result.attacks), *result.attacks]
+        table = self._table(list(dict.fromkeys(found))[: len(MAIN_ATTACKS)])
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join([name.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(cells, widths[1:], strict=True))])
+            for name, *cells in table
+        ]
+        return "\n".join([verdict, *(f"- {note.text}" for note in doubts(result.notes)), *lines])
+
+    def _repr_html_(self) -> str:
+        """Verdict, doubts and a table, as HTML without scripts or anything from elsewhere."""
+        head, *rows = self._table(list(self.result.attacks))
+        best = self.result.verdict.attack
+        body = "".join(f"<tr>{html_cells('th' if row[0] == best else 'td', row)}</tr>" for row in rows)
+        cautions = "".join(f"<p>{html.escape(note.text)}</p>" for note in doubts(self.result.notes))
+        return (
+            f"<div><p><strong>{html.escape(self.result.verdict.text)}</strong></p>{cautions}"
+            f"<table><thead><tr>{html_cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
+            "<p>Per cent of the members found at a false-positive rate; "
+            f"<code>{html.escape(str(self.folder))}</code></p></div>"
+        )
+
+
+def _row(attack: str, entry: TargetSummary) -> dict[str, str | float | None]:
+    ends = entry.auc_interval
+    row: dict[str, str | float | None] = {"attack": attack, "target": entry.target, "auc": entry.auc}
+    row |= {"auc_low": ends.low if ends else None, "auc_high": ends.high if ends else None}
+    for fpr, point in entry.tpr.items():
+        interval = point.interval
+        values = (point.tpr, interval.low, interval.high) if point.resolved else (None, None, None)
+        name = f"tpr_{fpr_key(fpr)}"
+        row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+    return row
+
+
+def _per_cent(value: Mean | MeanTpr) -> str:
+    return "–" if isinstance(value, MeanTpr) and not value.resolved else f"{100 * value.mean:.2f}"
 
 
 class SavedRun(Overview):
@@ -45,6 +138,8 @@ class SavedRun(Overview):
     ----------
     folder : path
         The folder of the results.
+    written : RunResult, optional
+        The result that a run just wrote there; metrics.json is then not read back.
 
     Attributes
     ----------
@@ -57,7 +152,7 @@ class SavedRun(Overview):
         results that contradict their digests raise `OutputError`.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, written: RunResult | None = None) -> None:
         self.folder = folder = Path(folder)
         try:
             files = open_parts(folder)
@@ -68,10 +163,12 @@ class SavedRun(Overview):
             ) from error
         weakref.finalize(self, _close, tuple(files.values()))
         try:
-            text = files["metrics.json"].read()
-            metrics = read_metrics(text)
-            self.result = RunResult.from_json(metrics)
-            self.verified = _verified(metrics, files)
+            text = files["metrics.json"].read() if written is None else metrics_text(written)
+            if written is None:
+                metrics = _read_metrics(text)
+                self.result, self.verified = RunResult.from_json(metrics), _verified(metrics, files)
+            else:
+                self.result, self.verified = written, True
             # The file stays open: its table of contents is long where there are many targets.
             self._archive = zipfile.ZipFile(files["scores.npz"])
             self._entries = _entries(self._archive, self.result)
@@ -162,15 +259,7 @@ class SavedRun(Overview):
         return roc_curve(self._array(attack, target, "score")[queries], members[queries])
 
     def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
-        """Evaluated points, the most exposed first.
-
-        Parameters
-        ----------
-        attack : str, optional
-            Whose scores; by default those of the attack that the verdict names.
-        target : int, optional
-            Which target; by default the first.
-        """
+        """Evaluated points, the most exposed first, by the verdict's attack and on the first target unless given."""
         attack = self.result.verdict.attack if attack is None else attack
         target = self.targets[0] if target is None else target
         population, queries, members = self.split(target)
@@ -236,15 +325,7 @@ def _close(files: Iterable[BinaryIO]) -> None:
 
 
 def seal(result: RunResult, parts: Mapping[str, str]) -> RunResult:
-    """Return the result with the digests of the other files and of metrics.json itself.
-
-    Parameters
-    ----------
-    result : RunResult
-        The result without digests, or with old ones.
-    parts : mapping of str to str
-        SHA-256 of each other file, by name.
-    """
+    """Return the result with the digests of the other files, ``parts``, and of metrics.json itself."""
     digest = _self_digest(replace(result, digests=parts).to_json())
     return replace(result, digests={**parts, "self": digest})
 
@@ -256,6 +337,11 @@ def _self_digest(metrics: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
+def metrics_text(result: RunResult) -> bytes:
+    """Return metrics.json as it is written."""
+    return f"{json.dumps(result.to_json(), indent=1, allow_nan=False)}\n".encode()
+
+
 def sha256_of(file: BinaryIO) -> str:
     """SHA-256 of all bytes of an open file."""
     file.flush()
@@ -263,12 +349,10 @@ def sha256_of(file: BinaryIO) -> str:
     return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
 
 
-def read_metrics(text: bytes) -> dict[str, Any]:
+def _read_metrics(text: bytes) -> dict[str, Any]:
     """Parse metrics.json; ValueError or RecursionError if it is not strict JSON."""
-    return cast(
-        "dict[str, Any]",
-        json.loads(text.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant),
-    )
+    found = json.loads(text.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    return cast("dict[str, Any]", found)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,74 +1,152 @@
-"""Run-level summary: collects the assessments of all attacks on all targets and makes the `RunResult` of them."""
+"""Run-level summary: assesses each attack on each target and makes the `RunResult` of all assessments."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
+from plmia.data.arrays import FloatArray
 from plmia.errors import Note, PlmiaError
-from plmia.evaluation.decisions import CHECK_FAILS_BELOW, Analytic, SelfCheck, self_check
-from plmia.evaluation.diagnostics.gaussianity import Gaussianity, gaussianity, metrics_by_group
-from plmia.evaluation.diagnostics.p_values import PopulationSize, population_size
-from plmia.evaluation.diagnostics.power import EnoughReferences
-from plmia.evaluation.diagnostics.signals import UnlikeReferences, unlike_references
-from plmia.evaluation.intervals import mean_rate, over_targets
-from plmia.evaluation.metrics import DECISION_LEVELS, summarise
-from plmia.evaluation.records import Exposure
-from plmia.evaluation.targets import AttackResult
-from plmia.results import wording
-from plmia.results.assessment import Assessment, assess, measure
-from plmia.results.json_types import decode
-from plmia.results.result import (
-    DEFAULT_ATTACK,
-    SCHEMA,
-    About,
-    AttackSummary,
-    ConformalRates,
-    Diagnostics,
-    GaussianitySummary,
-    Mean,
-    MeanDecision,
-    MeanEpsilon,
-    MeanExposure,
-    MeanTpr,
-    Measured,
-    OwnPValue,
-    RunResult,
-    TargetChecks,
-    TargetSummary,
+from plmia.evaluation.decisions import (
+    CHECK_FAILS_BELOW,
+    RULES,
+    Analytic,
+    Conformal,
+    Decision,
+    Known,
+    SelfCheck,
+    judge_all,
+    self_check,
 )
-from plmia.results.verdict import LEAST_REFERENCES, Evidence, gather_evidence
+from plmia.evaluation.diagnostics.gaussianity import Gaussianity, gaussianity, metrics_by_group
+from plmia.evaluation.diagnostics.p_values import nominal_against_realised, pairwise_p_values, population_size
+from plmia.evaluation.diagnostics.power import EnoughReferences
+from plmia.evaluation.diagnostics.signals import unlike_references
+from plmia.evaluation.epsilon import epsilon_bound
+from plmia.evaluation.intervals import auc_interval, mean_rate, over_targets, tpr_interval
+from plmia.evaluation.metrics import DECISION_LEVELS, TargetMetrics, evaluate, roc_curve, summarise
+from plmia.evaluation.records import exposure
+from plmia.evaluation.targets import AttackResult
+from plmia.results import result as typed
+from plmia.results import wording
+from plmia.results.json_types import decode, encode
+from plmia.results.result import About, AttackSummary, Measured, RunResult, TargetSummary, TprAtFpr
+from plmia.results.verdict import CONFIDENCE, LEAST_REFERENCES, Assessment, Evidence, gather_evidence
 
 T = TypeVar("T")
 
+FDRS = (0.01, 0.05, 0.1)
+# Confidence of the check that members and non-members are swapped, which makes an audit invalid.
+NEARLY_CERTAIN = 0.999
+# Votes and ranks tie a few points at a time by design; ties of at least this share of all points hide who is who.
+LARGE_TIE = 0.1
 # From this share of tied scores on, an attack hardly tells records apart.
 MANY_TIED = 0.9
 # Level at which the table shows how many known non-members the attacks' own p-values flag.
 CHECK_LEVEL = 0.01
 
 
-class Summary:
-    """Assessments of all attacks on all targets, collected one result at a time.
+# One attack on one target --------------------------------------------------------------------------------------------
 
-    Parameters
-    ----------
-    attacks : sequence of str
-        Names of the attacks.
-    n_targets : int
-        How many targets will be attacked; joint intervals hold for all attacks on all of them.
-    """
+
+def assess(result: AttackResult, n_compared: int = 1, confidence: float = CONFIDENCE) -> Assessment:
+    """Assess one attack on one target; joint intervals hold for all ``n_compared`` results of the run at once."""
+    queries, members = result.truth.queries, result.truth.members
+    score, truth = result.scores.score[queries], members[queries]
+    roc = roc_curve(score, truth)
+    metrics = evaluate(score, truth, target=result.target, confidence=confidence)
+    shared = 1 - (1 - confidence) / n_compared
+    measured = measure(metrics)
+    tpr = dict(measured.tpr)
+    for fpr, point in measured.tpr.items():
+        if fpr > 0 and point.resolved:
+            at_nominal, joint = tpr_interval(roc, fpr, confidence), tpr_interval(roc, fpr, shared)
+            tpr[fpr] = replace(point, at_nominal=at_nominal, joint=joint)
+    decisions = _decide(result, confidence)
+    size = len(result.population)
+    summary = TargetSummary(
+        **vars(replace(measured, tpr=tpr)),
+        auc_interval=auc_interval(roc, confidence),
+        tied=_tied(score),
+        decisions=decisions,
+        conformal=replace(_conformal(decisions), population=size, resolution=1 / (size + 1)),
+        fdr={fdr: exposure(result.scores, queries, members, fdr, size) for fdr in FDRS},
+        epsilon=epsilon_bound(score, truth, confidence=confidence),
+        diagnostics=_diagnose(result, decisions),
+    )
+    below_chance = auc_interval(roc, 1 - (1 - NEARLY_CERTAIN) / n_compared).high < 0.5
+    return Assessment(summary, metrics, auc_interval(roc, shared), below_chance)
+
+
+def measure(metrics: TargetMetrics) -> Measured:
+    """Return metrics as the result holds them: without thresholds, which may be infinite."""
+    tpr = {
+        p.fpr: TprAtFpr(p.tpr, p.fpr_realised, p.low, p.high, p.confidence, p.n_true, p.resolved, p.needed)
+        for p in metrics.operating
+    }
+    sizes = metrics.n_members, metrics.n_non_members
+    return Measured(metrics.target, metrics.auc, metrics.balanced_accuracy, *sizes, tpr)
+
+
+def _decide(result: AttackResult, confidence: float) -> dict[str, dict[float, Decision]]:
+    """Judge all rules at all levels."""
+    labels, truth = result.view.labels, result.truth
+    known = Known(result.scores, result.population, labels)
+    rules = (rule(level) for rule in RULES for level in DECISION_LEVELS)
+    usable = (rule for rule in rules if labels is not None or not rule.needs_labels)
+    found: dict[str, dict[float, Decision]] = {}
+    for decision in judge_all(usable, known, truth.members, truth.queries, confidence):
+        infinite = decision.threshold is not None and not math.isfinite(decision.threshold)  # JSON has no infinity
+        finite = replace(decision, threshold=None) if infinite else decision
+        found.setdefault(decision.rule, {})[decision.level] = finite
+    return found
+
+
+def _conformal(decisions: Mapping[str, Mapping[float, Decision | typed.MeanDecision]]) -> typed.ConformalRates:
+    calls = decisions[Conformal.name].items()
+    return typed.ConformalRates({level: c.fpr_realised for level, c in calls}, {level: c.tpr for level, c in calls})
+
+
+def _diagnose(result: AttackResult, decisions: Mapping[str, Mapping[float, Decision]]) -> typed.TargetDiagnostics:
+    """Check p-values and rules; a refuted rule is replaced by conformal calls, or by none where these are refused."""
+    failed = []
+    for decision in (decision for levels in decisions.values() for decision in levels.values()):
+        if decision.check is not None and not decision.check.passed:
+            why = decisions[Conformal.name][decision.level].refused
+            failed.append(typed.FailedCheck(decision.rule, decision.level, None if why else Conformal.name, why))
+    # The sample of the figure depends only on the attack's name and the target.
+    rng = np.random.default_rng([result.target, *result.scores.attack.encode()])
+    pairs = pairwise_p_values(result.scores.statistic, result.population, result.truth, rng, 400, 500)
+    counts = tuple(pairs.members.tolist()), tuple(pairs.non_members.tolist())
+    return typed.TargetDiagnostics(
+        failed_checks=tuple(failed),
+        pairwise_p=typed.PairwiseCounts(*counts, pairs.distance, pairs.distance_by_query, pairs.warning),
+        realised_fpr=nominal_against_realised(result.scores, result.truth, len(result.population)),
+    )
+
+
+def _tied(score: FloatArray) -> float:
+    """Share of the points that share their score with at least `LARGE_TIE` of all."""
+    _, counts = np.unique(score, return_counts=True)
+    return float(counts[(counts > 1) & (counts >= LARGE_TIE * len(score))].sum() / len(score))
+
+
+# All attacks on all targets ------------------------------------------------------------------------------------------
+
+
+class Summary:
+    """Assessments of all attacks on all targets, collected one result at a time."""
 
     def __init__(self, attacks: Sequence[str], n_targets: int = 1) -> None:
         self._assessments: dict[str, list[Assessment]] = {name: [] for name in attacks}
         self._compared = len(attacks) * n_targets
-        self._sizes: set[int] = set()
         self._references: set[int] = set()
         self._excluded: dict[int, list[int]] = {}
-        self._sizes_of: dict[int, PopulationSize] = {}
-        self._likeness: dict[int, UnlikeReferences | None] = {}
+        self._checks: dict[int, typed.TargetChecks] = {}
         self._gaussianity: Gaussianity | None = None
         self._by_group: dict[str, tuple[Measured | None, ...]] = {}
         self._power: EnoughReferences | None = None
@@ -86,19 +164,16 @@ class Summary:
         self._assessments.pop(attack, None)
         self._skipped.setdefault(attack, reason)
 
-    def add(self, result: AttackResult) -> Assessment:
+    def add(self, result: AttackResult) -> None:
         """Assess one result and keep the assessment."""
-        assessment = assess(result, self._compared)
-        self._assessments[result.scores.attack].append(assessment)
-        self._sizes.add(len(result.population))
-        self._references.add(len(result.references))
-        if result.target not in self._excluded:
+        self._assessments[result.scores.attack].append(assess(result, self._compared))
+        if result.target not in self._checks:
+            self._references.add(len(result.references))
             self._excluded[result.target] = [int(model) for model in result.left_out]
-            self._sizes_of[result.target] = population_size(len(result.population))
-            self._likeness[result.target] = if_possible(lambda: unlike_references(result.view))
+            unlike = if_possible(lambda: unlike_references(result.view))
+            self._checks[result.target] = typed.TargetChecks(unlike, population_size(len(result.population)))
             self.add_notes(result.notes)
         self._measure_groups(result)
-        return assessment
 
     def _measure_groups(self, result: AttackResult) -> None:
         """Measure the attack by Gaussianity of the records; only on the first target, since that sorts all signals."""
@@ -114,10 +189,6 @@ class Summary:
         if fit is not None:
             self._fits[attack, target] = fit
 
-    def add_power(self, power: EnoughReferences | None) -> None:
-        """Keep how the power depends on the number of references, if that could be measured."""
-        self._power = power
-
     def add_notes(self, notes: Iterable[Note]) -> None:
         """Keep notes that do not follow from the results, each once."""
         self._told += [note for note in notes if note not in self._told]
@@ -127,21 +198,17 @@ class Summary:
         """Numbers behind the verdict, as far as results were added."""
         return gather_evidence({name: group for name, group in self._assessments.items() if group})
 
-    def result(self, about: About) -> RunResult:
-        """Make the result of the run.
-
-        Parameters
-        ----------
-        about : About
-            What was run; numbers of references and known non-members are added.
-        """
+    def result(self, about: About, power: EnoughReferences | None = None) -> RunResult:
+        """Make the result of the run; ``power`` says how much more references would find, if that was measured."""
+        self._power = power
         for group in self._assessments.values():
             group.sort(key=lambda a: a.metrics.target)
-        about = replace(about, references=tuple(sorted(self._references)), population=tuple(sorted(self._sizes)))
+        sizes = {checks.population.n for checks in self._checks.values()}
+        about = replace(about, references=tuple(sorted(self._references)), population=tuple(sorted(sizes)))
         self.add_notes(_about_notes(about))
         notes = self.notes()
         return RunResult(
-            schema=SCHEMA,
+            schema=typed.SCHEMA,
             verdict=self.evidence.verdict(notes),
             about=about,
             attacks={name: self._attack(name) for name in self._assessments},
@@ -150,12 +217,11 @@ class Summary:
             notes=tuple(notes),
         )
 
-    def _diagnostics(self) -> Diagnostics:
+    def _diagnostics(self) -> typed.Diagnostics:
         tested = None
         if self._gaussianity is not None:
-            tested = decode(GaussianitySummary, {"target": self._grouped} | self._gaussianity.to_json())
-        checks = {target: TargetChecks(like, self._sizes_of[target]) for target, like in sorted(self._likeness.items())}
-        return Diagnostics(self._power, tested, checks)
+            tested = decode(typed.GaussianitySummary, {"target": self._grouped} | self._gaussianity.to_json())
+        return typed.Diagnostics(self._power, tested, dict(sorted(self._checks.items())))
 
     def _attack(self, name: str) -> AttackSummary:
         group = self._assessments[name]
@@ -166,19 +232,18 @@ class Summary:
         for point in means.operating:
             rates = mean_rate([a.metrics.tpr_at(point.fpr) for a in group]) if many and point.resolved else None
             spread = point.tpr.mean, point.tpr.std
-            tpr[point.fpr] = MeanTpr(*spread, point.fpr_realised, point.resolved, point.needed, rates)
-        epsilons = [entry.epsilon for entry in entries]
+            tpr[point.fpr] = typed.MeanTpr(*spread, point.fpr_realised, point.resolved, point.needed, rates)
+        decisions, bounds = _mean_decisions(entries), [entry.epsilon for entry in entries]
+        low, one_run = _mean([bound.low for bound in bounds]), _mean([bound.one_run.low for bound in bounds])
         return AttackSummary(
-            auc=Mean(means.auc.mean, means.auc.std, area),
-            balanced_accuracy=Mean(means.balanced_accuracy.mean, means.balanced_accuracy.std),
+            auc=typed.Mean(means.auc.mean, means.auc.std, area),
+            balanced_accuracy=typed.Mean(means.balanced_accuracy.mean, means.balanced_accuracy.std),
             tpr=tpr,
             per_target=entries,
-            decisions=_mean_decisions(entries),
-            conformal=_mean_conformal(entries),
-            fdr={fdr: _mean_exposure([entry.fdr[fdr] for entry in entries]) for fdr in entries[0].fdr},
-            epsilon=MeanEpsilon(
-                _mean([e.low for e in epsilons]), _mean([e.one_run.low for e in epsilons]), epsilons[0].delta
-            ),
+            decisions=decisions,
+            conformal=_conformal(decisions),
+            fdr={fdr: _mean_exposure(entries, fdr) for fdr in entries[0].fdr},
+            epsilon=typed.MeanEpsilon(low, one_run, bounds[0].delta),
             own_p_value_on_population=self._own_p_value(name),
         )
 
@@ -208,30 +273,25 @@ class Summary:
                 return level, check.flagged / check.population
         return None
 
-    def _own_p_value(self, name: str) -> OwnPValue:
+    def _own_p_value(self, name: str) -> typed.OwnPValue:
         check, refuted = self._flagged(name, CHECK_LEVEL), self._refuted(name)
         level, share = refuted or (CHECK_LEVEL, check.flagged / check.population if check else None)
-        return OwnPValue(level, share, refuted is not None)
+        return typed.OwnPValue(level, share, refuted is not None)
 
     # Notes ------------------------------------------------------------------------------------------------------------
 
     def notes(self) -> list[Note]:
         """What a reader must know beside the numbers."""
-        return [
-            *self.evidence.notes(),
-            *self._told,
-            *self._reference_notes(),
-            *self._attack_notes(),
-            *self._size_notes(),
-        ]
+        found = self._reference_notes(), self._attack_notes(), self._size_notes()
+        return [*self.evidence.notes(), *self._told, *(note for group in found for note in group)]
 
     def _reference_notes(self) -> Iterator[Note]:
         """Whether the references are enough and like the target, and which models were excluded."""
         if (fewest := min(self._references)) < LEAST_REFERENCES:
             yield Note("few-references", "caution", wording.few_references(fewest, LEAST_REFERENCES))
-        unlike = {target: check.warning for target, check in sorted(self._likeness.items()) if check and check.warning}
-        if unlike:
-            yield Note("unlike-references", "caution", wording.unlike_references(unlike, len(self._likeness)))
+        likeness = {target: checks.unlike_references for target, checks in sorted(self._checks.items())}
+        if unlike := {target: like.warning for target, like in likeness.items() if like and like.warning}:
+            yield Note("unlike-references", "caution", wording.unlike_references(unlike, len(likeness)))
         if self._power and self._power.warning:
             yield Note("more-references", "info", self._power.warning)
         if excluded := {target: models for target, models in self._excluded.items() if models}:
@@ -241,7 +301,7 @@ class Summary:
         """Which attacks could not run, have tied scores, or have p-values that do not hold."""
         if self._skipped:
             # Without the strongest attack, an audit may have missed a leak.
-            strongest_missing = DEFAULT_ATTACK in self._skipped
+            strongest_missing = typed.DEFAULT_ATTACK in self._skipped
             text = wording.attacks_left_out(self._skipped)
             yield Note("attacks-left-out", "caution" if strongest_missing else "info", text)
         shares = {name: min(a.summary.tied for a in group) for name, group in self._assessments.items()}
@@ -257,7 +317,7 @@ class Summary:
         fewest = min(everyone, key=lambda m: m.n_non_members)
         if unresolved := [point for point in reversed(fewest.operating) if not point.resolved]:
             yield Note("rates-unresolved", "info", wording.rates_unresolved(fewest.n_non_members, unresolved))
-        if (warning := self._sizes_of[min(self._sizes_of)].warning) is not None:
+        if (warning := self._checks[min(self._checks)].population.warning) is not None:
             yield Note("population-size", "info", warning)
 
 
@@ -280,34 +340,21 @@ def if_possible(check: Callable[[], T]) -> T | None:
 # Means over targets --------------------------------------------------------------------------------------------------
 
 
-def _mean_decisions(entries: Sequence[TargetSummary]) -> dict[str, dict[float, MeanDecision]]:
-    found: dict[str, dict[float, MeanDecision]] = {}
+def _mean_decisions(entries: Sequence[TargetSummary]) -> dict[str, dict[float, typed.MeanDecision]]:
+    found: dict[str, dict[float, typed.MeanDecision]] = {}
     for rule, levels in entries[0].decisions.items():
         for level in levels:
             each = [entry.decisions[rule][level] for entry in entries]
             refused = [one.refused for one in each if one.refused]
             rates = _known_mean([one.fpr_realised for one in each]), _known_mean([one.tpr for one in each])
             first = refused[0] if refused else None
-            found.setdefault(rule, {})[level] = MeanDecision(level, *rates, len(refused), first)
+            found.setdefault(rule, {})[level] = typed.MeanDecision(level, *rates, len(refused), first)
     return found
 
 
-def _mean_conformal(entries: Sequence[TargetSummary]) -> ConformalRates:
-    levels = entries[0].conformal.tpr
-    return ConformalRates(
-        {level: _known_mean([entry.conformal.fpr_realised[level] for entry in entries]) for level in levels},
-        {level: _known_mean([entry.conformal.tpr[level] for entry in entries]) for level in levels},
-    )
-
-
-def _mean_exposure(each: Sequence[Exposure]) -> MeanExposure:
-    return MeanExposure(
-        fdr=_mean([one.fdr for one in each]),
-        n_discoveries=_mean([one.n_discoveries for one in each]),
-        n_true=_mean([one.n_true for one in each]),
-        least=_mean([one.least for one in each]),
-        realised_fdr=_mean([one.realised_fdr for one in each]),
-    )
+def _mean_exposure(entries: Sequence[TargetSummary], fdr: float) -> typed.MeanExposure:
+    each: list[dict[str, float]] = [encode(entry.fdr[fdr]) for entry in entries]
+    return typed.MeanExposure(**{key: _mean([one[key] for one in each]) for key in each[0]})
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -9,15 +9,15 @@ from typing import TypeVar
 
 from plmia.errors import Note, doubts
 from plmia.evaluation.intervals import Interval, mean_rate
-from plmia.evaluation.metrics import VERDICT_FPRS
+from plmia.evaluation.metrics import VERDICT_FPRS, TargetMetrics
 from plmia.evaluation.records import Naming
 from plmia.results import wording
-from plmia.results.assessment import CONFIDENCE, Assessment
-from plmia.results.result import Unnamed, Verdict
+from plmia.results.result import TargetSummary, Unnamed, Verdict
 from plmia.results.wording import Grade, Status
 
 T = TypeVar("T")
 
+CONFIDENCE = 0.95
 # The false-positive rate of the verdict: the first of VERDICT_FPRS that lets so many non-members through, or the last
 # one if it lets one through.
 LEAST_ABOVE = 5
@@ -37,57 +37,38 @@ GRADES: tuple[tuple[Grade, float, float, float], ...] = (
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Numbers behind the verdict; `gather_evidence` makes one.
+class Assessment:
+    """One attack on one target: its entry in the result, and what the verdict needs beside that."""
 
-    Parameters
-    ----------
-    attack : str
-        The attack that finds most members.
-    fpr : float or None
-        The false-positive rate; None where there are too few non-members for any.
-    tpr : float or None
-        Share of the members found there, mean over targets.
-    interval : Interval or None
-        Interval of that share, for all attacks at once. It covers the mean over these targets if they are few, and the
-        mean over further targets if they are many.
-    exposed : float
-        Records named as members at a false discovery rate of `VERDICT_FDR`, mean over targets.
-    least : int
-        The fewest records that this population can name; see `Exposure`.
-    targets : int
-        How many models were attacked.
-    auc : float
-        Lower end, for all attacks and targets at once, of the largest area under a ROC curve.
-    unnamed : Naming or None
-        Why nobody could be named, where the split is the reason.
-    attacks : int
-        How many attacks the interval holds for.
-    members : int
-        Evaluated members, mean over targets: records, or groups where records form groups.
-    swapped : tuple of int
-        Targets whose non-members score above their members beyond chance by some attack, and no attack shows the
-        opposite.
-    chance : float
-        Mean true-positive rate of guessing at `fpr`: the empirical threshold lies below the (k + 1)-th of n
-        non-members, where k / n is at most the rate, and (k + 1) / (n + 1) of further records lie above it.
-    auc_attack : str
-        The attack of ``auc``.
-    """
+    summary: TargetSummary
+    metrics: TargetMetrics  # with thresholds
+    joint_auc: Interval  # for all attacks and targets of the run at once
+    below_chance: bool  # members score below non-members, nearly certainly, for all attacks and targets at once
+
+    def naming(self, fdr: float) -> Naming:
+        """Explain why nobody was named at a false discovery rate."""
+        m = self.metrics
+        standing = round(m.tpr_at(0.0).tpr * m.n_members)
+        return Naming(fdr, m.n_members, m.n_non_members, self.summary.conformal.population or 0, standing)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Numbers behind the verdict, as `Verdict` explains them; `gather_evidence` makes one."""
 
     attack: str
     fpr: float | None
     tpr: float | None
-    interval: Interval | None
+    interval: Interval | None  # of the mean over these targets if they are few, over further targets if they are many
     exposed: float
-    least: int
+    least: int  # the fewest records that this population can name; see `Exposure`
     targets: int
-    auc: float = 0.0
+    auc: float = 0.0  # the verdict's ``auc_low``
     unnamed: Naming | None = None
-    attacks: int = 1
-    members: int = 0
-    swapped: tuple[int, ...] = ()
-    chance: float = 0.0
+    attacks: int = 1  # how many the interval holds for
+    members: int = 0  # evaluated records, or groups where records form groups
+    swapped: tuple[int, ...] = ()  # targets that some attack ranks the wrong way round beyond chance, none the right
+    chance: float = 0.0  # mean true-positive rate of guessing at ``fpr``
     auc_attack: str = ""
 
     @property
@@ -167,13 +148,7 @@ def status_of(beats_chance: bool, notes: Iterable[Note]) -> Status:
 
 
 def gather_evidence(assessments: Mapping[str, Sequence[Assessment]]) -> Evidence:
-    """Pick the attack that finds most members and collect what it finds.
-
-    Parameters
-    ----------
-    assessments : mapping of str to sequence of Assessment
-        For each attack one per target, the same targets for all.
-    """
+    """Pick the attack that finds most members and collect what it finds; all attacks have the same targets."""
     everything = [assessment for group in assessments.values() for assessment in group]
     fpr = _verdict_fpr(min(a.metrics.n_non_members for a in everything))
 
@@ -188,13 +163,13 @@ def gather_evidence(assessments: Mapping[str, Sequence[Assessment]]) -> Evidence
     exposed, least = sum(e.n_discoveries for e in exposures) / len(group), max(e.least for e in exposures)
     lows = {name: max(a.joint_auc.low for a in each) for name, each in assessments.items()}
     evidence = Evidence(
-        best,
-        None,
-        None,
-        None,
-        exposed,
-        least,
-        len(group),
+        attack=best,
+        fpr=None,
+        tpr=None,
+        interval=None,
+        exposed=exposed,
+        least=least,
+        targets=len(group),
         auc=max(lows.values()),
         auc_attack=strongest(lows, lambda name: (lows[name], name == best)),
         unnamed=_unnamed(group) if exposed == 0 and least > 1 else None,
@@ -229,7 +204,11 @@ def _at_rate(evidence: Evidence, group: Sequence[Assessment], fpr: float) -> Evi
 
 
 def _chance(fpr: float, n: int) -> float:
-    """Mean true-positive rate of an attack that guesses, at an empirical false-positive rate of at most ``fpr``."""
+    """Mean true-positive rate of an attack that guesses, at an empirical false-positive rate of at most ``fpr``.
+
+    The threshold lies below the (k + 1)-th of n non-members, where k / n is at most the rate, and (k + 1) / (n + 1) of
+    further records lie above it.
+    """
     return (math.floor(round(fpr * n, 9)) + 1) / (n + 1)
 
 
@@ -242,13 +221,7 @@ def _swapped(everything: Iterable[Assessment]) -> list[int]:
 def strongest(candidates: Iterable[T], found: Callable[[T], tuple[float, ...]]) -> T:
     """Pick the candidate that finds most; every choice of one attack among several is made here.
 
-    Parameters
-    ----------
-    candidates : iterable
-        In the order of their attacks.
-    found : callable
-        What each finds, and what decides between equals, for example the larger area. If all is equal, the last
-        candidate is picked, since refined attacks come after plain ones.
+    If all that ``found`` returns is equal, the last candidate is picked, since refined attacks come after plain ones.
     """
     return max(reversed(list(candidates)), key=found)
 

@@ -24,9 +24,10 @@ from plmia import (
 from plmia.attacks.calibration import FreshPopulation, MeanOfViews, VotesOfViews
 from plmia.errors import AttackError, PopulationError, ReferencesError, SignalsError
 from plmia.reporting import write_report
-from plmia.results.folder import Summary, run_attacks
+from plmia.results.folder import run_attacks
 from plmia.results.result import About, SignalsAbout
 from plmia.results.saved import SavedRun
+from plmia.results.summary import Summary
 
 
 def signals(n_models=8, n_points=80, seed=0):

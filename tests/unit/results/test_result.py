@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,15 @@ def test_to_json_is_the_file(folder: Path) -> None:
 def test_from_json_is_the_inverse(folder: Path) -> None:
     result = SavedRun(folder).result
     assert RunResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_an_audit_without_recorded_accuracies_has_null(folder: Path) -> None:
+    result = SavedRun(folder).result
+    assert not {"train_accuracy", "test_accuracy"} & result.to_json()["about"].keys()
+    audited = replace(result, about=replace(result.about, audit={"data": "a"}))
+    about = audited.to_json()["about"]
+    assert about["train_accuracy"] is about["test_accuracy"] is None
+    assert RunResult.from_json(audited.to_json()) == audited
 
 
 def test_parts_have_their_types(folder: Path) -> None:

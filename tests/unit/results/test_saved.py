@@ -78,6 +78,20 @@ def test_what_was_written_is_verified_and_read_back(folder: Path) -> None:
     assert seal(saved.result, parts) == saved.result, "the digest of metrics.json does not depend on an earlier one"
 
 
+def test_a_result_that_was_just_written_is_not_read_back(copied: Path, signals: Signals) -> None:
+    written = SavedRun(copied).result
+    whole = (copied / "metrics.json").read_bytes()
+    (copied / "metrics.json").write_text("not JSON", encoding="utf-8")
+    saved = SavedRun(copied, written)
+    assert saved.verified
+    assert not saved.still_there(), "the folder holds something else by now"
+    with pytest.raises(OutputError, match="another run"):
+        write_report(saved, Extras(signals=signals))
+    (copied / "metrics.json").write_bytes(whole)
+    assert saved.still_there()
+    assert saved.records().columns() == SavedRun(copied).records().columns()
+
+
 def test_the_digest_of_metrics_json_is_the_documented_one(folder: Path) -> None:
     metrics = metrics_of(folder)
     digest = metrics["digests"].pop("self")

@@ -12,7 +12,7 @@ from plmia.data.designs import MembershipDesign
 from plmia.errors import Note
 from plmia.evaluation.intervals import Interval
 from plmia.evaluation.records import Naming, min_named
-from plmia.results.assessment import assess
+from plmia.results.summary import assess
 from plmia.results.verdict import Evidence, gather_evidence, strongest
 from plmia.results.wording import Grade, Status
 from plmia.signals.signals import Signals

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from plmia.attacks.empirical_bayes.model import Knots, ShiftPrior
 from plmia.data.arrays import FloatArray, IntArray, Labels
 from plmia.errors import percent, round_percent, sentence
 from plmia.evaluation.decisions import Decision
@@ -20,7 +21,7 @@ from plmia.evaluation.metrics import Roc, clopper_pearson
 from plmia.reporting import drawing as fig
 from plmia.reporting.content import Content
 from plmia.reporting.drawing import Absent, Axis, Figure, Spec, series
-from plmia.results.result import AttackSummary, Coordinates, Knots, ShiftTrend
+from plmia.results.result import AttackSummary, Coordinates
 from plmia.signals.signals import Signals
 
 Sections = dict[str, list[Figure | Absent]]
@@ -650,8 +651,8 @@ def trends_figure(content: Content) -> Figure | Absent:
         reason = f"This run kept no fitted trends of {BAYES}. Run it again with this version."
         return Absent("trends", BAYES_TITLE, reason)
     at, (short, long) = _places(trends.knots), _coordinate_names(trends.coordinates or Coordinates())
-    level = np.sqrt(np.array(trends.spread.level)[:, :, 0])
-    off = np.sqrt(np.diag(np.array(trends.spread.covariance))) / 2
+    level = np.sqrt(trends.spread.level[:, :, 0])
+    off = np.sqrt(np.diag(trends.spread.covariance)) / 2
     data: list[Spec] = []
     for side, (name, colour, dash) in enumerate((("IN", "@blue", "solid"), ("OUT", "@orange", "dash"))):
         spread = _at_places(level[side], at)
@@ -695,13 +696,13 @@ def _at_places(values: FloatArray, at: FloatArray) -> FloatArray:
     return values if len(values) == len(at) else np.full(len(at), values[0])
 
 
-def _shift(shift: ShiftTrend, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _shift(shift: ShiftPrior, at: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Prior mean of the shift of a record with typical spread, and its standard deviation."""
-    lines = np.array(shift.lines)[:, 0]
+    lines = shift.lines[:, 0]
     mean = lines[:, 0].copy()
     if len(lines) > 1:
         mean += lines[:, 1] * (at - at.mean()) / (at[-1] - at[0])
-    spread = np.sqrt(np.array(shift.spread)[:, 0])
+    spread = np.sqrt(shift.spread[:, 0])
     return _at_places(mean, at), _at_places(spread, at)
 
 

@@ -1,8 +1,8 @@
 """Frozen dataclasses to and from JSON: what is read is checked against the fields' types and ranges.
 
-A dataclass is a JSON object with one key for each field; `Mapping` is an object, `tuple` a list. A trailing underscore
-of a field's name is left out of its key. A field with a default may be missing from the JSON; one with the
-metadata `ABSENT` is left out of it while it is None. Keys that no field has are ignored.
+A dataclass is a JSON object with one key for each field; `Mapping` is an object, `tuple` a list, an array a list of
+lists. A trailing underscore of a field's name is left out of its key. A field with a default may be missing from the
+JSON; one with the metadata `ABSENT` is left out of it while it is None. Keys that no field has are ignored.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+import numpy as np
+
+from plmia.data.arrays import FloatArray
 from plmia.evaluation.decisions import Decision, SelfCheck
-from plmia.evaluation.diagnostics.p_values import FprCurve, Rates
+from plmia.evaluation.diagnostics.p_values import FprCurve, PairwiseP, Rates
 from plmia.evaluation.diagnostics.power import Curve
 from plmia.evaluation.epsilon import EpsilonBound
 from plmia.evaluation.intervals import Interval
@@ -55,6 +58,7 @@ _REFINED: dict[type, dict[str, Any]] = {
     Decision: {"level": Level}
     | dict.fromkeys(("fpr_realised", "fpr_low", "fpr_high", "tpr", "tpr_low", "tpr_high"), Rate | None),
     FprCurve: {"levels": Annotated[tuple[Level, ...], AtLeast(1)], "n_non_members": Positive},
+    PairwiseP: dict.fromkeys(("members", "non_members"), Annotated[tuple[int, ...], AtLeast(1)]),
     Rates: dict.fromkeys(("realised", "low", "high"), tuple[Rate, ...]),
     Curve: {"mean": tuple[Rate, ...], "deviation": tuple[Amount | None, ...], "budgets": tuple[Positive, ...]},
 }
@@ -107,6 +111,8 @@ def _decoder(hint: Any) -> Decoder:
         return lambda value: None if value is None else inner(value)
     if origin is Literal:
         return _require(lambda value: isinstance(value, str) and value in args, f"one of {', '.join(args)}")
+    if origin is np.ndarray:
+        return _array
     if origin is tuple:
         return _list(_decoder(args[0]))
     if origin is Mapping:
@@ -189,6 +195,14 @@ def _list(inner: Decoder) -> Decoder:
         return tuple(_inside(f"[{i}]", inner, part) for i, part in enumerate(value))
 
     return check
+
+
+def _array(value: Any) -> FloatArray:
+    """Lists of finite numbers, all of the same length and none empty, as an array."""
+    if not isinstance(value, list) or not value:
+        raise JsonError(value, "a list of numbers")
+    inner = _array if isinstance(value[0], list) else _decoder(float)
+    return np.array([inner(part) for part in value], np.float64)
 
 
 def _at_least(inner: Decoder, n: int) -> Decoder:

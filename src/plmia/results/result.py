@@ -12,9 +12,10 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 
+from plmia.attacks.empirical_bayes.model import Knots, ShiftPrior, SpreadPrior
 from plmia.errors import Note
 from plmia.evaluation.decisions import Decision
-from plmia.evaluation.diagnostics.p_values import FprCurve, PopulationSize
+from plmia.evaluation.diagnostics.p_values import FprCurve, PairwiseP, PopulationSize
 from plmia.evaluation.diagnostics.power import EnoughReferences
 from plmia.evaluation.diagnostics.signals import UnlikeReferences, accuracy_of
 from plmia.evaluation.epsilon import EpsilonBound
@@ -30,9 +31,6 @@ from plmia.signals.signals import Signals
 SCHEMA = 2
 # The attack that is meant where none is named.
 DEFAULT_ATTACK = "pl-mia-eb"
-
-_Grid = Annotated[tuple[Annotated[tuple[float, ...], AtLeast(1)], ...], AtLeast(1)]
-_Grids = Annotated[tuple[_Grid, ...], AtLeast(1)]
 
 
 # One attack on one target --------------------------------------------------------------------------------------------
@@ -93,26 +91,11 @@ class FailedCheck:
 
 
 @dataclass(frozen=True)
-class PairwiseCounts:
-    """Histogram of pairwise p-values; see `plmia.evaluation.diagnostics.p_values.PairwiseP`."""
-
-    members: Annotated[tuple[int, ...], AtLeast(1)]
-    non_members: Annotated[tuple[int, ...], AtLeast(1)]
-    distance: float | None
-    distance_by_query: float | None = None
-    warning: str | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.members) != len(self.non_members):
-            raise ValueError("pairwise_p has histograms of different lengths")
-
-
-@dataclass(frozen=True)
 class TargetDiagnostics:
     """Checks of one attack on one target; the last two are kept for one target of the run."""
 
     failed_checks: tuple[FailedCheck, ...] = ()
-    pairwise_p: PairwiseCounts | None = None
+    pairwise_p: PairwiseP | None = None
     realised_fpr: FprCurve | None = None
     # The least, middle and most Gaussian third of the records.
     gaussianity_groups: tuple[Measured | None, ...] | None = field(default=None, metadata=ABSENT)
@@ -124,6 +107,8 @@ class TargetDiagnostics:
         for rates in (curve.conformal, curve.combined) if curve else ():
             if rates and {len(rates.realised), len(rates.low), len(rates.high)} != {len(curve.levels)}:  # type: ignore[union-attr]
                 raise ValueError("realised_fpr has lists of different lengths")
+        if self.pairwise_p and len(self.pairwise_p.members) != len(self.pairwise_p.non_members):
+            raise ValueError("pairwise_p has histograms of different lengths")
 
 
 @dataclass(frozen=True)
@@ -145,31 +130,6 @@ class TargetSummary(Measured):
 
 
 @dataclass(frozen=True)
-class Knots:
-    """Places where trends are known, increasing, and the ends of the range."""
-
-    at: Annotated[tuple[float, ...], AtLeast(1)]
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class SpreadTrend:
-    """Variance of signals at each knot, and its covariance between sides."""
-
-    level: _Grids  # [2 sides, knots or 1, views]
-    covariance: _Grid
-
-
-@dataclass(frozen=True)
-class ShiftTrend:
-    """Shift from OUT to IN: lines, and the variance about them."""
-
-    lines: _Grids  # [knots or 1, views, coefficients]
-    spread: _Grid
-
-
-@dataclass(frozen=True)
 class Coordinates:
     """Coordinates in which empirical Bayes works."""
 
@@ -182,19 +142,19 @@ class Trends:
     """Trends that empirical Bayes fits over all records."""
 
     knots: Knots
-    spread: SpreadTrend
-    shift: ShiftTrend | None = None
+    spread: SpreadPrior
+    shift: ShiftPrior | None = None
     n_points: int = 0
     coordinates: Coordinates | None = None
 
     def __post_init__(self) -> None:
-        knots = len(self.knots.at)
-        level, covariance = np.array(self.spread.level), np.array(self.spread.covariance)
-        valid = [level.shape[:2] in {(2, knots), (2, 1)}, bool((level >= 0).all()), covariance.shape == (2, 2)]
-        valid += [bool((np.diag(covariance) >= 0).all()), bool((np.diff(self.knots.at) > 0).all())]
+        at, level, covariance = self.knots.at, self.spread.level, self.spread.covariance
+        valid = [at.ndim == 1, (np.diff(at) > 0).all(), covariance.shape == (2, 2), (np.diag(covariance) >= 0).all()]
+        valid += [level.ndim == 3, level.shape[:2] in {(2, len(at)), (2, 1)}, (level >= 0).all()]
         if self.shift is not None:
-            lines, spread = np.array(self.shift.lines), np.array(self.shift.spread)
-            valid += [len(lines) in {1, knots}, len(spread) in {1, knots}, bool((spread >= 0).all())]
+            lines, spread = self.shift.lines, self.shift.spread
+            valid += [lines.ndim == 3, len(lines) in {1, len(at)}]
+            valid += [spread.ndim == 2, len(spread) in {1, len(at)}, (spread >= 0).all()]
         if not all(valid):
             raise ValueError("the fitted trends have the wrong shape or sign")
 

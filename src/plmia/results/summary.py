@@ -121,10 +121,9 @@ def _diagnose(result: AttackResult, decisions: Mapping[str, Mapping[float, Decis
     # The sample of the figure depends only on the attack's name and the target.
     rng = np.random.default_rng([result.target, *result.scores.attack.encode()])
     pairs = pairwise_p_values(result.scores.statistic, result.population, result.truth, rng, 400, 500)
-    counts = tuple(pairs.members.tolist()), tuple(pairs.non_members.tolist())
     return typed.TargetDiagnostics(
         failed_checks=tuple(failed),
-        pairwise_p=typed.PairwiseCounts(*counts, pairs.distance, pairs.distance_by_query, pairs.warning),
+        pairwise_p=pairs,
         realised_fpr=nominal_against_realised(result.scores, result.truth, len(result.population)),
     )
 

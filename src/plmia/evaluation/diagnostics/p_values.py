@@ -34,10 +34,10 @@ class PairwiseP:
     `distance` is 0: this dependence is the reason why the combined p-value is only nominal.
     """
 
-    members: IntArray  # [20], how many p-values fall into each twentieth of [0, 1]
-    non_members: IntArray  # [20]
+    members: tuple[int, ...]  # [20], how many p-values fall into each twentieth of [0, 1]
+    non_members: tuple[int, ...]  # [20]
     distance: float | None  # Kolmogorov distance of all p-values of non-members from the uniform law, to 0.001
-    distance_by_query: float | None  # the same for the p-values of one query, averaged over non-member queries
+    distance_by_query: float | None = None  # the same for the p-values of one query, averaged over non-member queries
     warning: str | None = None  # set if there are no pairwise p-values; counts are then 0, distances None
 
 
@@ -57,7 +57,7 @@ def pairwise_p_values(
     summary = MeanOfViews().points(phi.reshape(len(phi), -1))
     everyone = np.sort(summary[population])
     if len(everyone) < 2 or not everyone[-1] > everyone[0]:
-        nothing = np.zeros(BINS, np.intp)
+        nothing = (0,) * BINS
         return PairwiseP(nothing, nothing, None, None, "the population has no two different statistics: enlarge it")
     scale = null_deviation(everyone[:, None], MeanOfViews())
     step = math.ceil(len(everyone) / most_rivals)
@@ -67,7 +67,7 @@ def pairwise_p_values(
     )
     if not len(others):
         raise PlmiaError("no query is a non-member: pairwise p-values need some to be compared with the uniform law")
-    in_bins = [_histogram(p).reshape(BINS, _FINE).sum(axis=1) for p in (members, others)]
+    in_bins = [tuple(_histogram(p).reshape(BINS, _FINE).sum(axis=1).tolist()) for p in (members, others)]
     return PairwiseP(in_bins[0], in_bins[1], *_uniform_distances(others))
 
 

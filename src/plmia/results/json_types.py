@@ -136,6 +136,9 @@ def _require(valid: Callable[[Any], bool], needed: str) -> Decoder:
     return check
 
 
+_is_object = _require(lambda value: isinstance(value, dict), "an object")
+
+
 def _number(kind: type, limit: Range) -> Decoder:
     kinds, low, high = ((int,) if kind is int else (int, float)), limit.low, limit.high
     name = f"a{' whole' * (kind is int)} number from {low:g} to {high:g}"
@@ -177,8 +180,7 @@ def _object(cls: type) -> Decoder:
     ]
 
     def check(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise JsonError(value, "an object")
+        _is_object(value)
         for _, key, _, needed in parts:
             if needed and key not in value:
                 raise JsonError(value, f"one with the key {key!r}")
@@ -189,12 +191,8 @@ def _object(cls: type) -> Decoder:
 
 
 def _list(inner: Decoder) -> Decoder:
-    def check(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise JsonError(value, "a list")
-        return tuple(_inside(f"[{i}]", inner, part) for i, part in enumerate(value))
-
-    return check
+    checked = _require(lambda value: isinstance(value, list), "a list")
+    return lambda value: tuple(_inside(f"[{i}]", inner, part) for i, part in enumerate(checked(value)))
 
 
 def _array(value: Any) -> FloatArray:
@@ -216,12 +214,9 @@ def _at_least(inner: Decoder, n: int) -> Decoder:
 
 
 def _mapping(kind: type, inner: Decoder) -> Decoder:
-    def check(value: Any) -> dict[Any, Any]:
-        if not isinstance(value, dict):
-            raise JsonError(value, "an object")
-        return {_map_key(kind, name): _inside(f".{name}", inner, part) for name, part in value.items()}
-
-    return check
+    return lambda value: {
+        _map_key(kind, name): _inside(f".{name}", inner, part) for name, part in _is_object(value).items()
+    }
 
 
 def _map_key(kind: type, name: str) -> Any:

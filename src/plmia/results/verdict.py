@@ -161,6 +161,8 @@ def gather_evidence(assessments: Mapping[str, Sequence[Assessment]]) -> Evidence
     group = assessments[best]
     exposures = [a.summary.fdr[VERDICT_FDR] for a in group]
     exposed, least = sum(e.n_discoveries for e in exposures) / len(group), max(e.least for e in exposures)
+    # Why the attack names nobody, on the target where most members stand out.
+    unnamed = max((a.naming(VERDICT_FDR) for a in group), key=lambda naming: naming.standing)
     lows = {name: max(a.joint_auc.low for a in each) for name, each in assessments.items()}
     evidence = Evidence(
         attack=best,
@@ -172,7 +174,7 @@ def gather_evidence(assessments: Mapping[str, Sequence[Assessment]]) -> Evidence
         targets=len(group),
         auc=max(lows.values()),
         auc_attack=strongest(lows, lambda name: (lows[name], name == best)),
-        unnamed=_unnamed(group) if exposed == 0 and least > 1 else None,
+        unnamed=unnamed if exposed == 0 and least > 1 else None,
         attacks=len(assessments),
         members=round(sum(a.metrics.n_members for a in group) / len(group)),
         swapped=tuple(_swapped(everything)),
@@ -224,8 +226,3 @@ def strongest(candidates: Iterable[T], found: Callable[[T], tuple[float, ...]]) 
     If all that ``found`` returns is equal, the last candidate is picked, since refined attacks come after plain ones.
     """
     return max(reversed(list(candidates)), key=found)
-
-
-def _unnamed(group: Sequence[Assessment]) -> Naming:
-    """Why an attack names nobody, on the target where most members stand out."""
-    return max((a.naming(VERDICT_FDR) for a in group), key=lambda found: found.standing)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from plmia.errors import RecipeError
-from plmia.training.recipes.recipe import conf_from_answers, conf_from_logits, conf_from_probabilities
+from plmia.training.recipes.confidences import conf_from_answers, conf_from_logits, conf_from_probabilities
 
 Floats = npt.NDArray[np.float64]
 

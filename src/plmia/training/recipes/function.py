@@ -16,17 +16,16 @@ from plmia.data.arrays import BoolArray
 from plmia.data.dataset import LabelledData
 from plmia.data.user_code import failure, lacks_memory, read_user_file, run_user_text
 from plmia.errors import RecipeError, shown
+from plmia.training.recipes.confidences import conf_from_answers, trained_from_answers
 from plmia.training.recipes.recipe import (
     DeclaredFile,
     Recipe,
     Trained,
-    conf_from_answers,
     declare_files,
     files_json,
     imported_files,
     noting_reads,
     stable_text,
-    trained_from_answers,
     undeclared,
 )
 from plmia.training.views import Views

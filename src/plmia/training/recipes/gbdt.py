@@ -13,14 +13,8 @@ import numpy.typing as npt
 from plmia.data.arrays import Array, BoolArray, FloatArray
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
-from plmia.training.recipes.recipe import (
-    BuiltInRecipe,
-    Confidences,
-    Trained,
-    conf_from_logits,
-    float32_notes,
-    trained_from_answers,
-)
+from plmia.training.recipes.confidences import Confidences, conf_from_logits, trained_from_answers
+from plmia.training.recipes.recipe import BuiltInRecipe, Trained, float32_notes
 from plmia.training.views import Views
 
 # LightGBM allows no more.

@@ -17,16 +17,15 @@ from plmia.data.arrays import Array, BoolArray
 from plmia.data.dataset import LabelledData
 from plmia.data.user_code import failure, lacks_memory
 from plmia.errors import Note, RecipeError, did_you_mean
+from plmia.training.recipes.confidences import conf_from_probabilities, trained_from_answers
 from plmia.training.recipes.recipe import (
     DeclaredFile,
     Recipe,
     Trained,
-    conf_from_probabilities,
     declare_files,
     files_json,
     noting_reads,
     stable_text,
-    trained_from_answers,
     undeclared,
 )
 from plmia.training.views import Views

@@ -33,7 +33,6 @@ from plmia.attacks.statistics import (
     Statistic,
 )
 from plmia.attacks.view import AttackView, Mode
-from plmia.data.user_code import load_user_file
 from plmia.errors import AttackError, did_you_mean
 
 LONGEST_NAME = 80
@@ -188,6 +187,8 @@ def find_attack(name: str) -> Attack:
 
 def _load(path: Path, variable: str) -> Attack:
     """Run the user's own file and return one variable from it."""
+    from plmia.data.user_code import load_user_file
+
     attacks = {
         key: value for key, value in vars(load_user_file(path, AttackError)).items() if isinstance(value, Attack)
     }

@@ -29,32 +29,16 @@ class Largest:
 
 @dataclass(frozen=True)
 class GateDecision:
-    """Decision of a release gate.
+    """Decision of a release gate, for the limits that `plmia.gate` was called with."""
 
-    Attributes
-    ----------
-    outcome : {"pass", "fail", "undecided"}
-        Undecided where the audit is inconclusive or invalid, or a failed check puts a pass in doubt.
-    worst : Largest
-        The attack and target whose upper bound is largest.
-    max_tpr, at_fpr, confidence : float
-        The limit, the false-positive rate, and the confidence of the upper bound.
-    status : str
-        The audit's own status.
-    doubts : tuple of Note
-        Checks that failed and were not accepted.
-    accepted : tuple of str
-        Codes that were accepted.
-    """
-
-    outcome: Outcome
-    worst: Largest
+    outcome: Outcome  # undecided where the audit is inconclusive or invalid, or a failed check puts a pass in doubt
+    worst: Largest  # the attack and target whose upper bound is largest
     max_tpr: float
     at_fpr: float
     confidence: float
-    status: str
-    doubts: tuple[Note, ...]
-    accepted: tuple[str, ...]
+    status: str  # the audit's own
+    doubts: tuple[Note, ...]  # checks that failed and were not accepted
+    accepted: tuple[str, ...]  # codes
 
     @property
     def passed(self) -> bool:
@@ -84,6 +68,7 @@ class GateDecision:
     def to_json(self) -> dict[str, Any]:
         """Return what ``plmia gate --json`` prints."""
         worst, ends = self.worst, self.worst.interval
+        largest = {"attack": worst.attack, "target": worst.target, "tpr": worst.tpr, "low": ends.low, "high": ends.high}
         return {
             "passed": self.passed,
             "outcome": self.outcome,
@@ -92,13 +77,7 @@ class GateDecision:
             "accepted": list(self.accepted),
             "max_tpr": self.max_tpr,
             "at_fpr": self.at_fpr,
-            "worst": {
-                "attack": worst.attack,
-                "target": worst.target,
-                "tpr": worst.tpr,
-                "low": ends.low,
-                "high": ends.high,
-            },
+            "worst": largest,
             "text": self.text,
         }
 
@@ -131,12 +110,7 @@ def gate(
     accept : collection of str
         Codes of checks (keys of `plmia.errors.CODES`) that may fail.
     """
-    for name, rate in (("max_tpr", max_tpr), ("at_fpr", at_fpr), ("confidence", confidence)):
-        require_rate(name, rate)
-    if max_tpr <= at_fpr:
-        raise PlmiaError(
-            f"max_tpr is {max_tpr:g}, but must be above at_fpr, {at_fpr:g}, which guessing finds: allow more"
-        )
+    require_limits(max_tpr=max_tpr, at_fpr=at_fpr, confidence=confidence)
     saved = SavedRun(run)
     saved.require_verified()
     _require_codes(accept, saved)
@@ -148,6 +122,17 @@ def gate(
     outcome = _outcome(worst.interval.high <= max_tpr, verdict.beats_chance, remaining)
     accepted = tuple(sorted(set(accept)))
     return GateDecision(outcome, worst, max_tpr, at_fpr, confidence, verdict.status, tuple(remaining), accepted)
+
+
+def require_limits(**limits: float) -> None:
+    """Raise for limits that no audit can decide; names are those that the caller typed, the largest TPR first."""
+    for name, rate in limits.items():
+        require_rate(name, rate)
+    (name, max_tpr), (other, at_fpr), *_ = limits.items()
+    if max_tpr <= at_fpr:
+        raise PlmiaError(
+            f"{name} is {max_tpr:g}, but must be above {other}, {at_fpr:g}, which guessing finds: allow more"
+        )
 
 
 def _outcome(within: bool, beats_chance: bool, remaining: Sequence[Note]) -> Outcome:

@@ -13,14 +13,7 @@ from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 SILENT_SECONDS = 2.0
 LINE_SECONDS = 10.0
@@ -52,19 +45,7 @@ def stderr() -> Console:
 
 
 class Meter:
-    """Counts steps of a piece of work and shows them: as a bar, or where no bar can be drawn, as a line now and then.
-
-    Parameters
-    ----------
-    what : str
-        What is being done.
-    total : int
-        Number of steps.
-    show : bool
-        Whether to show anything, on standard error.
-    console : Console, optional
-        Where to show it instead.
-    """
+    """Counts steps of work and shows them on standard error: as a bar, or where none can be drawn, as lines."""
 
     def __init__(self, what: str, total: int, show: bool, console: Console | None = None) -> None:
         self._what, self._show = what, show

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -40,7 +40,7 @@ from plmia.results.saved import SavedRun
 from plmia.signals.signals import Signals
 from plmia.signals.store import SignalStore, write_groups, writing
 from plmia.training.engines import Engine
-from plmia.training.recipes.named import as_recipe, parse_recipe
+from plmia.training.recipes.named import as_recipe
 from plmia.training.recipes.recipe import Recipe, Trained, views_for
 from plmia.training.records import TrainingRecord, training_notes
 from plmia.training.train import (
@@ -65,39 +65,17 @@ MANY_COPIES = 0.05
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """What an audit trains and how it attacks.
-
-    Parameters
-    ----------
-    data : LabelledData
-        The records.
-    recipe : Recipe
-        How the target and its references are trained.
-    references : int
-        Number of references.
-    views : tuple of View
-        How points are shown to models.
-    setup : Setup
-        Mode, population and seed.
-    attacks : tuple of Attack
-        What to run.
-    target : GivenTarget, optional
-        A target that exists already.
-    layout : {"pairs", "halves", "exact"} or MembershipDesign
-        How references share the points (see `audit_design`), or a design of your own: model 0 is the target.
-    may_skip : bool
-        Whether attacks that lack references are left out with a warning; by default they stop the audit.
-    """
+    """What an audit trains and how it attacks."""
 
     data: LabelledData
     recipe: Recipe
     references: int
     views: tuple[View, ...]
-    setup: Setup = field(default_factory=Setup)
+    setup: Setup = field(default_factory=Setup)  # mode, population and seed
     attacks: tuple[Attack, ...] = tuple(ATTACKS.values())
     target: GivenTarget | None = None
-    layout: DesignKind | MembershipDesign = "pairs"
-    may_skip: bool = False
+    layout: DesignKind | MembershipDesign = "pairs"  # see `audit_design`; model 0 of a given design is the target
+    may_skip: bool = False  # leave out attacks that lack references; otherwise they stop the audit
 
     def __post_init__(self) -> None:
         require_members(self.recipe, Recipe, RecipeError)
@@ -185,10 +163,6 @@ class AuditPlan:
                 f"take from 2 to {outsiders - 1}, so that some are left to be evaluated"
             )
 
-    def data_notes(self, records: Collection[Mapping[str, Any]]) -> list[Note]:
-        """Notes on rounded answers and on undeclared files, from the training records."""
-        return training_notes([TrainingRecord.from_json(record) for record in records])
-
     def warnings(self) -> list[Note]:
         """Notes that a user should read before training: all but those on how a recipe prepares the data."""
         return [note for note in self.notes() if (note.code, note.severity) != ("recipe-preprocessing", "info")]
@@ -199,24 +173,18 @@ class AuditPlan:
         if copies := self.design.split_duplicates(self.data):
             # Few copies blur little; many hide members among their copies.
             many = copies > MANY_COPIES * self.data.n_points
-            found.append(
-                Note(
-                    "split-copies",
-                    "caution" if many else "info",
-                    f"{copies:,} of {self.data.n_points:,} records have exact copies on the other side of a split, "
-                    "which blurs who is a member. Keep copies together with groups, or leave them out.",
-                )
+            text = (
+                f"{copies:,} of {self.data.n_points:,} records have exact copies on the other side of a split, "
+                "which blurs who is a member. Keep copies together with groups, or leave them out."
             )
+            found.append(Note("split-copies", "caution" if many else "info", text))
         fewest = int(self._fewest(self.design.matrix).min())
         if names := ", ".join(attack.name for attack in self.attacks if self._least(attack) > fewest):
-            found.append(
-                Note(
-                    "attacks-left-out",
-                    "info",
-                    f"Attacks that will be left out: {names}. They need more than {fewest} IN or OUT reference per "
-                    "record; ask for more references to run them.",
-                )
+            text = (
+                f"Attacks that will be left out: {names}. They need more than {fewest} IN or OUT reference per "
+                "record; ask for more references to run them."
             )
+            found.append(Note("attacks-left-out", "info", text))
         if self.target is not None and self._given is not None:
             found += self.target.doubts(self._given.conf, self.design, self.data)
         return found
@@ -232,23 +200,7 @@ def run_audit(
     extras: Extras | None = None,
     progress: bool = False,
 ) -> Audit:
-    """Train what is missing, score, and write the results; run again, it continues where it stopped.
-
-    Parameters
-    ----------
-    plan : AuditPlan
-        What to do.
-    folder : Path
-        Where to keep signals and results.
-    engine : Engine
-        Where to train.
-    keep_models : bool
-        Whether to save the models' weights.
-    show_records, extras
-        As in `score_run`.
-    progress : bool
-        Whether to show progress on standard error.
-    """
+    """Train what is missing, score, and write the results; run again, it continues where it stopped."""
     for problem in open_store(plan, folder).problems():
         warnings.warn(problem, PlmiaWarning, stacklevel=3)
     with Meter("training", plan.references + 1, progress) as meter:
@@ -307,14 +259,7 @@ def train_run(
 ) -> SignalStore:
     """Train the models that the folder's store lacks.
 
-    Parameters
-    ----------
-    plan, folder, engine, keep_models
-        As in `run_audit`.
-    report : callable
-        Called with the number and the answers of each model that was trained.
-    skip : callable
-        Called with the number of models that were trained before.
+    ``report`` gets the number and answers of each model, ``skip`` how many models were trained before.
     """
     if keep_models and not plan.recipe.keeps_weights:
         raise RecipeError(
@@ -341,18 +286,7 @@ def score_run(
 ) -> RunResult:
     """Attack model 0 of the store and write metrics.json, scores.npz, records.csv and report.html.
 
-    Parameters
-    ----------
-    plan, folder
-        As in `run_audit`.
-    store : SignalStore
-        The trained models' signals.
-    tick : callable
-        Called with the number of points that are done.
-    show_records : bool
-        Whether the report shows images, features and texts of records, and all files their groups.
-    extras : Extras, optional
-        Texts and names that the report may show; the results include their notes.
+    The report may show what is in ``extras``; the results include their notes.
     """
     from plmia.reporting import Extras as Shown
     from plmia.reporting import write_report
@@ -360,10 +294,9 @@ def score_run(
     extras = extras or Shown()
     # All of them: a model that went missing meanwhile must not be passed over.
     signals = store.signals(range(store.shape[0]))
-    records = store.finished()
     # The results themselves note attacks that lack references: they know which of them ran.
     notes = [note for note in plan.notes() if note.code != "attacks-left-out"]
-    notes += plan.data_notes(records.values())
+    notes += training_notes([TrainingRecord.from_json(record) for record in store.finished().values()])
     notes += [] if plan.target is None else plan.target.compared(signals)
     result = run_attacks(
         signals,
@@ -529,13 +462,15 @@ def demo(folder: str | Path | None = None, *, references: int = 32, seed: int = 
     """
     from sklearn.datasets import load_digits
 
-    where = output_folder(folder)
     X, y = load_digits(return_X_y=True)
-    recipe = parse_recipe("sklearn:RandomForestClassifier?n_estimators=100")
-    data = LabelledData(X.astype("float32"), y, name="digits")
-    setup = Setup("online", references, None, seed)
-    plan = AuditPlan(data, recipe, references, views_for(recipe, data), setup, tuple(ATTACKS.values()))
-    for note in plan.warnings():
-        warnings.warn(note.text, PlmiaWarning, stacklevel=2)
     # The data are public, so the report may show them.
-    return run_audit(plan, where, default_engine(recipe), show_records=True, progress=progress)
+    return audit(
+        "sklearn:RandomForestClassifier?n_estimators=100",
+        LabelledData(X.astype("float32"), y, name="digits"),
+        references=references,
+        attacks=tuple(ATTACKS),
+        seed=seed,
+        folder=folder,
+        show_records=True,
+        progress=progress,
+    )

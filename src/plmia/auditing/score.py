@@ -34,18 +34,10 @@ _FEW_REFERENCES = 4
 
 @dataclass(frozen=True, repr=False)
 class Audit(Overview):
-    """Result of `audit`, `score`, `demo` or `report`; a notebook shows the verdict and a table.
+    """Result of `audit`, `score`, `demo` or `report`; a notebook shows the verdict and a table."""
 
-    Parameters
-    ----------
-    folder : Path
-        Where signals, metrics and scores are.
-    result : RunResult
-        Everything that the run found: the content of metrics.json.
-    """
-
-    folder: Path
-    result: RunResult
+    folder: Path  # where signals, metrics and scores are
+    result: RunResult  # the content of metrics.json
 
     @property
     def report(self) -> Path:
@@ -90,20 +82,12 @@ def score(
         Where to write metrics.json, scores.npz and records.csv; see `audit`.
     target : int, "all", or sequence
         Models to attack, by number.
-    attacks : sequence of Attack or str, optional
-        What to run, by name or as values; by default all that have the references they need.
-    mode : {"online", "offline"}
-        Offline uses OUT references only.
     references : int, optional
         References per target; all by default.
-    population : int, optional
-        Known non-members to calibrate with; a quarter of them by default (at least 100, at most half).
     scale : str
         Scale of the signals in a file; see `read_signals`.
-    seed : int
-        Seed of everything random.
-    progress : bool
-        Whether to show progress on standard error.
+    attacks, mode, population, seed, progress
+        As in `plmia.audit`.
     """
     where = output_folder(folder)
     setup = Setup(mode, references, population, seed)
@@ -125,21 +109,11 @@ def score(
 
 @dataclass(frozen=True)
 class Opened:
-    """Signals with what is known of their models.
-
-    Parameters
-    ----------
-    signals : Signals
-        The signals.
-    records : mapping of int to mapping
-        Training records of the models of a store, by model.
-    notes : tuple of Note
-        What the results must say about the source.
-    """
+    """Signals with what is known of their models."""
 
     signals: Signals
-    records: Mapping[int, Mapping[str, Any]]
-    notes: tuple[Note, ...] = ()
+    records: Mapping[int, Mapping[str, Any]]  # training records of the models of a store, by model
+    notes: tuple[Note, ...] = ()  # on the source of the signals, for the results
 
 
 def open_signals(source: str | Path | Signals, scale: Scale = "auto", *, audits: bool = False) -> Opened:
@@ -166,9 +140,11 @@ def is_store(path: Path) -> bool:
 
 def store_at(path: Path) -> SignalStore | None:
     """Open the store in a folder, if it is one."""
+    if not is_store(path):
+        return None
     from plmia.signals.store import SignalStore
 
-    return SignalStore.open(path) if is_store(path) else None
+    return SignalStore.open(path)
 
 
 def store_notes(store: SignalStore, signals: Signals) -> list[Note]:
@@ -250,10 +226,9 @@ def _split_groups(signals: Signals, targets: list[int]) -> Iterator[Note]:
     for target, row in zip(targets, signals.rows(targets), strict=True):
         cut, n_groups = count_split_groups(signals.design.matrix[row], signals.groups)
         if cut:
-            yield Note(
-                "split-groups",
-                "caution",
+            text = (
                 f"{cut:,} of {n_groups:,} groups hold members and non-members of target {target}, so a non-member may "
-                "look like the members of its group. Keep groups together when models are trained.",
+                "look like the members of its group. Keep groups together when models are trained."
             )
+            yield Note("split-groups", "caution", text)
             return

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
+import click
 from rich.console import Console
 from rich.table import Table
 
@@ -18,14 +20,22 @@ from plmia.evaluation.metrics import FPRS
 from plmia.results.result import About, Mean, MeanTpr, OwnPValue, RunResult
 from plmia.results.saved import MAIN_ATTACKS
 
-# Notes that are shown without --verbose.
-MAX_NOTES = 3
+if TYPE_CHECKING:
+    from plmia.auditing.score import Audit
+
+# Number of notes that are shown without --verbose, and codes of notes that are then left to the report.
+MAX_NOTES, REPORT_ONLY = 3, {"combined-p-value"}
 
 
 def stdout() -> Console:
     """Return standard output."""
     # A file or a pipe has no width at which rows of a table should break.
     return open_console(sys.stdout, None if sys.stdout.isatty() else 200)
+
+
+def print_line(text: str, style: str | None = None) -> None:
+    """Print one line on standard output as it is, whatever brackets are in it and however long it is."""
+    stdout().print(text, style=style, markup=False, soft_wrap=True)
 
 
 def say(sentence: str) -> None:
@@ -57,35 +67,32 @@ def plain_warnings(quiet: bool = False) -> Iterator[None]:
         yield
 
 
-def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), verbose: bool = False) -> None:
-    """Print the verdict, the table of results, the notes and the files.
+def print_result(
+    audit: Audit, asked: Sequence[str] | None, as_json: bool = False, verbose: bool = False, quiet: bool = False
+) -> None:
+    """Print the result of a run as the options say; ``asked`` are the attacks that were asked for by name."""
+    if as_json:
+        click.echo(json.dumps(audit.result.to_json(), indent=1))
+    elif not quiet:
+        show_result(audit.result, audit.folder, asked=asked or (), verbose=verbose)
 
-    Parameters
-    ----------
-    result : RunResult
-        What the run found.
-    folder : Path
-        Where the results are.
-    asked : sequence of str
-        Attacks that were asked for by name.
-    verbose : bool
-        Whether to print all attacks, columns and notes.
-    """
-    console = stdout()
-    console.print(result.verdict.text, style="bold", soft_wrap=True, markup=False)
+
+def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), verbose: bool = False) -> None:
+    """Print the verdict, the table of results, the notes and the files; if ``verbose``, all attacks and notes."""
+    print_line(result.verdict.text, style="bold")
     for line in _headline(result.about):
-        console.print(line, soft_wrap=True, markup=False)
+        print_line(line)
+    console = stdout()
     console.print(fitting_table(result, console, asked, verbose))
     # The verdict of such an audit quotes its first doubt.
     quoted = result.verdict.status in ("invalid", "inconclusive")
     serious = doubts(result.notes)
-    others = [note for note in result.notes if note not in serious]
+    others = [note for note in result.notes if note not in serious and (verbose or note.code not in REPORT_ONLY)]
     for line in shown_notes([("", note) for note in [*serious[quoted:], *others]], verbose):
-        console.print(line, markup=False, soft_wrap=True)
-    console.print("These files name members of the training data: keep them as safe as the data.", soft_wrap=True)
+        print_line(line)
+    print_line("These files name members of the training data: keep them as safe as the data.")
     names = ("report.html", "metrics.json", "scores.npz", "records.csv")
-    files = "  ".join(str(folder / name) for name in names if (folder / name).exists())
-    console.print(files, markup=False, soft_wrap=True)
+    print_line("  ".join(str(folder / name) for name in names if (folder / name).exists()))
 
 
 def shown_notes(notes: Sequence[tuple[str, Note]], verbose: bool) -> list[str]:
@@ -101,15 +108,7 @@ def _severity(note: Note, verbose: bool) -> str:
 
 
 def fitting_table(result: RunResult, console: Console, asked: Sequence[str] = (), verbose: bool = False) -> Table:
-    """Return the table of results, without spreads over targets where the console is too narrow for them.
-
-    Parameters
-    ----------
-    result, asked, verbose
-        As in `show_result`.
-    console : Console
-        Where it will be printed.
-    """
+    """Return the table of results, without spreads over targets where the console is too narrow for them."""
     # Measured where there is any room: a console cuts what it measures to its own width.
     wide = console.options.update(max_width=10_000)
     table = _table(result, asked, verbose, spread=True)

@@ -108,8 +108,8 @@ def _constant(result: AttackResult, attack: Attack) -> AttackError | None:
     reason = attack.calibration.explain_constant(float(score[0]))
     why = f" ({reason})" if reason else ""
     return AttackError(
-        f"{attack.name} gives all {len(score):,} evaluated records of target {result.target} the same score{why}: "
-        "take another attack"
+        f"the attack {attack.name} gives all {len(score):,} evaluated records of target {result.target} the same "
+        f"score{why}: take another attack"
     )
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import click
 
-from plmia.attacks.view import Mode
 from plmia.auditing import run as verb
-from plmia.auditing.score import Audit
 from plmia.cli.commands.options import (
+    PATH,
     attack_option,
     mode_option,
+    output_option,
     population_option,
     result_options,
     show_records_option,
 )
-from plmia.cli.terminal import plain_warnings, show_result
+from plmia.cli.terminal import plain_warnings, print_result
 from plmia.data.designs import DesignKind, MembershipDesign
 from plmia.data.npz import load_npy
 from plmia.errors import DataError
@@ -26,23 +25,21 @@ from plmia.training.engines import Ray
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.train import default_engine
 
-output_option = click.option(
-    "-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder of the audit."
-)
+folder_option = output_option("Folder of the audit.")
 
 
 @click.command()
 @click.option(
     "--data",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="npz with X and y, or a published archive (CIFAR-10, CIFAR-100, CINIC-10, Purchase-100).",
 )
 @click.option("--recipe", required=True, metavar="NAME", help="How to train; options as NAME?key=value&key=value.")
 @click.option(
     "--references", type=click.IntRange(min=2), default=32, show_default=True, help="Reference models; an even number."
 )
-@output_option
+@folder_option
 @click.option("--views", metavar="VIEWS", help="Views of each record: one, mirror2, cifar4, rmia18, or a list.")
 @click.option(
     "--design",
@@ -70,7 +67,7 @@ output_option = click.option(
 )
 @click.option(
     "--merge",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FOLDER",
     help="Take in models that python -m plmia.training.remote_worker trained on another machine.",
 )
@@ -81,23 +78,15 @@ def audit(
     data: Path,
     recipe: str,
     references: int,
-    folder: Path,
-    views: str | None,
     design: str,
-    attacks: tuple[str, ...],
-    mode: str,
-    population: int | None,
     engine_name: str,
     workers: int | None,
     ray_address: str | None,
     gpus: float,
-    merge: Path | None,
-    keep_models: bool,
-    show_records: bool,
-    seed: int,
     as_json: bool,
     verbose: bool,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Train a target and its references, collect signals, run every attack.
 
@@ -113,29 +102,15 @@ def audit(
       plmia audit --data cifar-10-binary.tar.gz --recipe wide-resnet --views rmia18 -o run
     """  # noqa: D301 - click wants the control character itself
     way, layout = parse_recipe(recipe), _design(design)
+    engine = Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers)
+    number = None if isinstance(layout, MembershipDesign) else references
     with plain_warnings(quiet):
-        result = verb.audit(
-            way,
-            data,
-            references=None if isinstance(layout, MembershipDesign) else references,
-            views=views,
-            attacks=attacks or None,
-            mode=cast("Mode", mode),
-            population=population,
-            seed=seed,
-            design=layout,
-            folder=folder,
-            engine=Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers),
-            merge=merge,
-            keep_models=keep_models,
-            show_records=show_records,
-            progress=not quiet,
-        )
-    _print(result, attacks, as_json, verbose, quiet)
+        result = verb.audit(way, data, references=number, design=layout, engine=engine, progress=not quiet, **options)
+    print_result(result, options["attacks"], as_json, verbose, quiet)
 
 
 @click.command()
-@output_option
+@folder_option
 @click.option("--references", type=click.IntRange(min=2), default=32, show_default=True, help="Reference models.")
 @result_options
 def demo(folder: Path, references: int, seed: int, as_json: bool, verbose: bool, quiet: bool) -> None:
@@ -147,14 +122,7 @@ def demo(folder: Path, references: int, seed: int, as_json: bool, verbose: bool,
     """  # noqa: D301 - click wants the control character itself
     with plain_warnings(quiet):
         result = verb.demo(folder, references=references, seed=seed, progress=not quiet)
-    _print(result, (), as_json, verbose, quiet)
-
-
-def _print(result: Audit, asked: tuple[str, ...], as_json: bool, verbose: bool, quiet: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(result.result.to_json(), indent=1))
-    elif not quiet:
-        show_result(result.result, result.folder, asked=asked, verbose=verbose)
+    print_result(result, None, as_json, verbose, quiet)
 
 
 def _design(text: str) -> DesignKind | MembershipDesign:

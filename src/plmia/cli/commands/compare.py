@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from plmia.auditing import verbs
-from plmia.cli.commands.options import seed_option
-from plmia.cli.terminal import plain_warnings, shown_notes, stdout
+from plmia.cli.commands.options import PATH, json_option, seed_option
+from plmia.cli.terminal import plain_warnings, print_line, shown_notes, stdout
 from plmia.data.files import replacing
 from plmia.errors import OutputError, doubts
 from plmia.results.comparison import Measured, Method, Pair, Row, SideBySide
@@ -25,7 +25,7 @@ METHODS: dict[Method, str] = {
 
 
 @click.command()
-@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=PATH)
 @click.option("--attack", "attacks", multiple=True, metavar="NAME", help="Attack to compare; all in common by default.")
 @click.option(
     "--at-fpr",
@@ -38,19 +38,11 @@ METHODS: dict[Method, str] = {
 @click.option("--names", metavar="A,B,...", help="What to call the runs; their folders' names by default.")
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="Coverage of each interval.")
 @seed_option
-@click.option("-o", "--output", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON there.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("-o", "--output", "file", type=PATH, metavar="FILE", help="Write the JSON there.")
+@json_option("a table")
 @click.option("--verbose", is_flag=True, help="Print all notes on the runs.")
 def compare(
-    folders: tuple[Path, ...],
-    attacks: tuple[str, ...],
-    fprs: tuple[float, ...],
-    names: str | None,
-    confidence: float,
-    seed: int,
-    file: Path | None,
-    as_json: bool,
-    verbose: bool,
+    folders: tuple[Path, ...], names: str | None, file: Path | None, as_json: bool, verbose: bool, **options: Any
 ) -> None:
     """Put audits side by side, before and after a defence, say; or attacks of one audit.
 
@@ -66,14 +58,14 @@ def compare(
     """  # noqa: D301 - click wants the control character itself
     given = None if names is None else [name.strip() for name in names.split(",")]
     with plain_warnings():
-        found = verbs.compare(*folders, attacks=attacks, fprs=fprs, names=given, confidence=confidence, seed=seed)
+        found = verbs.compare(*folders, names=given, **options)
     text = json.dumps(found.to_json(), indent=1, allow_nan=False)
     if file is not None:
         _write(file, text)
     if as_json:
         click.echo(text)
     else:
-        _show(found, stdout(), verbose)
+        _show(found, verbose)
 
 
 def _write(file: Path, text: str) -> None:
@@ -84,25 +76,20 @@ def _write(file: Path, text: str) -> None:
         raise OutputError(f"cannot write {file} ({error.strerror}): choose another file with -o") from error
 
 
-def _show(found: SideBySide, console: Console, verbose: bool) -> None:
+def _show(found: SideBySide, verbose: bool) -> None:
     """Print the result in words, one table for each run or attack after the first, and notes that put runs in doubt."""
     for pair in found.pairs:
-        console.print(pair.text, style="bold", markup=False, soft_wrap=True)
+        print_line(pair.text, style="bold")
     for pair in found.pairs:
-        heading = f"{pair.other} against {pair.first} ({METHODS[pair.method]})"
-        console.print(heading, markup=False, soft_wrap=True)
-        console.print(_table(pair))
+        print_line(f"{pair.other} against {pair.first} ({METHODS[pair.method]})")
+        stdout().print(_table(pair))
     tests = sum(len(pair.rows) for pair in found.pairs)
     level = f"{100 * found.confidence:g}"
-    console.print(
-        f"In percent; {level} % intervals, each for itself; p for all {tests} tests at once (Holm).",
-        markup=False,
-        soft_wrap=True,
-    )
+    print_line(f"In percent; {level} % intervals, each for itself; p for all {tests} tests at once (Holm).")
     # A comparison says as little as the runs do.
     notes = [(f"{run.name}: ", note) for run in found.runs for note in doubts(run.results.notes)]
     for line in shown_notes(notes, verbose):
-        console.print(line, markup=False, soft_wrap=True)
+        print_line(line)
 
 
 def _table(pair: Pair) -> Table:

@@ -8,24 +8,22 @@ from pathlib import Path
 import click
 
 from plmia.auditing import gate as verb
-from plmia.cli.terminal import stdout
+from plmia.cli.commands.options import PATH, json_option
+from plmia.cli.terminal import print_line
 
 EXIT_CODES: dict[verb.Outcome, int] = {"pass": 0, "undecided": 2, "fail": 3}
 
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=PATH)
 @click.option("--max-tpr", required=True, type=float, metavar="RATE", help="Largest share of members found: 0.02.")
 @click.option("--at-fpr", required=True, type=float, metavar="RATE", help="At this false-positive rate: 0.001.")
 @click.option("--attack", "attacks", multiple=True, metavar="NAME", help="Attack that must stay below; all by default.")
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="Confidence level of the upper bound.")
 @click.option(
-    "--accept",
-    multiple=True,
-    metavar="CODE",
-    help="Pass although this check failed; may be given several times.",
+    "--accept", multiple=True, metavar="CODE", help="Pass although this check failed; may be given several times."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a sentence.")
+@json_option("a sentence")
 @click.option("--verbose", is_flag=True, help="Print every check that failed, too.")
 @click.option("--quiet", is_flag=True, help="Print nothing: the exit code tells.")
 @click.pass_context
@@ -55,11 +53,12 @@ def gate(
       plmia gate run --max-tpr 0.05 --at-fpr 0.01 --attack pl-mia --json
       plmia gate run --max-tpr 0.05 --at-fpr 0.01 --accept unlike-references
     """  # noqa: D301 - click wants the control character itself
+    verb.require_limits(**{"--max-tpr": max_tpr, "--at-fpr": at_fpr, "--confidence": confidence})
     decision = verb.gate(run, max_tpr=max_tpr, at_fpr=at_fpr, attacks=attacks, confidence=confidence, accept=accept)
     if as_json:
         click.echo(json.dumps(decision.to_json()))
     elif not quiet:
-        stdout().print(decision.text, markup=False, soft_wrap=True)
+        print_line(decision.text)
         for note in decision.doubts if verbose else ():
-            stdout().print(f"- {note.severity} ({note.code}): {note.text}", markup=False, soft_wrap=True)
+            print_line(f"- {note.severity} ({note.code}): {note.text}")
     ctx.exit(EXIT_CODES[decision.outcome])

@@ -8,21 +8,21 @@ from pathlib import Path
 import click
 
 from plmia.auditing import verbs
-from plmia.cli.commands.options import quiet_option
-from plmia.cli.terminal import stdout
+from plmia.cli.commands.options import PATH, quiet_option
+from plmia.cli.terminal import print_line
 from plmia.signals.importers import IMPORTERS, Imported
 
 
 @click.command("import")
 @click.argument("kind", metavar="FORMAT", type=click.Choice(list(IMPORTERS)))
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=PATH)
 @click.option(
     "-o",
     "--output",
     "path",
     required=True,
     metavar="SIGNALS",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The signals file to write, an npz.",
 )
 @quiet_option
@@ -52,14 +52,13 @@ def import_(kind: str, folder: Path, path: Path, quiet: bool) -> None:
 
 
 def _show(imported: Imported, path: Path) -> None:
-    console = stdout()
     sizes = [_count(imported.n_models, "model"), _count(imported.n_points, "record"), _count(imported.n_views, "view")]
     sizes.append("no labels" if imported.n_classes is None else f"{imported.n_classes:,} classes")
     sizes.append(_count(imported.n_pairs, "complementary pair") if imported.n_pairs else "no complementary pairs")
-    console.print(", ".join(sizes), markup=False, soft_wrap=True)
+    print_line(", ".join(sizes))
     for note in imported.notes:
-        console.print(f"- {note}", markup=False, soft_wrap=True)
-    console.print(f"Next: plmia score {shlex.quote(str(path))} -o out", markup=False, soft_wrap=True)
+        print_line(f"- {note}")
+    print_line(f"Next: plmia score {shlex.quote(str(path))} -o out")
 
 
 def _count(number: int, word: str) -> str:

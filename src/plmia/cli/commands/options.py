@@ -1,8 +1,9 @@
-"""Options that several commands share."""
+"""Options that several commands share, named after the parameters of the functions that they are passed to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
@@ -12,13 +13,25 @@ from plmia.signals.signals import Scale
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+PATH = click.Path(path_type=Path)
 
-def _separate_attacks(_ctx: click.Context, _option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+
+def _separate_attacks(_ctx: click.Context, _option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...] | None:
     for name in names:
         if "," in name and ".py:" not in name:
             each = " ".join(f"--attack {part.strip()}" for part in name.split(",") if part.strip())
             raise AttackError(f"--attack {name} names several attacks at once: repeat --attack for each ({each})")
-    return names
+    return names or None
+
+
+def output_option(meaning: str) -> Callable[[Command], Command]:
+    """Return the option for the folder of the results."""
+    return click.option("-o", "--output", "folder", required=True, type=PATH, help=meaning)
+
+
+def json_option(instead_of: str, what: str = "JSON") -> Callable[[Command], Command]:
+    """Return the option that prints JSON."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} instead of {instead_of}.")
 
 
 attack_option = click.option(
@@ -62,5 +75,4 @@ verbose_option = click.option("--verbose", is_flag=True, help="Print all attacks
 
 def result_options(command: Command) -> Command:
     """Add the options of commands that write results: --seed, --json, --verbose and --quiet."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print metrics.json instead of a table.")
-    return seed_option(as_json(verbose_option(quiet_option(command))))
+    return seed_option(json_option("a table", "metrics.json")(verbose_option(quiet_option(command))))

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from plmia.attacks.view import Mode
 from plmia.auditing import verbs
 from plmia.auditing.planning import VIEW_COST, Plan, PopulationRow, rows_of
-from plmia.cli.commands.options import mode_option, scale_option, seed_option
-from plmia.cli.terminal import stdout
-from plmia.signals.signals import Scale
+from plmia.cli.commands.options import PATH, json_option, mode_option, scale_option, seed_option
+from plmia.cli.terminal import print_line, stdout
 
 
 @click.command()
-@click.argument("signals", metavar="SIGNALS", type=click.Path(path_type=Path))
+@click.argument("signals", metavar="SIGNALS", type=PATH)
 @click.option(
     "--fpr", type=float, default=0.001, show_default=True, metavar="RATE", help="False-positive rate of interest."
 )
@@ -42,23 +39,10 @@ from plmia.signals.signals import Scale
 @mode_option
 @scale_option
 @seed_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@json_option("tables")
 @click.option("--verbose", is_flag=True, help="Print the tables of populations and queries, too.")
 @click.option("--quiet", is_flag=True, help="Print no progress, and without --json only the plan in words.")
-def plan(
-    signals: Path,
-    fpr: float,
-    budget: str | None,
-    view_cost: float,
-    attack: str,
-    target: int,
-    mode: str,
-    scale: str,
-    seed: int,
-    as_json: bool,
-    verbose: bool,
-    quiet: bool,
-) -> None:
+def plan(signals: Path, as_json: bool, verbose: bool, quiet: bool, **options: Any) -> None:
     """Say how a budget is best split among references and views, from a pilot.
 
     SIGNALS is an audit's folder, its signals/ folder, or an npz as for `plmia score`. Power is measured with parts of
@@ -70,78 +54,47 @@ def plan(
       plmia plan signals.npz --budget 128 --fpr 0.01 --view-cost 0.05
       plmia plan signals.npz --attack rmia --json
     """  # noqa: D301 - click wants the control character itself
-    made = verbs.plan(
-        signals,
-        fpr=fpr,
-        budget=budget,
-        view_cost=view_cost,
-        attack=attack,
-        target=target,
-        mode=cast("Mode", mode),
-        scale=cast("Scale", scale),
-        seed=seed,
-        progress=not quiet,
-    )
+    made = verbs.plan(signals, progress=not quiet, **options)
     if as_json:
         click.echo(json.dumps(made.to_json(), indent=1))
         return
-    console = stdout()
     best, *more = made.words
-    console.print(best, style="bold", markup=False, soft_wrap=True)
+    print_line(best, style="bold")
     if not quiet:
-        _show(made, console, verbose)
+        _show(made, verbose)
     for sentence in more:
-        console.print(f"- {sentence}", markup=False, soft_wrap=True)
+        print_line(f"- {sentence}")
 
 
-def _show(made: Plan, console: Console, verbose: bool) -> None:
+def _show(made: Plan, verbose: bool) -> None:
     """Print the table of power; if ``verbose``, those of population and queries, too."""
-    metric = "AUC" if made.best.tpr is None else f"TPR@{100 * made.fpr:g}%"
-    console.print(
-        f"{made.attack} on target {made.target}: {metric} in % by references and views (~ extrapolated)",
-        markup=False,
-        soft_wrap=True,
-    )
-    _table(console, ["references", *(f"{views} view{'s' * (views > 1)}" for views in made.curves)], rows_of(made))
+    tpr = f"TPR@{100 * made.fpr:g}%"
+    metric = "AUC" if made.best.tpr is None else tpr
+    print_line(f"{made.attack} on target {made.target}: {metric} in % by references and views (~ extrapolated)")
+    _print_table(["references", *(f"{views} view{'s' * (views > 1)}" for views in made.curves)], rows_of(made))
     if not verbose:
         return
-    rate, tpr = f"{100 * made.fpr:g} %", f"TPR@{100 * made.fpr:g}%"
-    _table(
-        console,
-        ["population", "AUC", tpr, "smallest p", f"realised FPR at {rate}"],
+    _print_table(
+        ["population", "AUC", tpr, "smallest p", f"realised FPR at {100 * made.fpr:g} %"],
         [
-            (
-                f"{row.size:,}",
-                _percent(row.auc),
-                _percent(row.tpr),
-                f"{row.resolution:.2g}",
-                _realised(row),
-            )
+            (f"{row.size:,}", _percent(row.auc), _percent(row.tpr), f"{row.resolution:.2g}", _realised(row))
             for row in made.population
         ],
     )
-    _table(
-        console,
+    widths = ["–" if row.half_width is None else f"± {100 * row.half_width:.2g} %" for row in made.queries]
+    _print_table(
         ["member queries", "non-members", f"{tpr} known to"],
-        [
-            (
-                f"{row.members:,}",
-                f"{row.non_members:,}",
-                "–" if row.half_width is None else f"± {100 * row.half_width:.2g} %",
-            )
-            for row in made.queries
-        ],
+        [(f"{row.members:,}", f"{row.non_members:,}", w) for row, w in zip(made.queries, widths, strict=True)],
     )
 
 
-def _table(console: Console, columns: list[str], rows: list[tuple[str, ...]]) -> None:
+def _print_table(columns: list[str], rows: list[tuple[str, ...]]) -> None:
     table = Table(box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(*row)
-    console.print(table)
-    console.print()
+    stdout().print(table, "")
 
 
 def _percent(rate: float | None) -> str:

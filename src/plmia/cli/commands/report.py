@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from plmia.auditing import verbs
-from plmia.cli.commands.options import quiet_option, show_records_option, verbose_option
-from plmia.cli.terminal import plain_warnings, show_result
+from plmia.cli.commands.options import PATH, quiet_option, show_records_option, verbose_option
+from plmia.cli.terminal import plain_warnings, print_result
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=PATH)
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The data that were audited, to show records: npz with X and y and optionally texts, class_names and "
     "feature_names, or a published archive.",
 )
 @click.option(
     "--signals",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The signals that were scored, to show those of single records; an audit has them in its folder.",
 )
 @show_records_option
@@ -29,16 +30,7 @@ from plmia.cli.terminal import plain_warnings, show_result
 @click.option("--target", type=int, metavar="I", help="Target of the figures and the table; by default the first.")
 @verbose_option
 @quiet_option
-def report(
-    folder: Path,
-    data: Path | None,
-    signals: Path | None,
-    show_records: bool,
-    attack: str | None,
-    target: int | None,
-    verbose: bool,
-    quiet: bool,
-) -> None:
+def report(folder: Path, verbose: bool, quiet: bool, **options: Any) -> None:
     """Write DIR/report.html from the results in DIR.
 
     One file that opens without a network: the verdict, figures, and the most exposed records. The figures are also
@@ -51,8 +43,5 @@ def report(
       plmia report run --attack rmia
     """  # noqa: D301 - click wants the control character itself
     with plain_warnings(quiet):
-        result = verbs.report(
-            folder, data=data, signals=signals, show_records=show_records, attack=attack, target=target
-        )
-    if not quiet:
-        show_result(result.result, folder, verbose=verbose)
+        result = verbs.report(folder, **options)
+    print_result(result, None, verbose=verbose, quiet=quiet)

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from plmia.auditing import reproduce as verb
-from plmia.cli.commands.options import quiet_option, seed_option
-from plmia.cli.terminal import say, stdout
+from plmia.cli.commands.options import PATH, json_option, quiet_option, seed_option
+from plmia.cli.terminal import print_line, say
 
 
 @click.command()
@@ -19,38 +19,23 @@ from plmia.cli.terminal import say, stdout
 @click.option("--list", "listing", is_flag=True, help="Name all tables and figures, one per line.")
 @click.option("--references", type=click.IntRange(min=2), metavar="N", help="References per target; all by default.")
 @click.option("--targets", type=click.IntRange(min=1), metavar="N", help="Targets to average over; 10 by default.")
-@click.option("--data", type=click.Path(path_type=Path), help="Train on this data (npz or archive).")
+@click.option("--data", type=PATH, help="Train on this data (npz or archive).")
 @click.option("--recipe", metavar="NAME", help="How to train; by default as the paper does.")
-@click.option(
-    "--signals", type=click.Path(path_type=Path), help="Signals file, store, or a folder of them, instead of training."
-)
+@click.option("--signals", type=PATH, help="Signals file, store, or a folder of them, instead of training.")
 @click.option("--quick", is_flag=True, help="Two targets and coarse grids, on the signals of the repository.")
 @click.option(
     "-o",
     "--output",
     "folder",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("out/reproduce"),
     show_default=True,
     help="Folder for NAME.json, NAME.md and NAME.svg.",
 )
 @seed_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@json_option("tables")
 @quiet_option
-def reproduce(
-    names: tuple[str, ...],
-    listing: bool,
-    references: int | None,
-    targets: int | None,
-    data: Path | None,
-    recipe: str | None,
-    signals: Path | None,
-    quick: bool,
-    folder: Path,
-    seed: int,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def reproduce(names: tuple[str, ...], listing: bool, folder: Path, as_json: bool, quiet: bool, **options: Any) -> None:
     """Run experiments of the paper and print ours beside the paper's numbers.
 
     NAME is one of --list, or all. Without --data or --signals they run on the small signals of the repository. Models
@@ -66,29 +51,18 @@ def reproduce(
     items = verb.paper_items()
     if listing:
         for name, item in items.items():
-            stdout().print(f"{name:<10} {item['title']} ({item['label']})", markup=False, soft_wrap=True)
+            print_line(f"{name:<10} {item['title']} ({item['label']})")
         return
     chosen = verb.choose_items(names)
     written: dict[str, dict[str, Any]] = {}
     for name in chosen:
         if len(chosen) > 1 and not quiet:
             say(f"{name}: {items[name]['title']}")
-        written |= verb.reproduce(
-            name,
-            folder,
-            references=references,
-            targets=targets,
-            data=data,
-            recipe=recipe,
-            signals=signals,
-            quick=quick,
-            seed=seed,
-            progress=not quiet,
-        )
+        written |= verb.reproduce(name, folder, progress=not quiet, **options)
         if not (quiet or as_json):
             page = import_module("experiments.outcome").markdown(written[name], [])
-            stdout().print(page, markup=False, soft_wrap=True)
+            print_line(page)
     if as_json:
         click.echo(json.dumps(written[chosen[0]] if len(chosen) == 1 else written, indent=1, ensure_ascii=False))
     elif not quiet:
-        stdout().print(f"{folder}/", markup=False, soft_wrap=True)
+        print_line(f"{folder}/")

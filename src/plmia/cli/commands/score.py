@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import click
 from rich.table import Table
 
 from plmia.attacks.attack import ATTACKS
-from plmia.attacks.view import Mode
 from plmia.auditing import score as verb
-from plmia.cli.commands.options import attack_option, mode_option, population_option, result_options, scale_option
-from plmia.cli.terminal import plain_warnings, show_result, stdout
-from plmia.signals.signals import Scale
+from plmia.cli.commands.options import (
+    PATH,
+    attack_option,
+    json_option,
+    mode_option,
+    output_option,
+    population_option,
+    result_options,
+    scale_option,
+)
+from plmia.cli.terminal import plain_warnings, print_result, stdout
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@json_option("a table")
 def attacks(as_json: bool) -> None:
     """List the attacks.
 
@@ -42,13 +49,10 @@ def attacks(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("signals", metavar="SIGNALS", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder for the results."
-)
+@click.argument("signals", metavar="SIGNALS", type=PATH)
+@output_option("Folder for the results.")
 @click.option(
     "--target",
-    "targets",
     multiple=True,
     default=("0",),
     show_default=True,
@@ -61,20 +65,7 @@ def attacks(as_json: bool) -> None:
 @population_option
 @scale_option
 @result_options
-def score(
-    signals: Path,
-    folder: Path,
-    targets: tuple[str, ...],
-    attacks: tuple[str, ...],
-    mode: str,
-    references: int | None,
-    population: int | None,
-    scale: str,
-    seed: int,
-    as_json: bool,
-    verbose: bool,
-    quiet: bool,
-) -> None:
+def score(signals: Path, folder: Path, as_json: bool, verbose: bool, quiet: bool, **options: Any) -> None:
     """Run attacks on signals that exist already; no training.
 
     SIGNALS is the signals/ folder of an audit, or an npz with `signals` (floats [models, records] or [models, records,
@@ -90,19 +81,5 @@ def score(
       plmia score signals.npz -o out --attack my_attack.py:MINE
     """  # noqa: D301 - click wants the control character itself
     with plain_warnings(quiet):
-        result = verb.score(
-            signals,
-            folder,
-            target=targets,
-            attacks=attacks or None,
-            mode=cast("Mode", mode),
-            references=references,
-            population=population,
-            scale=cast("Scale", scale),
-            seed=seed,
-            progress=not quiet,
-        )
-    if as_json:
-        click.echo(json.dumps(result.result.to_json(), indent=1))
-    elif not quiet:
-        show_result(result.result, folder, asked=attacks, verbose=verbose)
+        result = verb.score(signals, folder, progress=not quiet, **options)
+    print_result(result, options["attacks"], as_json, verbose, quiet)

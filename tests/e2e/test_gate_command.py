@@ -182,8 +182,8 @@ def test_one_attack_may_be_named_and_quiet_prints_nothing(run: Callable[..., Pat
     ("options", "sentence"),
     [
         (("--max-tpr", 0.02, "--at-fpr", 0.0001), "needs 10,000 non-members"),
-        (("--max-tpr", 2, "--at-fpr", 0.01), "max_tpr is 2.0, but must lie between 0 and 1"),
-        (("--max-tpr", 0.01, "--at-fpr", 0.01), "must be above at_fpr, 0.01"),
+        (("--max-tpr", 2, "--at-fpr", 0.01), "--max-tpr is 2.0, but must lie between 0 and 1"),
+        (("--max-tpr", 0.01, "--at-fpr", 0.01), "must be above --at-fpr, 0.01"),
         (("--max-tpr", 0.5, "--at-fpr", 0.01, "--attack", "lirra"), "'lirra' is not among the results"),
         (("--max-tpr", 0.5, "--at-fpr", 0.01, "--accept", "unlike-reference"), "did you mean 'unlike-references'?"),
     ],

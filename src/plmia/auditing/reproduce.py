@@ -29,7 +29,7 @@ def reproduce(
     seed: int = 0,
     progress: bool = True,
 ) -> dict[str, dict[str, Any]]:
-    """Run experiments of the paper; needs a checkout of the repository.
+    """Run experiments of the paper, and return our numbers beside the paper's by name; needs a checkout.
 
     Trained models are kept in experiments/runs, so experiments share them and an interrupted one goes on.
 
@@ -47,15 +47,8 @@ def reproduce(
         Signals file, store, or a folder of them, instead of training.
     quick : bool
         Two targets and coarse grids.
-    seed : int
-        Seed of everything random.
-    progress : bool
-        Whether to show the progress of training on standard error.
-
-    Returns
-    -------
-    dict
-        Contents of NAME.json by name: our numbers beside the paper's.
+    seed, progress
+        As in `plmia.audit`.
     """
     if recipe is not None and data is None:
         raise PlmiaError("a recipe trains on data: name them with --data")
@@ -63,10 +56,8 @@ def reproduce(
         raise PlmiaError("--data trains models and --signals reads existing ones: give one of the two")
     chosen = choose_items([names] if isinstance(names, str) else names)
     settings = import_module("experiments.setting")
-    paths = (None if path is None else Path(path) for path in (data, signals))
-    setting = settings.Setting(
-        references, targets, next(paths), recipe, next(paths), quick, seed, settings.RUNS, progress
-    )
+    data, signals = (None if path is None else Path(path) for path in (data, signals))
+    setting = settings.Setting(references, targets, data, recipe, signals, quick, seed, settings.RUNS, progress)
     written: dict[str, dict[str, Any]] = {}
     for name in chosen:
         outcome = import_module(f"experiments.{name.replace('-', '_')}").run(setting)

@@ -102,7 +102,10 @@ class AuditPlan:
     @functools.cached_property
     def design(self) -> MembershipDesign:
         """Model 0 is the target, the others are references; checked against all that is known before training."""
-        design = self.layout if isinstance(self.layout, MembershipDesign) else self._drawn(self.layout)
+        design = self.layout
+        if not isinstance(design, MembershipDesign):
+            rng = np.random.default_rng(self.setup.seed)
+            design = audit_design(self.data.n_points, self.references, rng, self.data.groups, design)
         if design.matrix.shape != (self.references + 1, self.data.n_points):
             raise DataError(
                 f"the design has shape {design.matrix.shape} [models, points]; a target and {self.references} others "
@@ -114,10 +117,6 @@ class AuditPlan:
         self._require_references(design.matrix)
         self._require_population(self._count(~design.matrix[0]))
         return design
-
-    def _drawn(self, kind: DesignKind) -> MembershipDesign:
-        rng = np.random.default_rng(self.setup.seed)
-        return audit_design(self.data.n_points, self.references, rng, self.data.groups, kind)
 
     def _require_references(self, matrix: npt.NDArray[np.bool_]) -> None:
         """Raise before training what the attacks would raise after it."""
@@ -218,22 +217,23 @@ def run_audit(
         return Audit(folder, score_run(plan, store, folder, meter.tick, show_records, extras))
 
 
+@dataclass
 class _Accuracies:
     """Shows the models' mean accuracy so far beside the progress of training."""
 
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-        self._train = self._test = 0.0
-        self.models = 0
+    meter: Meter
+    models: int = 0
+    train: float = 0.0  # sums over models
+    test: float = 0.0
 
     def report(self, model: int, trained: Trained) -> None:
         """Count one more model."""
         del model
         self.models += 1
-        self._train += trained.train_accuracy
-        self._test += trained.test_accuracy
-        train, test = (100 * total / self.models for total in (self._train, self._test))
-        self._meter.tick(detail=f"accuracy {train:.1f} % train, {test:.1f} % held out")
+        self.train += trained.train_accuracy
+        self.test += trained.test_accuracy
+        train, test = (100 * total / self.models for total in (self.train, self.test))
+        self.meter.tick(detail=f"accuracy {train:.1f} % train, {test:.1f} % held out")
 
 
 def open_store(plan: AuditPlan, folder: Path) -> SignalStore:
@@ -298,17 +298,10 @@ def score_run(
     notes = [note for note in plan.notes() if note.code != "attacks-left-out"]
     notes += training_notes([TrainingRecord.from_json(record) for record in store.finished().values()])
     notes += [] if plan.target is None else plan.target.compared(signals)
+    notes += extras.notes
+    setup, about, skips = replace(plan.setup, references=plan.references), _about(plan, store, signals), plan.may_skip
     result = run_attacks(
-        signals,
-        plan.attacks,
-        [0],
-        replace(plan.setup, references=plan.references),
-        folder,
-        _about(plan, store, signals),
-        tick,
-        may_skip=plan.may_skip,
-        notes=[*notes, *extras.notes],
-        show_records=show_records,
+        signals, plan.attacks, [0], setup, folder, about, tick, may_skip=skips, notes=notes, show_records=show_records
     )
     written = SavedRun(folder, result)
     write_report(written, replace(extras, data=plan.data, signals=signals), show_records=show_records)
@@ -360,11 +353,9 @@ def audit(
     Parameters
     ----------
     model : scikit-learn classifier, Recipe or str
-        How to train, or the name of a recipe ("mlp", "gbdt?depth=5"). Clones of a classifier are trained, never the
-        object itself.
+        How to train, or the name of a recipe ("mlp", "gbdt?depth=5"). Clones of a classifier are trained.
     X : array [points, ...], pandas data frame, LabelledData or path
-        Features or images, numbers only; or a data set with its labels, or the file of one (see `read_data`). A
-        scikit-learn classifier gets them as they are: type, shape and frame.
+        Features or images, numbers only; or a data set with its labels, or the file of one (see `read_data`).
     y : int array [points], optional
         Labels 0 to C - 1; not needed with a data set.
     references : int, optional
@@ -382,24 +373,19 @@ def audit(
     seed : int
         Seed of everything random.
     design : {"pairs", "halves", "exact"} or MembershipDesign
-        How references share the points; see `AuditPlan`.
+        How references share the points (see `audit_design`), or a design of your own: model 0 is the target.
     groups : int array [points], optional
         Rows of one group (all of one patient, say) are members together or not at all.
     folder : path, optional
-        Where to keep everything; run again with the same folder, the audit continues. By default a new folder among
-        the system's temporary files, `Audit.folder`, which stays until you remove it. It reveals who is a member, so
-        choose a folder where the data may be.
+        Where to keep everything; run again with the same folder, the audit continues. By default a new temporary
+        folder, which stays until you remove it. It reveals who is a member: protect it like the data.
     engine : Engine, optional
         Where to train; all cores of this machine by default.
     merge : path, optional
         Take in models that ``python -m plmia.training.remote_worker`` trained on another machine.
-    keep_models : bool
-        Whether to save the models' weights.
-    show_records : bool
-        Whether the report shows images and features of records, and all files their groups; by default records are
-        named by number only.
-    progress : bool
-        Whether to show progress on standard error.
+    keep_models, show_records, progress : bool
+        Whether to save the models' weights; whether the report shows images and features of records, and all files
+        their groups (by default they are named by number only); whether to show progress on standard error.
 
     Examples
     --------
@@ -453,13 +439,7 @@ def _views(views: str | Sequence[View] | None, recipe: Recipe, data: LabelledDat
 
 
 def demo(folder: str | Path | None = None, *, references: int = 32, seed: int = 0, progress: bool = True) -> Audit:
-    """Audit a random forest on the digits of scikit-learn: no download, no GPU, under 90 seconds.
-
-    Parameters
-    ----------
-    folder, references, seed, progress
-        As in `audit`.
-    """
+    """Audit a random forest on the digits of scikit-learn, in under 90 seconds; parameters as in `audit`."""
     from sklearn.datasets import load_digits
 
     X, y = load_digits(return_X_y=True)

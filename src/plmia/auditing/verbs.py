@@ -47,12 +47,11 @@ def report(
     ----------
     folder : path
         The folder of the results.
-    data : path, optional
-        The data that were audited, to show records; see `plmia.reporting.read_extras`.
-    signals : path or Signals, optional
-        The signals that were scored, to show those of single records; an audit has them in its folder.
+    data, signals : path, optional
+        The data that were audited, to show records (see `plmia.reporting.read_extras`), and the signals that were
+        scored, to show those of single records; an audit has them in its folder.
     show_records : bool
-        Whether the page shows images, features, texts and groups of records; by default it names them by number only.
+        As in `plmia.audit`.
     attack, target : str, int, optional
         Of the figures and the table; by default the verdict's attack and the first target.
     """
@@ -98,10 +97,8 @@ def compare(
         Compare TPRs at these false-positive rates; by default 0.01 and 0.001 where there are records enough.
     names : sequence of str, optional
         Names of the runs; by default those of their folders.
-    confidence : float
-        Coverage of each interval.
-    seed : int
-        Seed of the resamples.
+    confidence, seed : float, int
+        Coverage of each interval, and the seed of the resamples.
     """
     from plmia.results.comparison import Run, compare_attacks, compare_runs
 
@@ -149,10 +146,8 @@ def plan(
         the pilot's references.
     view_cost : float, optional
         Cost of each view after the first, as a share of a model's; `plmia.auditing.planning.VIEW_COST` by default.
-    attack : Attack or str
-        The attack.
-    target : int
-        Model to attack, by number.
+    attack, target : Attack or str, int
+        The attack, and the model to attack, by number.
     mode, scale, seed, progress
         As in `score`.
     """
@@ -160,11 +155,10 @@ def plan(
 
     chosen = find_attack(attack) if isinstance(attack, str) else attack
     pilot_signals = open_signals(signals, scale, audits=True)
-    took = [float(record.get("seconds") or 0) for record in pilot_signals.records.values()]
-    known = [seconds for seconds in took if seconds > 0]
+    seconds = [float(record.get("seconds") or 0) for record in pilot_signals.records.values()]
     share = VIEW_COST if view_cost is None else view_cost
     values = pilot_signals.signals
-    amount, cost = _budget(budget, statistics.median(known) if known else None, share, values.n_views)
+    amount, cost = _budget(budget, [took for took in seconds if took > 0], share, values.n_views)
     pilot = start(values, chosen, target, Setup(mode, seed=seed), fpr)
     with Meter("planning", steps(pilot), progress) as meter:
         made = make_plan(pilot, fpr, cost, amount, seed, meter.tick)
@@ -172,9 +166,9 @@ def plan(
 
 
 def _budget(
-    budget: str | float | None, seconds: float | None, view_cost: float, n_views: int
+    budget: str | float | None, seconds: Sequence[float], view_cost: float, n_views: int
 ) -> tuple[float | None, Cost]:
-    """Read the budget, and what a model costs in its unit; ``seconds`` is what a model of the pilot took."""
+    """Read the budget, and what a model costs in its unit; ``seconds`` is what the pilot's models took."""
     from plmia.auditing.planning import Cost
 
     if budget is None:
@@ -184,13 +178,14 @@ def _budget(
         raise PlmiaError(f"a budget of {budget!r} is neither a number of models nor a time: give 64, 90s, 30m or 2h")
     if not match[2]:
         return float(match[1]), Cost(view=view_cost)
-    if seconds is None:
+    if not seconds:
         raise PlmiaError(
             f"the budget {budget} is a time, and these signals do not tell how long a model takes: give the folder of "
             "an audit, or a number of models"
         )
     # The time on record includes the queries of all the pilot's views.
-    return float(match[1]) * _SECONDS[match[2]], Cost(seconds / (1 + view_cost * (n_views - 1)), view_cost, "seconds")
+    model = statistics.median(seconds) / (1 + view_cost * (n_views - 1))
+    return float(match[1]) * _SECONDS[match[2]], Cost(model, view_cost, "seconds")
 
 
 def import_signals(kind: str, folder: str | Path, path: str | Path, *, progress: bool = True) -> Imported:
@@ -198,14 +193,12 @@ def import_signals(kind: str, folder: str | Path, path: str | Path, *, progress:
 
     Parameters
     ----------
-    kind : {"lira", "rmia", "privacy-meter", "arrays"}
-        The tool, or the layout of the folder.
-    folder : path
-        What the other tool wrote.
+    kind, folder : {"lira", "rmia", "privacy-meter", "arrays"}, path
+        The tool, or the layout of the folder, and the folder that it wrote.
     path : path
         The npz to write. It is written whole or not at all; the same input gives the same bytes.
     progress : bool
-        Whether to show progress on standard error.
+        As in `plmia.audit`.
     """
     found = find_models(kind, Path(folder))
     with Meter("importing", len(found.outputs), progress) as meter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -36,6 +36,16 @@ def stdout() -> Console:
 def print_line(text: str, style: str | None = None) -> None:
     """Print one line on standard output as it is, whatever brackets are in it and however long it is."""
     stdout().print(text, style=style, markup=False, soft_wrap=True)
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 0) -> Table:
+    """Return a table without lines, whose first ``left`` columns are aligned to the left, the others to the right."""
+    table = Table(box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < left else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def say(sentence: str) -> None:
@@ -129,12 +139,7 @@ def _table(result: RunResult, asked: Sequence[str], verbose: bool, spread: bool)
     if verbose:
         columns["own p-value"] = [_own_p_value(attack.own_p_value_on_population) for attack in attacks]
     filled = {name: cells for name, cells in columns.items() if set(cells) != {"–"}}
-    table = Table(box=None, pad_edge=False)
-    for name in filled:
-        table.add_column(name, justify="left" if name == "attack" else "right")
-    for row in zip(*filled.values(), strict=True):
-        table.add_row(*row)
-    return table
+    return make_table(list(filled), zip(*filled.values(), strict=True), left=1)
 
 
 def _shown_attacks(result: RunResult, asked: Sequence[str]) -> list[str]:

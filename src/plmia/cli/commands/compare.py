@@ -11,7 +11,7 @@ from rich.table import Table
 
 from plmia.auditing import verbs
 from plmia.cli.commands.options import PATH, json_option, seed_option
-from plmia.cli.terminal import plain_warnings, print_line, shown_notes, stdout
+from plmia.cli.terminal import make_table, plain_warnings, print_line, shown_notes, stdout
 from plmia.data.files import replacing
 from plmia.errors import OutputError, doubts
 from plmia.results.comparison import Measured, Method, Pair, Row, SideBySide
@@ -93,13 +93,17 @@ def _show(found: SideBySide, verbose: bool) -> None:
 
 
 def _table(pair: Pair) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("attack" if pair.what == "runs" else "run", no_wrap=True)
-    table.add_column("metric", no_wrap=True)
-    for name in (pair.first, pair.other, "difference", "p"):
-        table.add_column(_plain(name), justify="right")
-    for row in pair.rows:
-        table.add_row(_plain(row.label), _metric(row), _measured(row.first), _measured(row.other), *_change(row))
+    columns = ["attack" if pair.what == "runs" else "run", "metric", _plain(pair.first), _plain(pair.other)]
+    table = make_table(
+        [*columns, "difference", "p"],
+        [
+            (_plain(row.label), _metric(row), *map(_measured, (row.first, row.other)), *_change(row))
+            for row in pair.rows
+        ],
+        left=2,
+    )
+    for column in table.columns[:2]:
+        column.no_wrap = True
     return table
 
 

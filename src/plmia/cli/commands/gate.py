@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,12 +33,11 @@ def gate(
     run: Path,
     max_tpr: float,
     at_fpr: float,
-    attacks: tuple[str, ...],
     confidence: float,
-    accept: tuple[str, ...],
     as_json: bool,
     verbose: bool,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Fail with exit code 3 if an audited model may leak more than allowed.
 
@@ -54,7 +54,7 @@ def gate(
       plmia gate run --max-tpr 0.05 --at-fpr 0.01 --accept unlike-references
     """  # noqa: D301 - click wants the control character itself
     verb.require_limits(**{"--max-tpr": max_tpr, "--at-fpr": at_fpr, "--confidence": confidence})
-    decision = verb.gate(run, max_tpr=max_tpr, at_fpr=at_fpr, attacks=attacks, confidence=confidence, accept=accept)
+    decision = verb.gate(run, max_tpr=max_tpr, at_fpr=at_fpr, confidence=confidence, **options)
     if as_json:
         click.echo(json.dumps(decision.to_json()))
     elif not quiet:

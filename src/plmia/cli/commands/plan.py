@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from plmia.auditing import verbs
 from plmia.auditing.planning import VIEW_COST, Plan, PopulationRow, rows_of
 from plmia.cli.commands.options import PATH, json_option, mode_option, scale_option, seed_option
-from plmia.cli.terminal import print_line, stdout
+from plmia.cli.terminal import make_table, print_line, stdout
 
 
 @click.command()
@@ -89,12 +88,7 @@ def _show(made: Plan, verbose: bool) -> None:
 
 
 def _print_table(columns: list[str], rows: list[tuple[str, ...]]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    stdout().print(table, "")
+    stdout().print(make_table(columns, rows), "")
 
 
 def _percent(rate: float | None) -> str:

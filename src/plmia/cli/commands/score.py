@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from plmia.attacks.attack import ATTACKS
 from plmia.auditing import score as verb
@@ -21,7 +20,7 @@ from plmia.cli.commands.options import (
     result_options,
     scale_option,
 )
-from plmia.cli.terminal import plain_warnings, print_result, stdout
+from plmia.cli.terminal import make_table, plain_warnings, print_result, stdout
 
 
 @click.command()
@@ -40,12 +39,11 @@ def attacks(as_json: bool) -> None:
         }
         click.echo(json.dumps(listing, indent=1))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("attack", "statistic", "calibration", ""):
-        table.add_column(column)
-    for name, attack in ATTACKS.items():
-        table.add_row(name, type(attack.statistic).__name__, type(attack.calibration).__name__, attack.note)
-    stdout().print(table)
+    rows = [
+        (name, type(attack.statistic).__name__, type(attack.calibration).__name__, attack.note)
+        for name, attack in ATTACKS.items()
+    ]
+    stdout().print(make_table(["attack", "statistic", "calibration", ""], rows, left=4))
 
 
 @click.command()

@@ -97,7 +97,7 @@ def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), v
     # The verdict of such an audit quotes its first doubt.
     quoted = result.verdict.status in ("invalid", "inconclusive")
     serious = doubts(result.notes)
-    others = [note for note in result.notes if note not in serious and (verbose or note.code not in REPORT_ONLY)]
+    others = [note for note in result.notes if note not in serious]
     for line in shown_notes([("", note) for note in [*serious[quoted:], *others]], verbose):
         print_line(line)
     print_line("These files name members of the training data: keep them as safe as the data.")
@@ -107,7 +107,8 @@ def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), v
 
 def shown_notes(notes: Sequence[tuple[str, Note]], verbose: bool) -> list[str]:
     """Notes as lines, each behind a prefix: all if ``verbose``, else the first ones and how many more there are."""
-    shown = notes if verbose else notes[:MAX_NOTES]
+    brief = [(prefix, note) for prefix, note in notes if note.code not in REPORT_ONLY][:MAX_NOTES]
+    shown = notes if verbose else brief
     lines = [f"- {prefix}{_severity(note, verbose)}{note.text}" for prefix, note in shown]
     more = len(notes) - len(shown)
     return [*lines, f"- {more} more {'note' if more == 1 else 'notes'}: --verbose shows all."] if more else lines

@@ -30,6 +30,7 @@ EXIT_CODES: dict[verb.Outcome, int] = {"pass": 0, "undecided": 2, "fail": 3}
 @click.pass_context
 def gate(
     ctx: click.Context,
+    /,
     run: Path,
     max_tpr: float,
     at_fpr: float,

@@ -57,10 +57,8 @@ class Comparison:
 
 
 def require_like_queries(view: AttackView) -> None:
-    """Raise `PopulationError` if population points have other numbers of references than the other points.
-
-    Statistics depend on these numbers (with fewer references they vary more), so p-values would be wrong.
-    """
+    """Raise `PopulationError` if population points have other numbers of references than the other points."""
+    # Statistics depend on these numbers (with fewer references they vary more), so p-values would be wrong.
     known = np.zeros(view.n_points, bool)
     known[view.population] = True
     n_in = view.references.n_in
@@ -186,13 +184,11 @@ class MeanOfViews(ViewAggregation):
 
     def points(self, phi: FloatArray) -> FloatArray:
         """Return the mean over views [n]."""
-        mean: FloatArray = phi.mean(axis=1) if phi.shape[1] > 1 else phi[:, 0]
-        return mean
+        return np.asarray(phi.mean(axis=1) if phi.shape[1] > 1 else phi[:, 0])
 
     def pairs(self, differences: FloatArray) -> FloatArray:
         """Return the mean over views."""
-        mean: FloatArray = differences.mean(axis=0)
-        return mean
+        return np.asarray(differences.mean(axis=0))
 
 
 @dataclass(frozen=True)
@@ -206,8 +202,7 @@ class MedianOfViews(ViewAggregation):
     def pairs(self, differences: FloatArray) -> FloatArray:
         """Return the median over views."""
         ordered, views = _sorted_views(differences), len(differences)
-        median: FloatArray = (ordered[(views - 1) // 2] + ordered[views // 2]) / 2
-        return median
+        return np.asarray((ordered[(views - 1) // 2] + ordered[views // 2]) / 2)
 
 
 @dataclass(frozen=True)
@@ -219,13 +214,11 @@ class VotesOfViews(ViewAggregation):
 
     def points(self, phi: FloatArray) -> FloatArray:
         """Return the mean over views [n]: a single point has no votes."""
-        mean: FloatArray = phi.mean(axis=1)
-        return mean
+        return np.asarray(phi.mean(axis=1))
 
     def pairs(self, differences: FloatArray) -> FloatArray:
         """Return the share of positive differences minus one half."""
-        votes: FloatArray = np.sign(differences).mean(axis=0) / 2
-        return votes
+        return np.asarray(np.sign(differences).mean(axis=0) / 2)
 
 
 def _sorted_views(differences: FloatArray) -> FloatArray:
@@ -318,8 +311,7 @@ class BinaryVote(Calibration):
     def pairwise(self, differences: FloatArray, size: Counts, null_std: FloatArray) -> FloatArray:
         """Return the share of wins [n]."""
         del null_std
-        wins: FloatArray = (differences > self.gamma).sum(axis=1) / size
-        return wins
+        return np.asarray((differences > self.gamma).sum(axis=1) / size)
 
 
 @dataclass(frozen=True)
@@ -340,10 +332,8 @@ class CauchyCombination(Calibration):
 
 
 def null_deviation(phi: FloatArray, views: ViewAggregation) -> float:
-    """Return hat sigma_Delta, the standard deviation over all pairs of distinct points, from phi [population, views].
-
-    For a linear aggregation that is sqrt(2) std(phi_z).
-    """
+    """Return hat sigma_Delta, the standard deviation over pairs of distinct points, from phi [population, views]."""
+    # For a linear aggregation that is sqrt(2) std(phi_z).
     n = len(phi)
     if views.linear:
         summary = views.points(phi)
@@ -364,10 +354,8 @@ def null_deviation(phi: FloatArray, views: ViewAggregation) -> float:
 def in_blocks(
     phi: FloatArray, queries: IntArray, population: IntArray, views: ViewAggregation
 ) -> Iterator[tuple[slice, FloatArray]]:
-    """Yield some queries at a time and their differences [n, population], aggregated over views, in bounded memory.
-
-    ``population`` is [population] or [queries, population].
-    """
+    """Yield some queries at a time and their differences [n, population], aggregated over views, in bounded memory."""
+    # ``population`` is [population] or [queries, population].
     height = max(1, PAIRS_PER_BLOCK // (population.shape[-1] * phi.shape[1]))
     columns = np.ascontiguousarray(phi.T)
     for start in range(0, len(queries), height):

@@ -166,12 +166,9 @@ def _mean_interpolated(queries: FloatArray, population: FloatArray) -> SignedLog
 
 
 def _mean_near_zero(queries: FloatArray, population: FloatArray) -> SignedLog:
-    """Mean of T on the short stretch around its zero, to a small share of the mean of |T| itself.
-
-    With r next to the zero, S(phi) = S(r) + (phi - r) E(phi): the factor phi - r is exact, and the divided
-    difference E is positive and next to constant. Nodes symmetric around r, none of them close to it, keep E
-    as accurate as S.
-    """
+    """Mean of T on the short stretch around its zero, to a small share of the mean of |T| itself."""
+    # With r next to the zero, S(phi) = S(r) + (phi - r) E(phi): the factor phi - r is exact, and the divided difference
+    # E is positive and next to constant. Nodes symmetric around r, none of them close to it, keep E as accurate as S.
     if queries.size <= _FEW_NEAR_ZERO:
         return _mean_direct(queries, population)
     root = _zero_of_mean(queries[0], queries[-1], population)
@@ -282,11 +279,9 @@ def _compress(d: FloatArray, edges: FloatArray) -> tuple[FloatArray, FloatArray]
 
 
 def _source_edges(width: float, farthest: float, reach: float) -> FloatArray:
-    """Cut 0 <= d <= width into cells as narrow as the steepest log A(y - d) that matters in each demands.
-
-    At a distance d from the smallest z, terms matter only up to |x| = reach / d + d / 2: solve
-    ``X|X| - x|x| <= 2 reach`` with ``x = X - d``.
-    """
+    """Cut 0 <= d <= width into cells as narrow as the steepest log A(y - d) that matters in each demands."""
+    # At a distance d from the smallest z, terms matter only up to |x| = reach / d + d / 2: solve
+    # ``X|X| - x|x| <= 2 reach`` with ``x = X - d``.
     edges = [0.0]
     while edges[-1] <= width:
         d = edges[-1]

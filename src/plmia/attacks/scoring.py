@@ -90,22 +90,13 @@ class StatisticValues:
         if self.per_view is not None:
             self.per_view[block.points] = phi
 
-    def require_finite(self) -> None:
-        """Raise if the statistic is not finite somewhere."""
-        if self.bad:
-            raise AttackError(
-                f"the statistic of {self.attack.name} is not finite at point {some(self.bad)}: check the signals there"
-            )
-
 
 def evaluate_statistics(
     attacks: Sequence[Attack], view: AttackView
 ) -> dict[Statistic, StatisticValues | ReferencesError]:
-    """Evaluate the statistics of all attacks block by block; sums over references are computed once.
-
-    Statistics that read the sums of a fit have a pass of their own, after which these sums are freed. A statistic that
-    lacks references does not stop the others: its error is in its place.
-    """
+    """Evaluate the statistics of all attacks block by block; sums over references are computed once."""
+    # Statistics that read the sums of a fit have a pass of their own, after which these sums are freed. A statistic
+    # that lacks references does not stop the others: its error is in its place.
     kept = frozenset[SumName]().union(*(attack.statistic.fit_uses() for attack in attacks))
     readers = [attack for attack in attacks if (attack.statistic.uses | attack.statistic.fit_uses()) & kept]
     others = [attack for attack in attacks if attack not in readers]
@@ -131,8 +122,9 @@ def _one_pass(attacks: Sequence[Attack], view: AttackView) -> dict[Statistic, St
                 except ReferencesError as error:
                     refused[statistic] = error
     for statistic, values in fitted.items():
-        if statistic not in refused:
-            values.require_finite()
+        if values.bad and statistic not in refused:
+            where = f"point {some(values.bad)}"
+            raise AttackError(f"the statistic of {values.attack.name} is not finite at {where}: check the signals")
     return {**fitted, **refused}
 
 

@@ -263,12 +263,10 @@ def count(flags: BoolArray) -> npt.NDArray[np.int8]:
 def _part_by_membership(
     values: Floats, in_mask: BoolArray, paired: bool, spare: Floats | None = None
 ) -> tuple[Floats, Floats]:
-    """Split values [models, n, views] into those of IN and of OUT models, 0 elsewhere; overwrites its arguments.
-
-    Works on the bits: a value outside the mask cannot leak in, not even as NaN, and it is several times faster than
-    `numpy.where`. Of a complementary pair one model is IN and one OUT, so exchanging the two where the first is IN
-    leaves all OUT values in the first and all IN values in the second: half as many rows to sum.
-    """
+    """Split values [models, n, views] into those of IN and of OUT models, 0 elsewhere; overwrites its arguments."""
+    # Works on the bits: a value outside the mask cannot leak in, not even as NaN, and it is several times faster than
+    # `numpy.where`. Of a complementary pair one model is IN and one OUT, so exchanging the two where the first is IN
+    # leaves all OUT values in the first and all IN values in the second: half as many rows to sum.
     as_bits: npt.NDArray[np.signedinteger] = values.view(np.int64 if values.dtype == np.float64 else np.int32)
     room = np.empty_like(as_bits) if spare is None else spare.view(as_bits.dtype)
     if not paired:
@@ -311,10 +309,8 @@ class SideMoments:
 
     @property
     def rounding(self) -> FloatArray:
-        """Variance [points, views] that storing the signals adds: spacing^2 / 12 at the size of the mean.
-
-        At least that at 1: near 0 it is the probability, close to 1/2, that was rounded.
-        """
+        """Variance [points, views] that storing the signals adds: spacing^2 / 12 at the size of the mean."""
+        # At least that at 1: near 0 it is the probability, close to 1/2, that was rounded.
         # `numpy.spacing` overflows at the largest number there is; one step below it the spacing is the same.
         most = np.nextafter(np.finfo(self.stored).max, self.stored.type(0))
         size = self.mean.astype(self.stored)
@@ -412,10 +408,9 @@ def midpoint(references: References) -> Floats:
 
 
 def first_out(references: References) -> Floats:
-    """Return the signal [points, views] of the first OUT reference of each point, to subtract before squaring.
-
-    Offline, no IN signal may reach a score, not even through rounding. (Many targets share one centre: the exception.)
-    """
+    """Return the signal [points, views] of the first OUT reference of each point, to subtract before squaring."""
+    # Offline, no IN signal may reach a score, not even through rounding. (Many targets share one centre: the
+    # exception.)
     work = np.float64 if references.signals.dtype == np.float64 else np.float32
     centre = np.zeros((references.n_points, references.n_views), work)
     left = np.ones(references.n_points, bool)

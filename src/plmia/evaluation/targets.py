@@ -75,14 +75,8 @@ class AttackResult(Tabular):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one row per evaluated point: index, member, score, log10_p and log10_p_conformal."""
-        scores = self.scores
-        arrays = {
-            "member": self.truth.members,
-            "score": scores.score,
-            "log10_p": scores.log10_p,
-            "log10_p_conformal": scores.log10_p_conformal,
-        }
-        queries = self.truth.queries
+        queries, names = self.truth.queries, ("score", "log10_p", "log10_p_conformal")
+        arrays = {"member": self.truth.members} | {name: vars(self.scores)[name] for name in names}
         return {"index": queries.tolist()} | {name: array[queries].tolist() for name, array in arrays.items()}
 
     def __repr__(self) -> str:
@@ -90,10 +84,6 @@ class AttackResult(Tabular):
 
     def _repr_html_(self) -> str:
         return f"<p><strong>{html.escape(self.scores.attack)}</strong></p>{self.metrics()._repr_html_()}"
-
-    def flagged_population(self, level: float) -> float:
-        """Return the share of the population that the attack's own p-value flags at ``level``."""
-        return float(np.mean(self.scores.log10_p[self.population] <= np.log10(level)))
 
 
 def attack_targets(
@@ -204,7 +194,7 @@ def _serve(
     for chosen, known, group in _shared_sums(signals, attacks, plan, [t for t in targets if t not in revealed]):
         references = _references(signals, plan, chosen)
         for target in group:
-            yield _Served(target, references, _numbers(signals, references.rows), known)
+            yield _Served(target, references, np.array(signals.models)[references.rows], known)
     for target in targets:
         if target in revealed:
             yield _balance(signals, plan, target, units, setup)
@@ -229,10 +219,8 @@ def _revealed(signals: Signals, plan: ReferencePlan, targets: Iterable[int], uni
 
 
 def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray, setup: Setup) -> _Served:
-    """Drop references at random so that all points have equally many; note this, or that it is not possible.
-
-    All eligible references are balanced before some are chosen: those that are not chosen replace dropped ones.
-    """
+    """Drop references at random so that all points have equally many; note this, or that it is not possible."""
+    # All eligible references are balanced before some are chosen: those that are not chosen replace dropped ones.
     chosen = plan.references_of(target)
     plain = _references(signals, plan, chosen)
     spare = [plan.order[i] for i in range(len(plan.order)) if i not in {*chosen, plan.split_of(target)}]
@@ -245,7 +233,7 @@ def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray
             keep_in, keep_out = even_counts(members, references.n_in, len(references), units)
             n_in, n_out = int(keep_in.min()), int(keep_out.min())
             if n_out < 1 or (n_in < 1 and setup.mode == "online"):
-                return _Served(target, plain, _numbers(signals, plain.rows), notes=(_reveals(n_in, n_out),))
+                return _Served(target, plain, np.array(signals.models)[plain.rows], notes=(_reveals(n_in, n_out),))
             dropped += len(references) - int(keep_in[0] + keep_out[0])
             references = references.balanced(keep_in, keep_out, rng, len(plain))
         references = references.first(len(plain))
@@ -255,12 +243,7 @@ def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray
         f"{dropped} of {len(rows)} references {'was' if dropped == 1 else 'were'} dropped at random at each record, so "
         "that the numbers of IN and OUT references do not reveal membership",
     )
-    return _Served(target, references, _numbers(signals, rows[: len(references)]), notes=(note,))
-
-
-def _numbers(signals: Signals, rows: IntArray) -> IntArray:
-    """Return the numbers of the models in some rows."""
-    return np.array(signals.models)[rows]
+    return _Served(target, references, np.array(signals.models)[rows[: len(references)]], notes=(note,))
 
 
 def _reveals(n_in: int, n_out: int) -> Note:
@@ -292,7 +275,10 @@ def _shared_sums(
     wanted = sorted(uses)
     if len(served) < 2 or any(len(leaf) != 1 for leaf in leaf_of.values()):
         for chosen, group in served.items():
-            yield chosen, _sums_of(_references(signals, plan, chosen), wanted) if len(group) > 1 else None, group
+            references, known = _references(signals, plan, chosen), None
+            if len(group) > 1:
+                known = KnownSums(first_out(references)).with_sums(references, wanted)
+            yield chosen, known, group
         return
     by_leaf = {union.index(leaf.pop()): chosen for chosen, leaf in leaf_of.items()}
     models = _references(signals, plan, union)
@@ -302,8 +288,3 @@ def _shared_sums(
     for leaf, sums in leave_one_out(models, parts, sorted(by_leaf), features):
         known = KnownSums(centre, dict(zip(wanted, sums, strict=True)))
         yield by_leaf[leaf], known, served[by_leaf[leaf]]
-
-
-def _sums_of(references: References, wanted: Sequence[SumName]) -> KnownSums:
-    """Return the sums that several targets with the same references share."""
-    return KnownSums(first_out(references)).with_sums(references, wanted)

@@ -165,8 +165,7 @@ class Fit(Fitted):
         if self.mode == "offline":
             return outside
         _, weight, _ = weigh(self.overall[:, None], evidence.n, self.pair_correlation[0] * evidence.n_pairs)
-        centre: FloatArray = weight * inside + (1 - weight) * outside
-        return centre
+        return np.asarray(weight * inside + (1 - weight) * outside)
 
     def laws(self, evidence: Evidence) -> Laws:
         """Return the predictive laws of points with this evidence."""
@@ -216,8 +215,7 @@ class Fit(Fitted):
         return Laws(mean, variance, self._capped(spread.freedom))
 
     def _capped(self, freedom: FloatArray) -> FloatArray:
-        capped: FloatArray = np.minimum(freedom, self.tails[:, None])
-        return capped
+        return np.asarray(np.minimum(freedom, self.tails[:, None]))
 
     def statistic(self, x: FloatArray, evidence: Evidence) -> FloatArray:
         """Return the log likelihood ratio [points] of ``x`` [points, coordinates]; one-sided without a shift."""
@@ -249,10 +247,8 @@ def _plain(value: Any) -> Any:
 def weigh(
     variance: FloatArray, n: FloatArray, correlation: FloatArray | float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the variance of the shift, the weight of the IN mean in the centre, and the variance of the centre.
-
-    From the ``variance`` of signals, their numbers on each side, and the sum of the correlations over pairs.
-    """
+    """Return the variance of the shift, the weight of the IN mean in the centre, and the variance of the centre."""
+    # From the ``variance`` of signals, their numbers on each side, and the sum of the correlations over pairs.
     inside, outside = variance / n
     shared = correlation * np.sqrt(variance[IN] * variance[OUT]) / (n[IN] * n[OUT])
     total = inside + outside - 2 * shared
@@ -261,24 +257,18 @@ def weigh(
 
 @dataclass(frozen=True)
 class Probe:
-    """Some points with all their signals, for what needs more than sums.
+    """Some points with all their signals, for what needs more than sums."""
 
-    Signals are ``rotated`` [references, points, coordinates] into ``coordinates`` (see `Separation.directions`), with
-    the ``log_slope`` [references, points] of the bend. ``units`` are references that are held out together:
-    complementary pairs, then single ones. ``n``, ``mean`` and ``squares`` [2, points, ...] are counts, means and sums
-    of squares about the means of both sides; ``hidden`` is the variance that the signals do not show.
-    """
-
-    rotated: FloatArray
+    rotated: FloatArray  # [references, points, coordinates]
     in_mask: BoolArray
-    log_slope: FloatArray
-    units: list[IntArray]
-    coordinates: Coordinates
+    log_slope: FloatArray  # [references, points]: of the bend
+    units: list[IntArray]  # references that are held out together: complementary pairs, then single ones
+    coordinates: Coordinates  # see `Separation.directions`
     pair_correlation: FloatArray
-    n: FloatArray
-    mean: FloatArray
-    squares: FloatArray
-    hidden: FloatArray
+    n: FloatArray  # [2, points]
+    mean: FloatArray  # [2, points, coordinates]
+    squares: FloatArray  # [2, points, coordinates]: sums of squares about the means
+    hidden: FloatArray  # variance that the signals do not show
 
     @classmethod
     def of(cls, references: References, units: list[IntArray], bend: float) -> Probe:
@@ -335,18 +325,13 @@ class Probe:
 
 @dataclass(frozen=True)
 class Separation:
-    """Separation of both sides along the eigenvectors of the views' covariance within points and sides.
+    """Separation of both sides along the eigenvectors of the views' covariance within points and sides."""
 
-    ``vectors`` [views, vectors] come in descending order of variance; the first is close to the mean of the views.
-    Along each: the mean ``shift``, the ``variance`` (mean of both sides), and the log ``ratio`` of the variances.
-    ``n_points`` counts the points that show a shift.
-    """
-
-    vectors: FloatArray
-    shift: FloatArray
-    variance: FloatArray
-    ratio: FloatArray
-    n_points: int
+    vectors: FloatArray  # [views, vectors] in descending order of variance; the first is close to the mean of the views
+    shift: FloatArray  # mean shift along each vector
+    variance: FloatArray  # mean of both sides
+    ratio: FloatArray  # log ratio of the variances
+    n_points: int  # that show a shift
 
     @classmethod
     def of(cls, away: FloatArray, evidence: Evidence, in_mask: BoolArray, rounded: float) -> Separation:
@@ -368,11 +353,9 @@ class Separation:
         return cls(vectors, shift.mean(axis=0), both_sides.mean(axis=0), ratio, int(both.sum()))
 
     def directions(self) -> FloatArray:
-        """Return the directions [views, coordinates] along which signals are modelled; see step 1 of the model.
-
-        The divergence of two Gaussian laws is nearly the squared shift in deviations plus half the squared log ratio
-        of the variances.
-        """
+        """Return the directions [views, coordinates] along which signals are modelled; see step 1 of the model."""
+        # The divergence of two Gaussian laws is nearly the squared shift in deviations plus half the squared log ratio
+        # of the variances.
         divergence = self.shift**2 / self.variance + self.ratio**2 / 2
         if self.n_points < MIN_TRANSFER or divergence[0] + CHANCE_DIVERGENCE >= divergence[1:].sum():
             # Signals whose squares are not finite keep every vector: the statistic is then refused by name.
@@ -394,20 +377,16 @@ def _pair_correlation(away: FloatArray, square: FloatArray, in_mask: BoolArray, 
     # Squares of references without a partner count as well: correct by the share of pairs.
     product *= len(away) / (2 * len(pairs))
     correlation = np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
-    clipped: FloatArray = np.clip(correlation, -MAX_PAIR_CORRELATION, MAX_PAIR_CORRELATION)
-    return clipped
+    return np.asarray(np.clip(correlation, -MAX_PAIR_CORRELATION, MAX_PAIR_CORRELATION))
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Points to fit to: their references, in ``units`` that are held out together, and the target's signals.
-
-    Offline, the target trained on none of the points.
-    """
+    """Points to fit to."""
 
     references: References
-    units: list[IntArray]
-    target: FloatArray
+    units: list[IntArray]  # held out together
+    target: FloatArray  # offline, the target trained on none of the points
     mode: Mode
 
     def part(self, points: IntArray) -> Sample:
@@ -462,15 +441,12 @@ def _overall(evidence: Evidence) -> FloatArray:
 
 
 def _shift_noise(evidence: Evidence, spread: Spread, pair_correlation: FloatArray | None) -> FloatArray:
-    """Return the expected sampling variance [points, coordinates] of the shift.
-
-    Without a correlation, that of the IN mean alone: offline, the shift is measured from the observed OUT mean.
-    """
+    """Return the expected sampling variance [points, coordinates] of the shift."""
+    # Without a correlation, that of the IN mean alone: offline, the shift is measured from the observed OUT mean.
     # The mean of an inverse chi-square, as if it were log-normal: it exists for any degrees of freedom.
     variance = spread.variance * np.exp(2 / spread.freedom)[:, :, None]
     if pair_correlation is None:
-        inside: FloatArray = variance[IN] / evidence.n[IN][:, None]
-        return inside
+        return np.asarray(variance[IN] / evidence.n[IN][:, None])
     return weigh(variance, evidence.n[:, :, None], pair_correlation * evidence.n_pairs)[0]
 
 
@@ -484,10 +460,8 @@ def _with_target(evidence: Evidence, target: FloatArray) -> Evidence:
 
 
 def hold_out(fit: Fit, probe: Probe) -> HeldOut | None:
-    """Hold out some references in turn, each with its complement, and predict them from the others.
-
-    Models differ as much as points do, so many of them are held out, each at other points.
-    """
+    """Hold out some references in turn, each with its complement, and predict them from the others."""
+    # Models differ as much as points do, so many of them are held out, each at other points.
     if len(probe.units) < 2:
         return None
     n_points = probe.in_mask.shape[1]

@@ -21,22 +21,17 @@ MIN_ATOM_SHARE = 0.005
 
 @dataclass(frozen=True)
 class Evidence:
-    """Counts ``n`` [2, points], ``mean`` and unbiased ``variance`` [2, points, coordinates] of IN and OUT references.
+    """Counts, means and variances of IN and OUT references."""
 
-    Means without references, and variances with fewer than two, are arbitrary (variances positive). ``n_pairs`` counts
-    complementary pairs among the references: each has one IN and one OUT model at every point.
-    """
-
-    n: FloatArray
-    mean: FloatArray
-    variance: FloatArray
-    n_pairs: int = 0
+    n: FloatArray  # [2, points]
+    mean: FloatArray  # [2, points, coordinates]; arbitrary without references
+    variance: FloatArray  # [2, points, coordinates]; unbiased; positive but arbitrary with fewer than two references
+    n_pairs: int = 0  # complementary pairs: each has one IN and one OUT model at every point
 
     @property
     def freedom(self) -> FloatArray:
         """Degrees of freedom [2, points] of a variance in one coordinate."""
-        freedom: FloatArray = np.maximum(self.n - 1, 0.0)
-        return freedom
+        return np.asarray(np.maximum(self.n - 1, 0.0))
 
     def at(self, points: BoolArray) -> Evidence:
         """Return the evidence about some of the points."""
@@ -114,10 +109,8 @@ class Coordinates:
         return -slope
 
     def hidden(self, mean: FloatArray, size: Floats, stored: np.dtype[np.floating]) -> FloatArray:
-        """Return the variance, broadcasts to [2, points, coordinates], that stored signals do not show.
-
-        ``mean`` has that shape; ``size`` [points, views] is the size of the signals, ``stored`` their type.
-        """
+        """Return the variance, broadcasts to [2, points, coordinates], that stored signals do not show."""
+        # ``mean`` has that shape; ``size`` [points, views] is the size of the signals, ``stored`` their type.
         rounded = rounding(size, stored, self.bend)[:, None]
         if self.grain is None:
             return rounded
@@ -204,10 +197,8 @@ def exact_evidence(rotated: FloatArray, in_mask: BoolArray) -> Evidence:
 
 
 def rounding(size: Floats, stored: np.dtype[np.floating], bend: float) -> FloatArray:
-    """Return the variance [points] that storing signals of this ``size`` [points, views] adds: spacing^2 / 12.
-
-    At least that at 1. It is far below any other spread, but references may agree to the last stored digit.
-    """
+    """Return the variance [points] that storing signals of this ``size`` [points, views] adds: spacing^2 / 12."""
+    # At least that at 1. It is far below any other spread, but references may agree to the last stored digit.
     most = np.finfo(stored).max / 2
     # Column by column: several times as fast as a maximum over so short an axis.
     largest = np.clip(reduce(np.maximum, np.abs(size).T), 1.0, most).astype(np.float64)
@@ -223,10 +214,8 @@ def gather(references: References, points: IntArray) -> References:
 
 
 def find_pairs(in_mask: BoolArray) -> list[IntArray]:
-    """Return references that are held out together: complementary pairs [2], then single ones [1].
-
-    Their order follows from membership alone, not from the order of the references.
-    """
+    """Return references that are held out together: complementary pairs [2], then single ones [1]."""
+    # Their order follows from membership alone, not from the order of the references.
     rows = [row.tobytes() for row in np.packbits(in_mask, axis=1)]
     complements = [row.tobytes() for row in np.packbits(~in_mask, axis=1)]
     pairs: list[IntArray] = []

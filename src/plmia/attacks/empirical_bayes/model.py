@@ -31,15 +31,11 @@ POINTS_PER_KNOT = 300
 
 @dataclass(frozen=True)
 class Hats:
-    """Position of some points between the knots.
-
-    ``left`` [points] is the knot to the left of each point (the last but one beyond the last knot), and ``share``
-    [points] the weight, from 0 to 1, of the knot to the right.
-    """
+    """Position of some points between the knots."""
 
     n_knots: int
-    left: IntArray
-    share: FloatArray
+    left: IntArray  # [points]: the knot to the left of each point; the last but one beyond the last knot
+    share: FloatArray  # [points]: weight, from 0 to 1, of the knot to the right
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -52,8 +48,7 @@ class Hats:
 
     def sums(self, values: FloatArray) -> FloatArray:
         """Return weighted sums [knots, columns] of ``values`` [points, columns] around each knot."""
-        total: FloatArray = self.weights.T @ values
-        return total
+        return np.asarray(self.weights.T @ values)
 
     def means(self, values: FloatArray, weights: FloatArray) -> FloatArray:
         """Return weighted means [knots, columns] around each knot; where the weight is 0, of all points."""
@@ -69,8 +64,7 @@ class Hats:
         moment = np.stack([self.sums(features * column[:, None]) for column in values.T], axis=1)
         # The pseudo-inverse drops a feature that does not vary, such as a spread that all points share.
         inverse = np.linalg.pinv(gram, rcond=1e-9, hermitian=True)
-        coefficients: FloatArray = np.einsum("jab,jkb->jka", inverse, moment)
-        return coefficients
+        return np.asarray(np.einsum("jab,jkb->jka", inverse, moment))
 
     def blend(self, at_knots: FloatArray) -> FloatArray:
         """Interpolate values [points, ...] from those at the knots [knots, ...]."""
@@ -82,13 +76,10 @@ class Hats:
 
 @dataclass(frozen=True)
 class Knots:
-    """Knots of a trend: their increasing places ``at``, and the range of the covariate when they were placed.
-
-    Beyond ``low`` and ``high`` trends stay constant.
-    """
+    """Knots of a trend, in increasing order."""
 
     at: FloatArray
-    low: float
+    low: float  # range of the covariate when the knots were placed; beyond it trends stay constant
     high: float
 
     @classmethod
@@ -128,46 +119,34 @@ MAX_CORRELATION = 0.99
 
 @dataclass(frozen=True)
 class Spread:
-    """Posterior of the spread of some points.
+    """Posterior of the spread of some points, approximated by a scaled inverse chi-square."""
 
-    ``log_factor`` [2, points] is the mode of lambda minus its prior mean. ``freedom`` [2, points] are the degrees of
-    freedom of the scaled inverse chi-square that approximates it. ``variance`` [2, points, coordinates] is at the mode.
-    """
-
-    log_factor: FloatArray
-    freedom: FloatArray
-    variance: FloatArray
+    log_factor: FloatArray  # [2, points]: mode of lambda minus its prior mean
+    freedom: FloatArray  # [2, points]: degrees of freedom
+    variance: FloatArray  # [2, points, coordinates], at the mode
 
     @property
     def scale(self) -> FloatArray:
         """Geometric mean [points] of the factors of both sides."""
-        scale: FloatArray = np.exp(self.log_factor.mean(axis=0))
-        return scale
+        return np.asarray(np.exp(self.log_factor.mean(axis=0)))
 
     @property
     def excess(self) -> FloatArray:
         """Share [points] by which the deviation of the point exceeds that of the trend, both sides together."""
-        excess: FloatArray = np.sqrt(self.scale) - 1
-        return excess
+        return np.asarray(np.sqrt(self.scale) - 1)
 
 
 @dataclass(frozen=True)
 class SpreadPrior:
-    """Prior of the spread.
+    """Prior of the spread."""
 
-    ``level`` [2, knots, coordinates] is the mean variance of points around each knot, with outliers capped.
-    ``covariance`` [2, 2] is that of the log factors of the two sides over points.
-    """
-
-    level: FloatArray
-    covariance: FloatArray
+    level: FloatArray  # [2, knots, coordinates]: mean variance of points around each knot, with outliers capped
+    covariance: FloatArray  # [2, 2]: of the log factors of the two sides over points
 
     @classmethod
     def fit(cls, evidence: Evidence, hats: Hats, pair_correlation: FloatArray) -> SpreadPrior:
-        """Estimate by moments from points with this evidence, at these places of the trend.
-
-        ``pair_correlation`` [coordinates] is that of complementary pairs; 0 if references are independent.
-        """
+        """Estimate by moments from points with this evidence, at these places of the trend."""
+        # ``pair_correlation`` [coordinates] is that of complementary pairs; 0 if references are independent.
         freedom = evidence.freedom
         known = freedom.sum(axis=1) > 0
         if not known.any():
@@ -215,24 +194,18 @@ class SpreadPrior:
 
 @dataclass(frozen=True)
 class ShiftPrior:
-    """Prior of the shift mu_in - mu_out: lines in known features of the point, and the variance around them.
+    """Prior of the shift mu_in - mu_out: lines in known features of the point, and the variance around them."""
 
-    ``lines`` [knots, coordinates, features] holds the coefficients around each knot; see `Fit` for the features.
-    ``spread`` [knots, coordinates] is the variance around the line for a point whose spread is that of the trend.
-    """
-
-    lines: FloatArray
-    spread: FloatArray
+    lines: FloatArray  # [knots, coordinates, features]: coefficients around each knot; see `Fit` for the features
+    spread: FloatArray  # [knots, coordinates]: variance around the line of a point whose spread is that of the trend
 
     @classmethod
     def fit(
         cls, shift: FloatArray, noise: FloatArray, features: FloatArray, scale: FloatArray, hats: Hats
     ) -> ShiftPrior:
-        """Estimate by moments: the variance around the line minus the sampling variance.
-
-        ``shift`` and ``noise`` [points, coordinates] are observed shifts and their expected sampling variance; the
-        variance of shifts grows with ``scale`` [points].
-        """
+        """Estimate by moments: the variance around the line minus the sampling variance."""
+        # ``shift`` and ``noise`` [points, coordinates] are observed shifts and their expected sampling variance; the
+        # variance of shifts grows with ``scale`` [points].
         # Variance and noise of shifts grow with the scale: with these weights, wide points do not dominate.
         weight = np.minimum(1 / scale, 1.0)[:, None]
         root = np.sqrt(weight)
@@ -258,22 +231,18 @@ def _on_lines(lines: FloatArray, features: FloatArray, hats: Hats) -> FloatArray
 def _moment(freedom: FloatArray, power: float) -> FloatArray:
     """Return the mean of a ``power`` of chi-square / freedom."""
     half = np.maximum(freedom, 1.0) / 2
-    moment: FloatArray = np.exp(gammaln(half + power) - gammaln(half) - power * np.log(half))
-    return moment
+    return np.asarray(np.exp(gammaln(half + power) - gammaln(half) - power * np.log(half)))
 
 
 def _cap_outliers(variance: FloatArray, freedom: FloatArray, hats: Hats) -> FloatArray:
     """Cap sample variances [points, coordinates] at a multiple of the squared mean deviation around the knots."""
     deviation = hats.means(np.sqrt(variance) / _moment(freedom, 0.5)[:, None], freedom)
-    capped: FloatArray = np.minimum(variance, MAX_FACTOR * hats.blend(deviation) ** 2)
-    return capped
+    return np.asarray(np.minimum(variance, MAX_FACTOR * hats.blend(deviation) ** 2))
 
 
 def _level_without_variances(evidence: Evidence, hats: Hats) -> FloatArray:
-    """Return the variance [knots, coordinates] if each side has one reference per point: half that of the shift.
-
-    Assumes that all points around a knot have the same shift, and that both sides have the same spread.
-    """
+    """Return the variance [knots, coordinates] if each side has one reference per point: half that of the shift."""
+    # Assumes that all points around a knot have the same shift, and that both sides have the same spread.
     shift = evidence.mean[IN] - evidence.mean[OUT]
     ones = np.ones(len(shift))
     off = (shift - hats.blend(hats.means(shift, ones))) ** 2 / 2
@@ -285,10 +254,8 @@ def _one_factor() -> FloatArray:
 
 
 def _log_spread(factor: FloatArray, freedom: FloatArray) -> float:
-    """Return the variance over points of the log factor, assumed Gaussian, from two moments of sample variances.
-
-    With d degrees of freedom the mean square of a sample variance is 1 + 2 / d times that of the variance itself.
-    """
+    """Return the variance over points of the log factor, assumed Gaussian, from two moments of sample variances."""
+    # With d degrees of freedom the mean square of a sample variance is 1 + 2 / d times that of the variance itself.
     some = freedom > 0
     factor, freedom = factor[some], freedom[some]
     second = float(np.mean(factor**2 * (freedom / (freedom + 2))))
@@ -296,11 +263,9 @@ def _log_spread(factor: FloatArray, freedom: FloatArray) -> float:
 
 
 def _log_covariance(factor: FloatArray, freedom: FloatArray, pair_square: float) -> FloatArray:
-    """Return the covariance [2, 2] over points of the log factors of both sides.
-
-    Complementary pairs correlate the sample variances of both sides, by the square of the pairs' correlation. This
-    assumes that all references come in pairs; if not, the covariance is a little too small.
-    """
+    """Return the covariance [2, 2] over points of the log factors of both sides."""
+    # Complementary pairs correlate the sample variances of both sides, by the square of the pairs' correlation. This
+    # assumes that all references come in pairs; if not, the covariance is a little too small.
     spread = [_log_spread(f, d) for f, d in zip(factor, freedom, strict=True)]
     both = (freedom > 0).all(axis=0)
     across = 0.0
@@ -314,10 +279,9 @@ def _log_covariance(factor: FloatArray, freedom: FloatArray, pair_square: float)
 
 
 def _mode(factor: FloatArray, half: FloatArray, covariance: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the posterior mode of log factors [sides, points], its variance, and the share learned from the sample.
-
-    From sample variances ``factor`` with twice ``half`` degrees of freedom, and the prior ``covariance`` of the sides.
-    """
+    """Return the posterior mode of log factors [sides, points], its variance, and the share learned from the sample."""
+    # From sample variances ``factor`` with twice ``half`` degrees of freedom, and the prior ``covariance`` of the
+    # sides.
     precision = np.linalg.inv(covariance).astype(np.float64)
     at = np.zeros_like(factor)
     for _ in range(NEWTON_STEPS):
@@ -348,8 +312,7 @@ def _inverse_diagonal(curvature: FloatArray, precision: FloatArray) -> FloatArra
     if len(precision) == 1:
         return 1 / (curvature + precision)
     a, d, b = curvature[0] + precision[0, 0], curvature[1] + precision[1, 1], precision[0, 1]
-    inverse: FloatArray = np.stack([d, a]) / (a * d - b * b)
-    return inverse
+    return np.asarray(np.stack([d, a]) / (a * d - b * b))
 
 
 # Degrees of freedom to choose from; with a thousand, t is Gaussian.
@@ -368,14 +331,11 @@ CLEARLY_LARGER = 1.0
 
 @dataclass(frozen=True)
 class Laws:
-    """Predictive laws of the target's signal if it is IN and if it is OUT: multivariate t, coordinates uncorrelated.
+    """Predictive laws of the target's signal if it is IN and if it is OUT: multivariate t, coordinates uncorrelated."""
 
-    ``mean`` and ``variance`` (squared scale) are [2, points, coordinates], the degrees of ``freedom`` [2, points].
-    """
-
-    mean: FloatArray
-    variance: FloatArray
-    freedom: FloatArray
+    mean: FloatArray  # [2, points, coordinates]
+    variance: FloatArray  # [2, points, coordinates]: squared scale
+    freedom: FloatArray  # [2, points]: degrees of freedom
 
     def distance(self, x: FloatArray) -> FloatArray:
         """Return squared distances [2, points] of ``x`` [points, coordinates] from the centres, in scales."""
@@ -383,15 +343,12 @@ class Laws:
         np.square(distance, out=distance)
         distance /= self.variance
         # Several times as fast as a sum over so short an axis.
-        total: FloatArray = distance @ np.ones(x.shape[1])
-        return total
+        return np.asarray(distance @ np.ones(x.shape[1]))
 
     def clipped_at_turn(self, x: FloatArray) -> FloatArray:
-        """Return ``x`` [points, coordinates] with its first coordinate moved back to the turning point of the ratio.
-
-        With a narrower IN law the ratio falls again above some signal; with a wider one it rises again below some.
-        Signals on the near side of the turning point are unchanged.
-        """
+        """Return ``x`` [points, coordinates] with its first coordinate moved back to the turning point of the ratio."""
+        # With a narrower IN law the ratio falls again above some signal; with a wider one it rises again below some.
+        # Signals on the near side of the turning point are unchanged.
         (inside, outside), (v_in, v_out) = self.mean[:, :, 0], self.variance[:, :, 0]
         with np.errstate(divide="ignore", invalid="ignore"):
             turn = inside + (inside - outside) * v_in / (v_out - v_in)
@@ -404,16 +361,14 @@ class Laws:
     @property
     def log_volume(self) -> FloatArray:
         """Sum [2, points] of the coordinates' log scales."""
-        volume: FloatArray = np.log(self.variance) @ np.full(self.variance.shape[2], 0.5)
-        return volume
+        return np.asarray(np.log(self.variance) @ np.full(self.variance.shape[2], 0.5))
 
     def log_ratio(self, x: FloatArray) -> FloatArray:
         """Return the log density [points] of ``x`` if IN minus that if OUT."""
         log_density = t_kernel(self.distance(x), self.freedom, x.shape[1])
         log_density += log_height(self.freedom, x.shape[1])
         log_density -= self.log_volume
-        ratio: FloatArray = log_density[IN] - log_density[OUT]
-        return ratio
+        return np.asarray(log_density[IN] - log_density[OUT])
 
     def first_density(self, x: FloatArray, side: IntArray) -> FloatArray:
         """Return the log density [points] of the first coordinate in the law of its ``side``, up to a constant."""
@@ -428,15 +383,12 @@ class Laws:
         return Laws(self.mean[:, points], self.variance[:, points], self.freedom[:, points])
 
     def upper_tail(self, x: FloatArray) -> FloatArray:
-        """Return minus the log probability [points] that an OUT model exceeds ``x`` in the first coordinate.
-
-        Uses Wallace's normal approximation of t, which is finite and increasing in ``x`` everywhere.
-        """
+        """Return minus the log probability [points] that an OUT model exceeds ``x`` in the first coordinate."""
+        # Uses Wallace's normal approximation of t, which is finite and increasing in ``x`` everywhere.
         d = self.freedom[OUT]
         z = (x - self.mean[OUT])[:, 0] / np.sqrt(self.variance[OUT][:, 0])
         normal = np.sign(z) * (8 * d + 1) / (8 * d + 3) * np.sqrt(d * np.log1p(z * z / d))
-        tail: FloatArray = -log_ndtr(-normal)
-        return tail
+        return np.asarray(-log_ndtr(-normal))
 
 
 def t_kernel(distance: FloatArray, freedom: FloatArray, n_coordinates: int) -> FloatArray:
@@ -447,18 +399,14 @@ def t_kernel(distance: FloatArray, freedom: FloatArray, n_coordinates: int) -> F
 
 
 def hold_beyond_turn(ratio: FloatArray, at_turn: FloatArray, above: BoolArray, most: float) -> FloatArray:
-    """Return log ratios beyond their turning point, held at the value there but within ``most`` of 0.
-
-    ``above`` says on which side: above it the ratio falls again, below it the ratio rises again.
-    """
+    """Return log ratios beyond their turning point, held at the value there but within ``most`` of 0."""
+    # ``above`` says on which side: above it the ratio falls again, below it the ratio rises again.
     return np.where(above, np.maximum(ratio, np.minimum(at_turn, most)), np.minimum(ratio, np.maximum(at_turn, -most)))
 
 
 def log_height(freedom: FloatArray, n_coordinates: int) -> FloatArray:
-    """Return the log density [..., points] of a t of unit volume at its centre, up to a constant.
-
-    Computed once for all points that have the most degrees of freedom of their side: tails are capped, so many do.
-    """
+    """Return the log density [..., points] of a t of unit volume at its centre, up to a constant."""
+    # Computed once for all points that have the most degrees of freedom of their side: tails are capped, so many do.
     most = freedom.max(axis=-1, keepdims=True, initial=1.0)
     at = np.concatenate([most[..., 0].ravel(), freedom[freedom < most]])
     # gammaln(at / 2 + n_coordinates / 2) - gammaln(at / 2), where every whole step of the gamma function is a log.
@@ -474,21 +422,15 @@ def log_height(freedom: FloatArray, n_coordinates: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out references in the role of the target, in cases where their membership is known.
+    """Held-out references in the role of the target: [2, cases] in the laws of both sides, or [cases]."""
 
-    ``distance``, ``freedom`` and ``log_volume`` [2, cases] relate their signals to the laws of both sides, tails not
-    capped; ``clipped_distance`` [2, cases] is that of signals moved back to the turning point, and ``above`` [cases]
-    says which lay above it. ``log_likelihood`` [cases] is the log density of the signal in the first coordinate, on the
-    original scale, in the law of its own side.
-    """
-
-    distance: FloatArray
+    distance: FloatArray  # [2, cases], like the next two: with tails that are not capped
     freedom: FloatArray
     log_volume: FloatArray
-    clipped_distance: FloatArray
-    above: BoolArray
-    member: BoolArray
-    log_likelihood: FloatArray
+    clipped_distance: FloatArray  # [2, cases]: of signals moved back to the turning point
+    above: BoolArray  # [cases]: whether the signal lay above the turning point
+    member: BoolArray  # [cases]: known membership
+    log_likelihood: FloatArray  # [cases]: of the first coordinate on the original scale, in the law of its own side
     n_coordinates: int
 
     @classmethod
@@ -540,10 +482,8 @@ class HeldOut:
         return likelihoods
 
     def hold(self, tails: FloatArray) -> float:
-        """Return the bound beyond the turning point; 0 (no hold) only if holding predicts membership clearly worse.
-
-        On real signals, members beyond the turning point are still members; few references may not show it.
-        """
+        """Return the bound beyond the turning point; 0 (no hold) only if holding predicts membership clearly worse."""
+        # On real signals, members beyond the turning point are still members; few references may not show it.
         freedom = np.minimum(self.freedom, tails[:, None])
         constant = log_height(freedom, self.n_coordinates) - self.log_volume
         log_in, log_out = t_kernel(self.distance, freedom, self.n_coordinates) + constant
@@ -555,5 +495,4 @@ class HeldOut:
 
     def _loss(self, ratio: FloatArray) -> FloatArray:
         """Return the log loss [cases] of membership at even odds."""
-        loss: FloatArray = np.logaddexp(0.0, np.where(self.member, -ratio, ratio))
-        return loss
+        return np.asarray(np.logaddexp(0.0, np.where(self.member, -ratio, ratio)))

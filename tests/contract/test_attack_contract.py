@@ -143,5 +143,6 @@ def test_offline_no_in_reference_counts(simulate_signals: Simulate, attack: Atta
         view, references=dataclasses.replace(view.references, signals=np.concatenate([signals.values[:2], other]))
     )
     same = np.allclose(_run(attack, view).score, _run(attack, changed).score, rtol=1e-9, atol=1e-9)
-    uses_in = attack.name not in ("attack-p", "attack-r", "difficulty")
-    assert same == (mode == "offline" or not uses_in)
+    assert same or mode == "online"
+    if attack == ATTACKS["lira"]:
+        assert same == (mode == "offline")  # the change is large enough to be seen

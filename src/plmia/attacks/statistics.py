@@ -73,8 +73,9 @@ class PointwiseStatistic(Statistic, Fitted, Protocol):
     """A statistic without global quantities: it is its own `Fitted`, and only ``__call__(block)`` is needed."""
 
     def fit(self, view: AttackView) -> Fitted:
-        """Return the statistic itself."""
-        del view
+        """Require `least_references` OUT references per point, and return the statistic itself."""
+        n_out, least = len(view.references) - view.references.n_in, self.least_references(view.n_views)
+        require_references(n_out, least, "OUT", type(self).__name__)
         return self
 
 

@@ -215,8 +215,8 @@ class Arrays:
 
     name = "arrays"
     files = (
-        "logits.npy [models, points, (views,) classes] or, of the true labels, probabilities.npy "
-        "[models, points(, views)]; membership.npy; labels.npy"
+        "logits.npy [models, records, (views,) classes] or, of the true labels, probabilities.npy "
+        "[models, records(, views)]; membership.npy; labels.npy"
     )
 
     def find(self, folder: Path) -> FoundModels:

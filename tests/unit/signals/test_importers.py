@@ -319,5 +319,5 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_unknown_format_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SignalsError, match=rf"importer .csv.: choose from {', '.join(IMPORTERS)}"):
-        import_signals("csv", tmp_path, tmp_path / "s.npz")
+    with pytest.raises(SignalsError, match=rf"importer .no-such-format.: choose from {', '.join(IMPORTERS)}"):
+        import_signals("no-such-format", tmp_path, tmp_path / "s.npz")

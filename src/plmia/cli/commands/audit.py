@@ -22,7 +22,7 @@ from plmia.data.designs import DesignKind, MembershipDesign
 from plmia.data.npz import load_npy
 from plmia.errors import DataError
 from plmia.training.engines import Ray
-from plmia.training.recipes.named import parse_recipe
+from plmia.training.recipes.named import RECIPES, parse_recipe
 from plmia.training.train import default_engine
 
 folder_option = output_option("Folder of the audit.")
@@ -94,7 +94,7 @@ def audit(
     scores.npz, records.csv, figures/ and signals/.
 
     \b
-    Recipes: mlp, wide-resnet, gbdt, sklearn:CLASSIFIER, function:FILE.py
+    Recipes: RECIPES
     Examples:
       plmia audit --data adult.npz --recipe mlp --references 64 -o run
       plmia audit --data data.npz --recipe 'sklearn:RandomForestClassifier?n_estimators=200' -o run
@@ -107,6 +107,9 @@ def audit(
     with plain_warnings(quiet):
         result = verb.audit(way, data, references=number, design=layout, engine=engine, progress=not quiet, **options)
     print_result(result, options["attacks"], as_json, verbose, quiet)
+
+
+audit.help = str(audit.help).replace("Recipes: RECIPES", f"Recipes: {', '.join(RECIPES)}")
 
 
 @click.command()

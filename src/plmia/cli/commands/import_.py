@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
+import textwrap
 from pathlib import Path
 
 import click
@@ -31,11 +33,7 @@ def import_(kind: str, folder: Path, path: Path, quiet: bool) -> None:
 
     \b
     FORMAT says how DIR is laid out:
-      lira           experiment-*/keep.npy, experiment-*/logits/ or scores/, and y_train.npy
-      rmia           the same of RMIA's published code, or a folder of Privacy Meter
-      privacy-meter  signals/rmia_signals.npy and models/memberships.npy
-      arrays         logits.npy [models, records, (views,) classes] or, of the true labels,
-                     probabilities.npy [models, records(, views)]; membership.npy; labels.npy
+    FORMATS
 
     Of several epochs the last is taken. Nothing is unpickled. A file that is missing, damaged, not finite or does not
     fit the others stops the import with its name; no model is left out silently. One model is in memory at a time.
@@ -49,6 +47,18 @@ def import_(kind: str, folder: Path, path: Path, quiet: bool) -> None:
     imported = verbs.import_signals(kind, folder, path, progress=not quiet)
     if not quiet:
         _show(imported, path)
+
+
+def _formats() -> str:
+    """Return the names of all importers and the files that each needs, for the help."""
+    width = max(map(len, IMPORTERS)) + 4
+    return "\n".join(
+        textwrap.fill(f"  {name}".ljust(width) + i.files, 90, subsequent_indent=" " * width, break_on_hyphens=False)
+        for name, i in IMPORTERS.items()
+    )
+
+
+import_.help = inspect.cleandoc(str(import_.help)).replace("FORMATS", _formats())
 
 
 def _show(imported: Imported, path: Path) -> None:

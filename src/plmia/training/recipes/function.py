@@ -52,7 +52,6 @@ class Function(Recipe):
     files: tuple[DeclaredFile, ...] = ()  # files and folders that the functions read
     reads: frozenset[str] = field(default=frozenset(), repr=False)  # files that it was seen to read or import
     name: ClassVar[str] = "function"
-    keeps_weights: ClassVar[bool] = False
 
     @classmethod
     def of(

@@ -37,7 +37,6 @@ class GBDT(BuiltInRecipe):
     depth: int = 3
     library: Literal["lightgbm", "xgboost"] = "lightgbm"
     name: ClassVar[str] = "gbdt"
-    keeps_weights: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.library not in ("lightgbm", "xgboost"):

@@ -54,6 +54,7 @@ class MLP(BuiltInRecipe):
     stack: int = field(default=64, compare=False)
     device: str = field(default="auto", compare=False)
     name: ClassVar[str] = "mlp"
+    keeps_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         # A single width and a list from JSON are accepted, too.

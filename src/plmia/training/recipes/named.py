@@ -18,6 +18,8 @@ _CLASSES = {
     "wide-resnet": ("plmia.training.recipes.wide_resnet", "WideResNet"),
     "gbdt": ("plmia.training.recipes.gbdt", "GBDT"),
 }
+# Packages that a recipe may need, and what installs them.
+_PACKAGES = {"torch": "plmia[torch]", "lightgbm": "plmia[gbdt]", "xgboost": "xgboost-cpu"}
 RECIPES = {
     "mlp": "multi-layer perceptron, a whole stack of models at once (torch)",
     "wide-resnet": "Wide-ResNet for images (torch)",
@@ -102,7 +104,12 @@ def _build(name: str, params: dict[str, Any]) -> Recipe:
     try:
         recipe = getattr(import_module(module), kind)
     except ImportError as error:
-        raise RecipeError(f"recipe {name!r} needs torch: pip install 'plmia[torch]' ({error})") from error
+        needed = (error.name or "").partition(".")[0]
+        if needed in _PACKAGES:
+            remedy = f"needs {needed}: pip install '{_PACKAGES[needed]}' ({error})"
+        else:
+            remedy = f"cannot be imported ({error}): install what is missing, or correct {module}"
+        raise RecipeError(f"recipe {name!r} {remedy}") from error
     known = [field.name for field in fields(recipe)]
     for key in params:
         if key not in known:

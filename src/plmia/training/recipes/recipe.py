@@ -65,8 +65,8 @@ class Recipe(Protocol):
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether `train` can return weights."""
-        return True
+        """Whether `train` can return weights; without, `train` is never asked for them."""
+        return False
 
     @property
     def augments(self) -> bool:

@@ -52,7 +52,6 @@ class Sklearn(Recipe):
     files: Sequence[str | Path] = ()
     _declared: tuple[DeclaredFile, ...] = field(init=False, repr=False)
     name: ClassVar[str] = "sklearn"
-    keeps_weights: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         needed = ("fit", "predict_proba", "get_params")

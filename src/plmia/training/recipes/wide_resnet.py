@@ -57,6 +57,7 @@ class WideResNet(BuiltInRecipe):
     device: str = field(default="auto", compare=False)
     compiled: bool = field(default=True, compare=False)
     name: ClassVar[str] = "wide-resnet"
+    keeps_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.depth < 10 or self.depth % 6 != 4:

@@ -137,6 +137,11 @@ def test_defaults_are_enough_for_a_statistic(simulate_signals: Simulate) -> None
     (scores,) = score_all([Attack("mine", Mine(), BinaryVote())], view)
     assert scores.statistic.tolist() == (2 * view.target[:, 0]).tolist()
     assert (Mine().uses, Mine().fit_uses(), Mine().least_references(3)) == (frozenset(), frozenset(), 1)
+    in_mask = view.references.in_mask.copy()
+    in_mask[:, 17] = True
+    short = dataclasses.replace(view.references, in_mask=in_mask)
+    with pytest.raises(ReferencesError, match=r"Mine needs 1 OUT .*17"):
+        Mine().fit(dataclasses.replace(view, references=short))
 
 
 # Calibrations --------------------------------------------------------------------------------------------------------

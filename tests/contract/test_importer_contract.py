@@ -1,4 +1,4 @@
-"""What every importer guarantees: the same signals from its files, npy files mapped not read, and errors with a remedy."""
+"""What every importer guarantees: the same signals from its files, mapped npy files, and errors with a remedy."""
 
 from __future__ import annotations
 

@@ -45,9 +45,10 @@ _EPOCH = re.compile(r"(\d+)(?:_(\d+))?\.npy")
 class Importer(Protocol):
     """One kind of folder that plmia can import.
 
-    `find` may rely on the folder's existence. It must map arrays (`load_npy` with mode "r"), not read them, raise
+    `find` may rely on the folder's existence. It must map npy files (`load_npy` with mode "r"), not read them, raise
     `SignalsError` with the file and the remedy if something is missing or does not fit, and never leave out a model
-    silently. `FoundModels` and `ModelOutput` check shapes and types. An OSError may pass through.
+    silently. A format that cannot be mapped is read one model at a time; only values of the true labels are kept.
+    `FoundModels` and `ModelOutput` check shapes and types. An OSError may pass through.
     """
 
     @property

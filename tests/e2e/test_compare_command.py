@@ -126,6 +126,20 @@ def test_the_same_input_and_seed_give_the_same_numbers(score: Score, command: Ru
     assert _ok(command("compare", *runs, "--json", "--seed", 1)) != first
 
 
+def test_five_attacks_are_shown_and_the_others_counted(score: Score, command: Run) -> None:
+    names = ("lira", "attack-p", "attack-r", "rmia", "lira-fixed", "pl-mia", "pl-mia-eb")
+    options = [word for name in names for word in ("--attack", name)]
+    runs = (score("a", *options), score("b", *options, shift=1.0))
+
+    def shown(*options: str) -> list[str]:
+        lines = _ok(command("compare", *runs, *options)).splitlines()
+        assert ("- 2 more attacks: --verbose shows all." in lines) == (options == ())
+        return [line.split()[0] for line in lines if " AUC " in line and line.startswith(names)]
+
+    assert shown() == ["attack-p", "rmia", "lira-fixed", "pl-mia", "pl-mia-eb"]
+    assert shown("--verbose") == list(names)
+
+
 def test_folders_of_one_name_are_told_apart_by_their_paths(score: Score, command: Run, tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "y").mkdir()
@@ -144,7 +158,7 @@ def test_folders_of_one_name_are_told_apart_by_their_paths(score: Score, command
         (("a", "c"), "the runs have no attack in common (a has lira, pl-mia; c has rmia)"),
         (("a", "c", "--attack", "rmia"), "'rmia' is not among the results in"),
         (("a", "b", "--at-fpr", 0.0001), "an FPR of 0.0001 needs 10,000 evaluated non-members, target 0 of a has"),
-        (("a", "b", "--at-fpr", 2), "--at-fpr is 2"),
+        (("a", "b", "--at-fpr", 2), "rate is 2"),
         (("a", "b", "--names", "x"), "1 names were given for 2 runs"),
         (("a", "b", "--names", "x,x"), "two runs have the same name"),
         (("a", "nowhere"), "nowhere has no results"),

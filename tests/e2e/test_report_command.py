@@ -53,7 +53,8 @@ def test_it_writes_the_page_and_the_figures(command: Run, scored: tuple[Path, Pa
     assert words in body
     assert verdict["headline"] in body
     assert f"{verdict['headline']}: " not in body
-    lines = result.stdout.splitlines()
+    assert result.stdout.splitlines() == [verdict["text"], str(folder / "report.html")]
+    lines = command("report", folder, "--signals", signals, "--verbose").stdout.splitlines()
     assert verdict["text"] in lines
     assert {"rmia", verdict["attack"]} <= {line.split(" ")[0] for line in lines}
     assert lines[-1].startswith(str(folder / "report.html"))
@@ -88,7 +89,7 @@ def test_contents_are_shown_if_the_user_says_so(command: Run, scored: tuple[Path
     assert "secret" in page(folder)
     assert "cats <script>" not in page(folder)
     for options in ((), ("--no-records",), ("--show-records", "--no-records")):
-        result = command("report", folder, "--data", data, *options)
+        result = command("report", folder, "--data", data, "--verbose", *options)
         assert result.exit_code == 0, result.output
         assert "These files name members of the training data" in result.stdout
         assert "secret" not in page(folder)

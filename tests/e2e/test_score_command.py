@@ -298,7 +298,11 @@ def test_the_verdict_comes_first_then_five_attacks_and_three_notes(
     texts = [note["text"] for note in contents["notes"]]
     assert len(texts) > 3
     assert all(any(line.endswith(text) for text in texts) for line in shown[:3])
-    assert shown[3:] == [f"- {len(texts) - 3} more note{'s' * (len(texts) > 4)}: --verbose shows all."]
+    (closing,) = shown[3:]
+    hidden = len(contents["attacks"]) - 5
+    assert (
+        closing == f"- {hidden} more attacks, {len(texts) - 3} more note{'s' * (len(texts) > 4)}: --verbose shows all."
+    )
     assert lines[-1].endswith("records.csv")
 
 

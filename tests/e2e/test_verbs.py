@@ -118,6 +118,24 @@ def test_compare(scored: Path, command: Run, signals_file: Callable[..., Path], 
     result = command("compare", scored, tmp_path / "after", "--attack", "rmia", "--seed", 3, "--json")
     found = plmia.compare(scored, tmp_path / "after", attacks=["rmia"], seed=3)
     assert found.to_json() == json.loads(result.stdout)
+    lines = repr(found).splitlines()
+    assert lines[0] == found.text == found.pairs[0].text
+    assert [line.split()[:2] for line in lines[3:]] == [["rmia", "AUC"], ["rmia", "TPR@1%"]]
+
+
+def test_results_are_taken_instead_of_their_folder(signals_file: Callable[..., Path], tmp_path: Path) -> None:
+    path = signals_file(points=400)
+    found = plmia.score(path, tmp_path / "run", attacks=["rmia", "lira"], progress=False)
+    limits = {"max_tpr": 0.05, "at_fpr": 0.01}
+    assert plmia.gate(found, **limits) == plmia.gate(found.folder, **limits)
+    compared = plmia.compare(found, attacks=["rmia", "lira"]).to_json()
+    assert compared == plmia.compare(found.folder, attacks=["rmia", "lira"]).to_json()
+    assert plmia.report(found).report == found.folder / "report.html"
+    with pytest.raises(plmia.PlmiaError, match="run holds results but no signals"):
+        plmia.plan(found, progress=False)
+    for verb in (plmia.compare, plmia.report, plmia.plan, lambda run: plmia.gate(run, **limits)):
+        with pytest.raises(plmia.PlmiaError, match="a list was given"):
+            verb([found])
 
 
 def test_plan(signals_file: Callable[..., Path], command: Run) -> None:
@@ -125,6 +143,10 @@ def test_plan(signals_file: Callable[..., Path], command: Run) -> None:
     result = command("plan", path, "--fpr", 0.05, "--budget", 20, "--attack", "rmia", "--json", "--quiet")
     made = plmia.plan(path, fpr=0.05, budget=20, attack="rmia", progress=False)
     assert json.loads(json.dumps(made.to_json())) == json.loads(result.stdout)
+    assert made.text.splitlines() == list(made.words)
+    first, heading, head, *rows = repr(made).splitlines()
+    assert (first, heading, head.split()[0]) == (made.words[0], made.heading, "references")
+    assert len(rows) == len(made.table) - 1
 
 
 def test_import_signals(command: Run, simulate: Callable[..., Any], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def old(tmp_path: Path) -> Path:
 
 
 def test_report_and_compare_open_them_and_say_that_they_are_not_verified(old: Path, command: Run) -> None:
-    for words in (("report", old), ("compare", old, "--attack", "lira", "--attack", "rmia")):
+    for words in (("report", old, "--verbose"), ("compare", old, "--attack", "lira", "--attack", "rmia")):
         result = command(*words)
         assert result.exit_code == 0, result.output
         assert "cannot be verified" in result.stderr

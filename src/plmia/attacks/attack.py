@@ -182,7 +182,7 @@ def find_attack(name: str) -> Attack:
     if name in ATTACKS:
         return ATTACKS[name]
     hint = did_you_mean(name.lower().replace("_", "-"), ATTACKS, cutoff=0.4)
-    raise AttackError(f"there is no attack {name!r}: {hint} (your own: --attack FILE.py:NAME)")
+    raise AttackError(f"there is no attack {name!r}: {hint} (an attack of your own: FILE.py:NAME)")
 
 
 def _load(path: Path, variable: str) -> Attack:

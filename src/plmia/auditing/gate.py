@@ -10,7 +10,7 @@ from typing import Any, Literal
 from plmia.attacks.attack import ATTACKS
 from plmia.errors import CODES, SIZE, Note, PlmiaError, did_you_mean, doubts, require_rate, round_percent
 from plmia.evaluation.intervals import Interval, tpr_interval
-from plmia.results.saved import SavedRun
+from plmia.results.saved import Overview, SavedRun
 from plmia.results.verdict import status_of, strongest
 from plmia.results.wording import NO_REFERENCES_USED
 
@@ -83,7 +83,7 @@ class GateDecision:
 
 
 def gate(
-    run: str | Path,
+    run: str | Path | Overview,
     *,
     max_tpr: float,
     at_fpr: float,
@@ -99,8 +99,8 @@ def gate(
 
     Parameters
     ----------
-    run : path
-        Folder of the results.
+    run : path or Audit
+        Folder of the results, or what `audit` or `score` returned.
     max_tpr, at_fpr : float
         Largest share of members that may be found, and the false-positive rate.
     attacks : sequence of str
@@ -151,7 +151,8 @@ def _why_undecided(notes: Sequence[Note]) -> str:
     if notes[0].severity == "invalid":
         return f"{notes[0].text} Correct that and audit again (check {notes[0].code})."
     codes = ", ".join(dict.fromkeys(note.code for note in notes))
-    return f"{notes[0].text} Correct that and audit again; if you can defend it, give --accept ({codes})."
+    remedy = "Correct that and audit again; if you can defend it, accept the check"
+    return f"{notes[0].text} {remedy} (accept, --accept): {codes}."
 
 
 def _require_codes(codes: Collection[str], saved: SavedRun) -> None:
@@ -159,7 +160,8 @@ def _require_codes(codes: Collection[str], saved: SavedRun) -> None:
     for code in codes:
         if code not in CODES:
             here = ", ".join(note.code for note in doubts(saved.notes)) or "none"
-            raise PlmiaError(f"there is no check {code!r}: {did_you_mean(code, CODES, '')} Failed here: {here}")
+            hint = did_you_mean(code, CODES, "leave it out")
+            raise PlmiaError(f"there is no check {code!r}: {hint} (checks that failed here: {here})")
 
 
 def _largest(saved: SavedRun, attacks: Sequence[str], fpr: float, confidence: float) -> Largest:

@@ -20,6 +20,7 @@ from plmia.evaluation.diagnostics.p_values import population_size
 from plmia.evaluation.diagnostics.power import FACTORS, Curve, Pilot, needed_outsiders
 from plmia.evaluation.intervals import tpr_interval
 from plmia.evaluation.metrics import roc_curve
+from plmia.evaluation.tables import text_table
 from plmia.evaluation.targets import Setup
 from plmia.signals.signals import Signals
 
@@ -132,6 +133,25 @@ class Plan:
     def best(self) -> Split:
         """The split of largest power; of two equal ones, the one with fewer views."""
         return self.splits[0]
+
+    @property
+    def text(self) -> str:
+        """The plan in words, one sentence or two per line."""
+        return "\n".join(self.words)
+
+    @property
+    def heading(self) -> str:
+        """What the table of power shows."""
+        metric = "AUC" if self.best.tpr is None else f"TPR@{100 * self.fpr:g}%"
+        return f"{self.attack} on target {self.target}: {metric} in % by references and views (~ extrapolated)"
+
+    @property
+    def table(self) -> list[tuple[str, ...]]:
+        """Power in percent by references and views, the head first."""
+        return [("references", *(_views(views) for views in self.curves)), *rows_of(self)]
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.words[:1], self.heading, text_table(self.table, left=0)])
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -21,7 +21,7 @@ from plmia.evaluation.records import RecordTable
 from plmia.evaluation.targets import Setup
 from plmia.results.folder import run_attacks
 from plmia.results.result import About, RunResult
-from plmia.results.saved import Overview, SavedRun
+from plmia.results.saved import Overview, SavedRun, results_folder
 from plmia.signals.signals import Scale, Signals, read_signals
 
 if TYPE_CHECKING:
@@ -116,11 +116,11 @@ class Opened:
     notes: tuple[Note, ...] = ()  # on the source of the signals, for the results
 
 
-def open_signals(source: str | Path | Signals, scale: Scale = "auto", *, audits: bool = False) -> Opened:
+def open_signals(source: str | Path | Signals | Overview, scale: Scale = "auto", *, audits: bool = False) -> Opened:
     """Read signals from a store or a file; ``audits`` also takes the folder of an audit."""
     if isinstance(source, Signals):
         return Opened(source, {})
-    path = Path(source)
+    path = results_folder(source)
     store = store_at(path)
     if store is None and is_store(path / "signals"):
         if not audits:
@@ -129,6 +129,8 @@ def open_signals(source: str | Path | Signals, scale: Scale = "auto", *, audits:
     if store is not None:
         signals = store.signals()
         return Opened(signals, store.finished(), tuple(store_notes(store, signals)))
+    if os.path.isfile(path / "metrics.json"):  # noqa: PTH113 - as in `is_store`
+        raise SignalsError(f"{path} holds results but no signals: give the signals that were scored")
     signals = read_signals(path, scale)
     return Opened(signals, {}, tuple(unused_arrays(path, SIGNALS_ARRAYS, SignalsError)))
 

@@ -21,7 +21,7 @@ from plmia.auditing.progress import Meter
 from plmia.auditing.score import Audit, open_signals
 from plmia.errors import PlmiaError, PlmiaWarning
 from plmia.evaluation.targets import Setup
-from plmia.results.saved import SavedRun
+from plmia.results.saved import Overview, SavedRun, results_folder
 from plmia.signals.importers import Imported, find_models, write_signals
 from plmia.signals.signals import Scale, Signals
 
@@ -33,7 +33,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 def report(
-    folder: str | Path,
+    folder: str | Path | Overview,
     *,
     data: str | Path | None = None,
     signals: str | Path | Signals | None = None,
@@ -45,8 +45,8 @@ def report(
 
     Parameters
     ----------
-    folder : path
-        The folder of the results.
+    folder : path or Audit
+        The folder of the results, or what `audit` or `score` returned.
     data, signals : path, optional
         The data that were audited, to show records (see `plmia.reporting.read_extras`), and the signals that were
         scored, to show those of single records; an audit has them in its folder.
@@ -67,7 +67,7 @@ def report(
     return Audit(saved.folder, saved.result)
 
 
-def open_results(folder: str | Path) -> SavedRun:
+def open_results(folder: str | Path | Overview) -> SavedRun:
     """Open results; a warning says where they are those of an earlier version, which cannot be verified."""
     saved = SavedRun(folder)
     if not saved.verified:
@@ -76,7 +76,7 @@ def open_results(folder: str | Path) -> SavedRun:
 
 
 def compare(
-    *runs: str | Path,
+    *runs: str | Path | Overview,
     attacks: Sequence[str] = (),
     fprs: Sequence[float] = (),
     names: Sequence[str] | None = None,
@@ -89,8 +89,8 @@ def compare(
 
     Parameters
     ----------
-    *runs : path
-        Folders of results; with one, ``attacks`` are compared with each other.
+    *runs : path or Audit
+        Folders of results, or what `audit` or `score` returned; with one, ``attacks`` are compared with each other.
     attacks : sequence of str
         Attacks to compare; by default all that the runs have in common.
     fprs : sequence of float
@@ -102,7 +102,7 @@ def compare(
     """
     from plmia.results.comparison import Run, compare_attacks, compare_runs
 
-    labels = run_names([Path(run) for run in runs], names)
+    labels = run_names([results_folder(run) for run in runs], names)
     opened = [Run(name, open_results(folder)) for name, folder in zip(labels, runs, strict=True)]
     rng = np.random.default_rng(seed)
     if len(opened) == 1:
@@ -121,7 +121,7 @@ def run_names(folders: Sequence[Path], names: Sequence[str] | None) -> list[str]
 
 
 def plan(
-    signals: str | Path | Signals,
+    signals: str | Path | Signals | Overview,
     *,
     fpr: float = 0.001,
     budget: str | float | None = None,
@@ -137,8 +137,8 @@ def plan(
 
     Parameters
     ----------
-    signals : path or Signals
-        The folder of an audit, its signals/ folder, or a signals file.
+    signals : path, Signals or Audit
+        The folder of an audit or what `audit` returned, its signals/ folder, or a signals file.
     fpr : float
         The false-positive rate of interest.
     budget : str or float, optional

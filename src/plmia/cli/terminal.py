@@ -18,7 +18,7 @@ from plmia.auditing.progress import open_console, stderr
 from plmia.errors import Note, PlmiaWarning, doubts, percent
 from plmia.evaluation.metrics import FPRS
 from plmia.results.result import About, Mean, MeanTpr, OwnPValue, RunResult
-from plmia.results.saved import MAIN_ATTACKS
+from plmia.results.saved import MAIN_ATTACKS, main_attacks
 
 if TYPE_CHECKING:
     from plmia.auditing.score import Audit
@@ -94,24 +94,29 @@ def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), v
         print_line(line)
     console = stdout()
     console.print(fitting_table(result, console, asked, verbose))
+    hidden = 0 if verbose else len(result.attacks) - len(_shown_attacks(result, asked))
     # The verdict of such an audit quotes its first doubt.
     quoted = result.verdict.status in ("invalid", "inconclusive")
     serious = doubts(result.notes)
     others = [note for note in result.notes if note not in serious]
-    for line in shown_notes([("", note) for note in [*serious[quoted:], *others]], verbose):
+    for line in shown_notes([("", note) for note in [*serious[quoted:], *others]], verbose, hidden):
         print_line(line)
     print_line("These files name members of the training data: keep them as safe as the data.")
     names = ("report.html", "metrics.json", "scores.npz", "records.csv")
     print_line("  ".join(str(folder / name) for name in names if (folder / name).exists()))
 
 
-def shown_notes(notes: Sequence[tuple[str, Note]], verbose: bool) -> list[str]:
-    """Notes as lines, each behind a prefix: all if ``verbose``, else the first ones and how many more there are."""
+def shown_notes(notes: Sequence[tuple[str, Note]], verbose: bool, hidden_attacks: int = 0) -> list[str]:
+    """Notes as lines, each behind a prefix: all if ``verbose``, else the first ones and how many more there are.
+
+    The last line also counts ``hidden_attacks``, those that ran and are not in the table.
+    """
     brief = [(prefix, note) for prefix, note in notes if note.code not in REPORT_ONLY][:MAX_NOTES]
     shown = notes if verbose else brief
     lines = [f"- {prefix}{_severity(note, verbose)}{note.text}" for prefix, note in shown]
-    more = len(notes) - len(shown)
-    return [*lines, f"- {more} more {'note' if more == 1 else 'notes'}: --verbose shows all."] if more else lines
+    counts = {"attack": hidden_attacks, "note": len(notes) - len(shown)}
+    more = ", ".join(f"{n} more {name}{'s' * (n > 1)}" for name, n in counts.items() if n)
+    return [*lines, f"- {more}: --verbose shows all."] if more else lines
 
 
 def _severity(note: Note, verbose: bool) -> str:
@@ -144,11 +149,12 @@ def _table(result: RunResult, asked: Sequence[str], verbose: bool, spread: bool)
 
 
 def _shown_attacks(result: RunResult, asked: Sequence[str]) -> list[str]:
-    """At most five attacks: those that were asked for, or usual ones that were run; the verdict's is among them."""
+    """At most five attacks: those that were asked for, or usual ones first; the verdict's is among them."""
     names, best = list(result.attacks), result.verdict.attack
-    usual = names if asked else [name for name in MAIN_ATTACKS if name in names]
-    shown = usual[: len(MAIN_ATTACKS)]
-    return shown if best in shown else [*shown[: len(MAIN_ATTACKS) - 1], best]
+    if not asked:
+        return main_attacks(names, best)
+    shown = names[: len(MAIN_ATTACKS)]
+    return shown if best in shown else [*shown[:-1], best]
 
 
 def _headline(about: About) -> Iterator[str]:
@@ -161,7 +167,7 @@ def _headline(about: About) -> Iterator[str]:
             f"{views} view{'s' * (views > 1)}",
             about.mode,
             f"{_range(about.references)} reference{'s' * (about.references != (1,))}",
-            f"population {_range(about.population)}",
+            f"population {_range(about.population)}; rates in percent",
         ]
     )
     if about.accuracy is not None and about.accuracy.measure == "accuracy":

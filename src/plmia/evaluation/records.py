@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -22,10 +22,10 @@ import numpy as np
 from plmia.attacks.scoring import Scores
 from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import PlmiaError, require_rate, round_percent
-from plmia.evaluation.tables import Tabular, html_table
+from plmia.evaluation.tables import Tabular, cell_text, html_table, text_table
 
 _ROWS = 1 << 16  # converted to text at a time
-_SHOWN = 10  # rows in a notebook
+_SHOWN = 10  # rows in a notebook, and of the short text
 
 
 def q_values(log10_p: FloatArray) -> FloatArray:
@@ -123,7 +123,7 @@ class Naming:
     def remedy(self) -> str:
         """What the user can do, or an empty string."""
         if self.larger is not None:
-            return f"Try --population {self.larger}."
+            return f"Try a population of {self.larger}."
         return "Audit with more records." if self._too_small else ""
 
     @property
@@ -143,7 +143,11 @@ class Naming:
 
 @dataclass(frozen=True, eq=False)
 class RecordTable(Tabular):
-    """Evaluated points, the most exposed first; `record_table` makes one."""
+    """Evaluated points, the most exposed first; `record_table` makes one.
+
+    ``records[:3]`` are the three most exposed, ``records.to_frame()`` is a data frame of pandas or polars, and
+    ``records.columns()`` are plain lists.
+    """
 
     index: IntArray
     label: Labels | None
@@ -161,9 +165,23 @@ class RecordTable(Tabular):
         """Return all rows as columns, without ``label``, ``group`` or ``member`` if these are not known."""
         return {name: column.tolist() for name, column in vars(self).items() if column is not None}
 
+    def __getitem__(self, rows: slice) -> RecordTable:
+        """Return some rows, as in ``records[:3]``."""
+        if not isinstance(rows, slice):
+            raise TypeError(f"records[{rows!r}] is not a slice: take rows with records[:3], or use to_frame()")
+        return replace(self, **{name: array[rows] for name, array in vars(self).items() if array is not None})
+
+    @property
+    def _caption(self) -> str:
+        return f"{min(_SHOWN, len(self))} most exposed of {len(self):,} records"
+
+    def __repr__(self) -> str:
+        columns = self[:_SHOWN].columns()
+        rows = [[cell_text(value) for value in row] for row in zip(*columns.values(), strict=True)]
+        return f"{self._caption}; to_frame() has all\n{text_table([list(columns), *rows], left=0)}"
+
     def _repr_html_(self) -> str:
-        shown = {name: column[:_SHOWN] for name, column in self.columns().items()}
-        return html_table(f"{min(_SHOWN, len(self))} most exposed of {len(self):,} records", shown)
+        return html_table(self._caption, self[:_SHOWN].columns())
 
     def write_lines(self, file: BinaryIO) -> None:
         """Write all rows as CSV; the label is empty if classes are not known."""

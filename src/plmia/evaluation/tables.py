@@ -40,17 +40,28 @@ class Tabular(ABC):
             raise FrameError(f"{library} is not installed: pip install {library}, or use columns()") from error
 
 
+def text_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Rows, the head first, as aligned text: the first ``left`` columns to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<" if column < left else ">" for column in range(len(widths))]
+    lines = (
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)) for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def html_table(caption: str, columns: Mapping[str, Sequence[Any]]) -> str:
     """Columns as a small HTML table under a caption, all text shown as it is."""
     rows = zip(*columns.values(), strict=True)
-    body = "".join(f"<tr>{html_cells('td', [_number(value) for value in row])}</tr>" for row in rows)
+    body = "".join(f"<tr>{html_cells('td', [cell_text(value) for value in row])}</tr>" for row in rows)
     return (
         f"<table><caption>{html.escape(caption)}</caption><thead><tr>{html_cells('th', list(columns))}</tr></thead>"
         f"<tbody>{body}</tbody></table>"
     )
 
 
-def _number(value: Any) -> str:
+def cell_text(value: Any) -> str:
+    """Return a value as a cell of a table: numbers with four digits, a dash for None."""
     return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -24,7 +24,8 @@ from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import PlmiaError, doubts, require_rate, round_percent
 from plmia.evaluation.intervals import Interval, auc_interval, checked_values, over_targets, tail_of, tpr_interval
 from plmia.evaluation.metrics import COMPARED_FPRS, Roc, fpr_key, largest_count, roc_curve
-from plmia.results.saved import SavedRun
+from plmia.evaluation.tables import text_table
+from plmia.results.saved import SavedRun, main_attacks
 from plmia.results.verdict import strongest
 
 # Resampled numbers held at a time.
@@ -250,6 +251,13 @@ def _sign_test(called_a: BoolArray, called_b: BoolArray) -> float:
 Method = Literal["paired records", "paired targets", "unpaired records", "unpaired targets"]
 """The unit of a test, and whether both sides share it."""
 
+METHODS: dict[Method, str] = {
+    "paired records": "paired: the same records",
+    "paired targets": "paired: the same targets",
+    "unpaired records": "unpaired: not the same records, so both intervals' errors add up",
+    "unpaired targets": "unpaired: not the same targets or records, Welch's test over targets",
+}
+
 
 @dataclass(frozen=True)
 class Run:
@@ -305,6 +313,9 @@ class Measured:
 
     value: float
     interval: Interval
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f} ({100 * self.interval.low:.1f} to {100 * self.interval.high:.1f})"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
@@ -382,6 +393,14 @@ class Row:
         """Whether a difference is shown; the error over all tests together is at most ``1 - confidence``."""
         return self.p_adjusted < 1 - self.change.confidence
 
+    def cells(self) -> list[str]:
+        """The row of a table, in percent: label, metric, both sides, the difference and the adjusted p-value."""
+        metric = "AUC" if self.fpr is None else f"TPR@{100 * self.fpr:g}%"
+        difference, low, high = (100 * value for value in (self.change.difference, self.change.low, self.change.high))
+        p = "<0.001" if self.p_adjusted < 0.001 else f"{self.p_adjusted:.2g}"
+        change = f"{difference:+.1f} ({low:+.1f} to {high:+.1f})"
+        return [self.label, metric, str(self.first), str(self.other), change, p]
+
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
         sides = {"first": self.first.to_json(), "other": self.other.to_json()}
@@ -435,6 +454,21 @@ class Pair:
         data = " The two runs use different data, which may explain the difference." if self.other_data else ""
         return f"{shown}{sentence}, {p_words(row.p_adjusted)}.{self._others(row)}{data}"
 
+    @property
+    def heading(self) -> str:
+        """What is compared, and how."""
+        return f"{self.other} against {self.first} ({METHODS[self.method]})"
+
+    def main_rows(self) -> list[Row]:
+        """Rows of at most five attacks, the usual ones and that of `chief` among them."""
+        shown = main_attacks((row.label for row in self.rows), self.chief.label)
+        return [row for row in self.rows if row.label in shown]
+
+    def short_table(self) -> str:
+        """Rows of the main attacks as text, in percent."""
+        head = ["attack" if self.what == "runs" else "run", "metric", self.first, self.other, "difference", "p"]
+        return text_table([head, *(row.cells() for row in self.main_rows())], left=2)
+
     def _others(self, chief: Row) -> str:
         """How many attacks show a difference of the same metric, if there are several, and of the AUC if any does."""
         rows = [row for row in self.rows if row.fpr == chief.fpr]
@@ -477,6 +511,14 @@ class SideBySide:
     pairs: tuple[Pair, ...]
     confidence: float
 
+    @property
+    def text(self) -> str:
+        """The result in words, one line for each side after the first."""
+        return "\n".join(pair.text for pair in self.pairs)
+
+    def __repr__(self) -> str:
+        return "\n".join([self.text, *(f"{pair.heading}, in percent\n{pair.short_table()}" for pair in self.pairs)])
+
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
         return {
@@ -506,7 +548,7 @@ def compare_runs(
     if len(runs) < 2:
         raise PlmiaError(f"{len(runs)} run was given: give two, or one and two attacks")
     if len(set(names)) < len(names):
-        raise PlmiaError(f"two runs have the same name ({', '.join(names)}): give each its own with --names")
+        raise PlmiaError(f"two runs have the same name ({', '.join(names)}): give each its own name")
     common = [name for name in runs[0].results.attacks if all(name in run.results.attacks for run in runs)]
     chosen = _once(attacks) if attacks else common
     if not chosen:
@@ -595,11 +637,11 @@ def _rates(sides: Sequence[Side], fprs: Sequence[float] | None) -> tuple[float, 
     )
     roc = next(iter(sides[0].rocs.values()))
     for fpr in fprs or ():
-        require_rate("--at-fpr", fpr)
+        require_rate("the false-positive rate", fpr)
         needed = roc.tpr_at(fpr).needed
         if needed > fewest:
             raise PlmiaError(
                 f"an FPR of {fpr_key(fpr)} needs {needed:,} evaluated non-members, target {target} of {name} has "
-                f"{fewest:,}: give a larger --at-fpr, or audit more records"
+                f"{fewest:,}: give a larger FPR, or audit more records"
             )
     return tuple(dict.fromkeys(fprs)) if fprs else tuple(f for f in COMPARED_FPRS if roc.tpr_at(f).needed <= fewest)

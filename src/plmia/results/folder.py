@@ -135,9 +135,7 @@ class ResultFolder:
                 self._file = opened.enter_context(self._staging.create("scores.npz"))
                 self._opened = opened.pop_all()
         except OSError as error:
-            raise OutputError(
-                f"cannot write to {self._folder} ({error.strerror}): choose another folder with -o"
-            ) from error
+            raise OutputError(f"cannot write to {self._folder} ({error.strerror}): choose another folder") from error
         self._zip = zipfile.ZipFile(self._file, "w", allowZip64=True)
         return self
 

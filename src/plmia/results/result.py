@@ -291,6 +291,9 @@ class Verdict:
     exposed_by: str  # the decision rule
     targets: Positive  # how many models were attacked
 
+    def __str__(self) -> str:
+        return self.text
+
     def __post_init__(self) -> None:
         if len({part is None for part in (self.fpr, self.tpr, self.interval)}) > 1:
             raise ValueError("the verdict has some of fpr, tpr and interval but not all")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import os
 import weakref
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,10 +29,11 @@ from plmia.data.npz import read_member
 from plmia.errors import Note, OutputError, doubts, round_percent
 from plmia.evaluation.metrics import FPRS, Roc, fpr_key, roc_curve
 from plmia.evaluation.records import RecordTable, record_table
-from plmia.evaluation.tables import Tabular, html_cells
-from plmia.results.result import DEFAULT_ATTACK, SCHEMA, Mean, MeanTpr, RunResult, TargetSummary
+from plmia.evaluation.tables import Tabular, html_cells, text_table
+from plmia.results.result import DEFAULT_ATTACK, SCHEMA, Mean, MeanTpr, RunResult, TargetSummary, Verdict
+from plmia.results.wording import Status
 
-# First rows of the short text, which has as many in all.
+# First rows of a short table, which has as many in all.
 MAIN_ATTACKS = (DEFAULT_ATTACK, "pl-mia", "lira-fixed", "rmia", "attack-p")
 AGAIN = "run plmia score or plmia audit again"
 
@@ -47,20 +49,45 @@ class Overview(Tabular):
     folder: Path
     result: RunResult
 
+    @property
+    def verdict(self) -> Verdict:
+        """What the audit found; ``verdict.text`` has it in words."""
+        return self.result.verdict
+
+    @property
+    def status(self) -> Status:
+        """The verdict in one word, such as "leak"."""
+        return self.result.verdict.status
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What a reader must know beside the numbers."""
+        return self.result.notes
+
     def auc(self, attack: str | None = None) -> float:
         """Area under the ROC curve, mean over targets; by default of pl-mia-eb, or else of the verdict's attack."""
         return self.result.attacks[self.attack_name(attack)].auc.mean
 
     def tpr(self, fpr: float, attack: str | None = None) -> float:
-        """True-positive rate at a false-positive rate of at most ``fpr`` (0, 0.0001, 0.001 or 0.01), as for `auc`."""
+        """True-positive rate at a false-positive rate of at most ``fpr`` (0, 0.0001, 0.001 or 0.01), as for `auc`.
+
+        A rate that the evaluated non-members do not resolve raises `OutputError`; `to_frame` has no number there.
+        """
         given: tuple[Any, Any] = (fpr, attack)
         if isinstance(given[0], str) or isinstance(given[1], int | float):
             raise OutputError(
                 f"tpr({fpr!r}, {attack!r}) has its arguments in another order: the rate comes first, tpr(0.01, 'rmia')"
             )
-        rates = self.result.attacks[self.attack_name(attack)].tpr
+        found = self.result.attacks[self.attack_name(attack)]
+        rates = found.tpr
         if fpr not in rates:
             raise OutputError(f"there is no TPR at an FPR of {fpr:g}: take one of {', '.join(map(fpr_key, rates))}")
+        if not rates[fpr].resolved:
+            fewest = min(entry.n_non_members for entry in found.per_target)
+            raise OutputError(
+                f"an FPR of {fpr_key(fpr)} needs {rates[fpr].needed_non_members:,.0f} evaluated non-members, there are "
+                f"{fewest:,}: take a larger FPR, or audit more records"
+            )
         return rates[fpr].mean
 
     def columns(self) -> dict[str, list[Any]]:
@@ -92,14 +119,8 @@ class Overview(Tabular):
     def __repr__(self) -> str:
         result = self.result
         verdict = f"{type(self).__name__}({str(self.folder)!r}): {result.verdict.text}"
-        found = [*(name for name in MAIN_ATTACKS if name in result.attacks), *result.attacks]
-        table = self._table(list(dict.fromkeys(found))[: len(MAIN_ATTACKS)])
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join([name.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(cells, widths[1:], strict=True))])
-            for name, *cells in table
-        ]
-        return "\n".join([verdict, *(f"- {note.text}" for note in doubts(result.notes)), *lines])
+        table = text_table(self._table(main_attacks(result.attacks, result.verdict.attack)))
+        return "\n".join([verdict, *(f"- {note.text}" for note in doubts(result.notes)), table])
 
     def _repr_html_(self) -> str:
         """Verdict, doubts and a table, as HTML without scripts or anything from elsewhere."""
@@ -113,6 +134,25 @@ class Overview(Tabular):
             "<p>Per cent of the members found at a false-positive rate; "
             f"<code>{html.escape(str(self.folder))}</code></p></div>"
         )
+
+
+def results_folder(run: str | os.PathLike[str] | Overview) -> Path:
+    """Return the folder of results that are given by their path, or as what `audit` or `score` returned."""
+    if isinstance(run, Overview):
+        return run.folder
+    if isinstance(run, str | os.PathLike):
+        return Path(run)
+    raise OutputError(
+        f"a {type(run).__name__} was given where one path is needed: give a path, or what audit or score returned"
+    )
+
+
+def main_attacks(names: Iterable[str], best: str) -> list[str]:
+    """At most five of the attacks, the usual ones first; the verdict's, ``best``, is among them."""
+    known = list(names)
+    ordered = list(dict.fromkeys([*(name for name in MAIN_ATTACKS if name in known), *known]))
+    shown = ordered[: len(MAIN_ATTACKS)]
+    return shown if best in shown else [*shown[:-1], best]
 
 
 def _row(attack: str, entry: TargetSummary) -> dict[str, str | float | None]:
@@ -136,8 +176,8 @@ class SavedRun(Overview):
 
     Parameters
     ----------
-    folder : path
-        The folder of the results.
+    folder : path or Audit
+        The folder of the results, or what `audit` or `score` returned.
     written : RunResult, optional
         The result that a run just wrote there; metrics.json is then not read back.
 
@@ -152,8 +192,8 @@ class SavedRun(Overview):
         results that contradict their digests raise `OutputError`.
     """
 
-    def __init__(self, folder: str | Path, written: RunResult | None = None) -> None:
-        self.folder = folder = Path(folder)
+    def __init__(self, folder: str | Path | Overview, written: RunResult | None = None) -> None:
+        self.folder = folder = results_folder(folder)
         try:
             files = open_parts(folder)
         except OSError as error:
@@ -201,11 +241,6 @@ class SavedRun(Overview):
             return hashlib.sha256((self.folder / "metrics.json").read_bytes()).digest() == self._text
         except OSError:
             return False
-
-    @property
-    def notes(self) -> tuple[Note, ...]:
-        """What a reader must know beside the numbers."""
-        return self.result.notes
 
     @cached_property
     def labels(self) -> Labels | None:

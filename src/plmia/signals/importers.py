@@ -142,7 +142,9 @@ class Lira:
         """Find the folders experiment-*; of several epochs the last is taken."""
         runs = sorted((p for p in folder.iterdir() if p.name.startswith("experiment") and p.is_dir()), key=_in_order)
         if not runs:
-            raise SignalsError(f"{folder} holds no folders experiment-*: give the folder that holds them (--logdir)")
+            raise SignalsError(
+                f"{folder} holds no folders experiment-*: give the folder that holds them (LiRA's own --logdir)"
+            )
         names = [place / name for place in (folder, folder.resolve().parent) for name in ("labels.npy", "y_train.npy")]
         labels = next((_labels(name) for name in names if name.exists()), None)
         outputs, epochs, longest = [], set(), 0

@@ -203,20 +203,20 @@ def _on_logit_scale(path: Path, values: Floats, scale: Scale) -> tuple[Floats, i
     if scale == "auto" and values.size >= _MANY and values.max() <= 0:
         raise SignalsError(
             f"no signal of {path} is above 0, so they look like log-probabilities: give log p - log(1 - p) of the true "
-            "label, or --scale logit if they are that"
+            "label, or the scale 'logit' if they are that"
         )
     if scale == "auto" and values.size and np.isfinite(values.min() + values.max()):
         inside = _count_in_unit_interval(values)
         if inside == values.size:
             raise SignalsError(
-                f"all signals of {path} lie in [0, 1], like probabilities: give --scale probability to convert them, "
-                "or --scale logit if they are logits"
+                f"all signals of {path} lie in [0, 1], like probabilities: give the scale 'probability' to convert "
+                "them, or 'logit' if they are logits"
             )
         if inside >= _PROBABILITIES_SHARE * values.size:
             raise SignalsError(
                 f"{inside:,} of the {values.size:,} signals of {path} lie in [0, 1], like probabilities, but the range "
-                f"is {values.min():.4g} to {values.max():.4g}: correct them and give --scale probability, or --scale "
-                "logit if all are logits"
+                f"is {values.min():.4g} to {values.max():.4g}: correct them and give the scale 'probability', or "
+                "'logit' if all are logits"
             )
     return values, 0
 

@@ -123,8 +123,11 @@ def test_the_result_is_what_the_folder_says(tmp_path: Path) -> None:
     assert contents == json.loads((tmp_path / "run/metrics.json").read_text())
     assert found.auc() == contents["attacks"]["pl-mia"]["auc"]["mean"]
     assert found.auc("rmia") == contents["attacks"]["rmia"]["auc"]["mean"]
-    for fpr, key in [(0, "0"), (1e-4, "0.0001"), (0.001, "0.001"), (0.01, "0.01")]:
-        assert found.tpr(fpr) == contents["attacks"]["pl-mia"]["tpr"][key]["mean"]
+    assert found.tpr(0) == contents["attacks"]["pl-mia"]["tpr"]["0"]["mean"]
+    for fpr, key, needed in [(1e-4, "0.0001", "10,000"), (0.001, "0.001", "1,000"), (0.01, "0.01", "100")]:
+        assert not contents["attacks"]["pl-mia"]["tpr"][key]["resolved"]
+        with pytest.raises(OutputError, match=rf"{key} needs {needed} .* 30"):
+            found.tpr(fpr)
     about = contents["about"]
     assert about["audit"]["data"] == LabelledData(X, Y).digest
     digest = SignalStore.open(tmp_path / "run/signals").fingerprint()

@@ -113,6 +113,9 @@ def test_five_attacks_are_shown_the_verdicts_among_them(stream, tmp_path):
 
     assert shown() == ["pl-mia-eb", "pl-mia", "lira-fixed", "rmia", "lira"]
     assert shown(asked=names) == list(names[:5])
+    out = stream(False)
+    show_result(result_of(names=names), tmp_path)
+    assert "- 2 more attacks: --verbose shows all." in out.getvalue().splitlines()
     assert shown(verbose=True) == list(names)
 
 

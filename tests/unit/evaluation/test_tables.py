@@ -148,6 +148,17 @@ def test_a_table_of_records_has_columns_and_a_frame(saved, installed):
     assert table.to_frame() == ("polars", columns)
 
 
+def test_a_table_of_records_is_short_and_can_be_cut(saved):
+    table = saved.records("lira", 0)
+    assert table[:3].columns() == {name: values[:3] for name, values in table.columns().items()}
+    caption, head, *rows = repr(table).splitlines()
+    assert f"{len(table):,} records" in caption
+    assert head.split() == list(table.columns())
+    assert [int(row.split()[0]) for row in rows] == table.index[:10].tolist()
+    with pytest.raises(TypeError, match="slice"):
+        table[0]
+
+
 def test_records_without_classes_have_no_such_column(saved):
     from dataclasses import replace
 
@@ -161,9 +172,20 @@ def test_single_numbers(audit, saved):
     for results in (audit, saved):
         assert results.auc() == saved.result.attacks[USUAL].auc.mean
         assert results.auc("lira") == saved.result.attacks["lira"].auc.mean
-        assert results.tpr(0.01) == saved.result.attacks[USUAL].tpr[0.01].mean
-        assert results.tpr(fpr=0.0001, attack="lira") == saved.result.attacks["lira"].tpr[0.0001].mean
+        assert results.tpr(fpr=0.0, attack="lira") == saved.result.attacks["lira"].tpr[0.0].mean
         assert results.tpr(0) == results.tpr(0.0)
+        assert results.verdict is results.result.verdict
+        assert str(results.verdict) == results.verdict.text
+        assert results.status == results.verdict.status
+        assert results.notes == results.result.notes
+
+
+def test_a_rate_that_is_not_resolved_is_refused_with_the_number_it_needs(audit):
+    rate = audit.result.attacks[USUAL].tpr[0.0001]
+    assert not rate.resolved
+    fewest = min(entry.n_non_members for entry in audit.result.attacks[USUAL].per_target)
+    with pytest.raises(OutputError, match=rf"0.0001 needs 10,000 .* {fewest}"):
+        audit.tpr(0.0001)
 
 
 def test_what_was_not_measured_is_named(audit):

@@ -408,7 +408,7 @@ def test_json_has_every_row(run):
         (lambda a, b: compare_attacks(a, ["a"], rng()), "give a second run, or two attacks of a, b"),
         (lambda a, b: compare_attacks(a, ["a", "a"], rng()), "attack 'a' was given twice"),
         (lambda a, b: compare_attacks(a, ["a", "b"], rng(), [0.001]), r"0.001 needs 1,000 .* target 0 of x has \d{3}:"),
-        (lambda a, b: compare_attacks(a, ["a", "b"], rng(), [1.5]), "--at-fpr is 1.5"),
+        (lambda a, b: compare_attacks(a, ["a", "b"], rng(), [1.5]), "rate is 1.5"),
         (lambda a, b: compare_attacks(a, ["a", "b"], rng(), None, 1.0), "confidence is 1.0"),
     ],
 )

@@ -209,7 +209,7 @@ def test_a_larger_population_is_advised_only_if_it_names_those_who_stand_out() -
     assert larger is not None
     assert 253 < larger <= (762 + 253) // 2
     assert min_named(2000 - larger, larger, 0.05) <= 64 < min_named(2000 - larger + 1, larger - 1, 0.05)
-    assert f"--population {larger}" in str(naming)
+    assert f"population of {larger}" in str(naming)
     assert "(253)" in str(naming)
 
 
@@ -217,7 +217,7 @@ def test_a_larger_population_is_advised_only_if_it_names_those_who_stand_out() -
 def test_no_population_is_advised_where_none_helps(standing: int) -> None:
     naming = Naming(0.05, 985, 762, 253, standing)
     assert naming.larger is None
-    assert "--population" not in str(naming)
+    assert "population of" not in str(naming)
 
 
 def test_of_few_records_no_impossible_number_is_asked() -> None:

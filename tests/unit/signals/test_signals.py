@@ -161,7 +161,7 @@ SPOILED = {
     "nan": ({"signals": with_value(np.nan)}, "hold nan at model 2, point 7, view 1.*query that model again"),
     "inf": ({"signals": with_value(np.inf)}, "hold inf at model 2, point 7, view 1.*query that model again"),
     "-inf": ({"signals": with_value(-np.inf)}, "hold -inf at model 2, point 7, view 1.*must be finite"),
-    "probabilities": ({"signals": np.full((6, 11), 0.5)}, r"lie in \[0, 1\], like probabilities: give --scale prob"),
+    "probabilities": ({"signals": np.full((6, 11), 0.5)}, r"lie in \[0, 1\], like probabilities: .*'probability'"),
     "one axis": ({"signals": np.ones(6) * 9}, r"shape \(6,\).*\[models, points, views\] are needed"),
     "four axes": ({"signals": np.ones((6, 11, 3, 2)) * 9}, r"shape \(6, 11, 3, 2\).*are needed"),
     "no views": ({"signals": np.ones((6, 11, 0))}, r"shape \(6, 11, 0\).*no empty axis"),
@@ -226,7 +226,7 @@ def test_probabilities_with_some_stray_values_are_not_taken_for_logits(write, re
     file = write(signals=p, membership=np.ones(p.shape, bool), labels=None)
     message = refused(file)
     assert f"{2400 - stray - 1:,} of the 2,400 signals of" in message
-    assert "the range is -0.1 to 1.2: correct them and give --scale probability, or" in message
+    assert "the range is -0.1 to 1.2: correct them and give the scale 'probability', or" in message
     assert np.array_equal(read_signals(file, scale="logit").values[:, :, 0], p)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,7 @@ from plmia.cli.commands.options import PATH, json_option, seed_option
 from plmia.cli.terminal import make_table, plain_warnings, print_line, shown_notes, stdout
 from plmia.data.files import replacing
 from plmia.errors import OutputError, doubts
-from plmia.results.comparison import Measured, Method, Pair, Row, SideBySide
-
-METHODS: dict[Method, str] = {
-    "paired records": "paired: the same records",
-    "paired targets": "paired: the same targets",
-    "unpaired records": "unpaired: not the same records, so both intervals' errors add up",
-    "unpaired targets": "unpaired: not the same targets or records, Welch's test over targets",
-}
+from plmia.results.comparison import Pair, Row, SideBySide
 
 
 @click.command()
@@ -40,7 +34,7 @@ METHODS: dict[Method, str] = {
 @seed_option
 @click.option("-o", "--output", "file", type=PATH, metavar="FILE", help="Write the JSON there.")
 @json_option("a table")
-@click.option("--verbose", is_flag=True, help="Print all notes on the runs.")
+@click.option("--verbose", is_flag=True, help="Print all attacks, and all notes on the runs.")
 def compare(
     folders: tuple[Path, ...], names: str | None, file: Path | None, as_json: bool, verbose: bool, **options: Any
 ) -> None:
@@ -65,7 +59,7 @@ def compare(
     if as_json:
         click.echo(text)
     else:
-        _show(found, verbose)
+        _show(found, every_attack=verbose or bool(options["attacks"]), verbose=verbose)
 
 
 def _write(file: Path, text: str) -> None:
@@ -76,30 +70,29 @@ def _write(file: Path, text: str) -> None:
         raise OutputError(f"cannot write {file} ({error.strerror}): choose another file with -o") from error
 
 
-def _show(found: SideBySide, verbose: bool) -> None:
+def _show(found: SideBySide, *, every_attack: bool, verbose: bool) -> None:
     """Print the result in words, one table for each run or attack after the first, and notes that put runs in doubt."""
     for pair in found.pairs:
         print_line(pair.text, style="bold")
-    for pair in found.pairs:
-        print_line(f"{pair.other} against {pair.first} ({METHODS[pair.method]})")
-        stdout().print(_table(pair))
+    shown = [pair.rows if every_attack else pair.main_rows() for pair in found.pairs]
+    for pair, rows in zip(found.pairs, shown, strict=True):
+        print_line(pair.heading)
+        stdout().print(_table(pair, rows))
     tests = sum(len(pair.rows) for pair in found.pairs)
     level = f"{100 * found.confidence:g}"
     print_line(f"In percent; {level} % intervals, each for itself; p for all {tests} tests at once (Holm).")
     # A comparison says as little as the runs do.
     notes = [(f"{run.name}: ", note) for run in found.runs for note in doubts(run.results.notes)]
-    for line in shown_notes(notes, verbose):
+    hidden = len({row.label for row in found.pairs[0].rows} - {row.label for rows in shown for row in rows})
+    for line in shown_notes(notes, verbose, hidden):
         print_line(line)
 
 
-def _table(pair: Pair) -> Table:
+def _table(pair: Pair, rows: Sequence[Row]) -> Table:
     columns = ["attack" if pair.what == "runs" else "run", "metric", _plain(pair.first), _plain(pair.other)]
     table = make_table(
         [*columns, "difference", "p"],
-        [
-            (_plain(row.label), _metric(row), *map(_measured, (row.first, row.other)), *_change(row))
-            for row in pair.rows
-        ],
+        [tuple(map(_plain, row.cells())) for row in rows],
         left=2,
     )
     for column in table.columns[:2]:
@@ -110,17 +103,3 @@ def _table(pair: Pair) -> Table:
 def _plain(text: str) -> str:
     """Text that is shown as it is, whatever brackets are in it."""
     return text.replace("[", r"\[")
-
-
-def _metric(row: Row) -> str:
-    return "AUC" if row.fpr is None else f"TPR@{100 * row.fpr:g}%"
-
-
-def _measured(value: Measured) -> str:
-    return f"{100 * value.value:.1f} ({100 * value.interval.low:.1f} to {100 * value.interval.high:.1f})"
-
-
-def _change(row: Row) -> tuple[str, str]:
-    difference, low, high = (100 * value for value in (row.change.difference, row.change.low, row.change.high))
-    p = "<0.001" if row.p_adjusted < 0.001 else f"{row.p_adjusted:.2g}"
-    return f"{difference:+.1f} ({low:+.1f} to {high:+.1f})", p

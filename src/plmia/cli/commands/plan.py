@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from plmia.auditing import verbs
-from plmia.auditing.planning import VIEW_COST, Plan, PopulationRow, rows_of
+from plmia.auditing.planning import VIEW_COST, Plan, PopulationRow
 from plmia.cli.commands.options import PATH, json_option, mode_option, scale_option, seed_option
 from plmia.cli.terminal import make_table, print_line, stdout
 
@@ -68,9 +68,9 @@ def plan(signals: Path, as_json: bool, verbose: bool, quiet: bool, **options: An
 def _show(made: Plan, verbose: bool) -> None:
     """Print the table of power; if ``verbose``, those of population and queries, too."""
     tpr = f"TPR@{100 * made.fpr:g}%"
-    metric = "AUC" if made.best.tpr is None else tpr
-    print_line(f"{made.attack} on target {made.target}: {metric} in % by references and views (~ extrapolated)")
-    _print_table(["references", *(f"{views} view{'s' * (views > 1)}" for views in made.curves)], rows_of(made))
+    print_line(made.heading)
+    head, *rows = made.table
+    _print_table(list(head), rows)
     if not verbose:
         return
     _print_table(

@@ -9,7 +9,7 @@ import click
 
 from plmia.auditing import verbs
 from plmia.cli.commands.options import PATH, quiet_option, show_records_option, verbose_option
-from plmia.cli.terminal import plain_warnings, print_result
+from plmia.cli.terminal import plain_warnings, print_line, print_result
 
 
 @click.command()
@@ -44,4 +44,8 @@ def report(folder: Path, verbose: bool, quiet: bool, **options: Any) -> None:
     """  # noqa: D301 - click wants the control character itself
     with plain_warnings(quiet):
         result = verbs.report(folder, **options)
-    print_result(result, None, verbose=verbose, quiet=quiet)
+    if verbose:
+        print_result(result, None, verbose=True, quiet=quiet)
+    elif not quiet:
+        print_line(result.result.verdict.text, style="bold")
+        print_line(str(result.report))

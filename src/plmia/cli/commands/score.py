@@ -20,7 +20,8 @@ from plmia.cli.commands.options import (
     result_options,
     scale_option,
 )
-from plmia.cli.terminal import make_table, plain_warnings, print_result, stdout
+from plmia.cli.terminal import plain_warnings, print_result
+from plmia.evaluation.tables import text_table
 
 
 @click.command()
@@ -40,10 +41,10 @@ def attacks(as_json: bool) -> None:
         click.echo(json.dumps(listing, indent=1))
         return
     rows = [
-        (name, type(attack.statistic).__name__, type(attack.calibration).__name__, attack.note)
+        [name, type(attack.statistic).__name__, type(attack.calibration).__name__, attack.note]
         for name, attack in ATTACKS.items()
     ]
-    stdout().print(make_table(["attack", "statistic", "calibration", ""], rows, left=4))
+    click.echo(text_table([["attack", "statistic", "calibration", "description"], *rows], left=4))
 
 
 @click.command()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # Number of notes that are shown without --verbose, and codes of notes that are then left to the report.
 MAX_NOTES, REPORT_ONLY = 3, {"combined-p-value"}
+NAMES_MEMBERS = "These files name members of the training data: keep them as safe as the data."
 
 
 def stdout() -> Console:
@@ -101,7 +102,7 @@ def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), v
     others = [note for note in result.notes if note not in serious]
     for line in shown_notes([("", note) for note in [*serious[quoted:], *others]], verbose, hidden):
         print_line(line)
-    print_line("These files name members of the training data: keep them as safe as the data.")
+    print_line(NAMES_MEMBERS)
     names = ("report.html", "metrics.json", "scores.npz", "records.csv")
     print_line("  ".join(str(folder / name) for name in names if (folder / name).exists()))
 

@@ -9,7 +9,8 @@ import click
 
 from plmia.auditing import verbs
 from plmia.cli.commands.options import PATH, quiet_option, show_records_option, verbose_option
-from plmia.cli.terminal import plain_warnings, print_line, print_result
+from plmia.cli.terminal import NAMES_MEMBERS, plain_warnings, print_line, print_result, shown_notes
+from plmia.errors import doubts
 
 
 @click.command()
@@ -48,4 +49,7 @@ def report(folder: Path, verbose: bool, quiet: bool, **options: Any) -> None:
         print_result(result, None, verbose=True, quiet=quiet)
     elif not quiet:
         print_line(result.result.verdict.text, style="bold")
+        for line in shown_notes([("", note) for note in doubts(result.notes)], verbose=False):
+            print_line(line)
+        print_line(NAMES_MEMBERS)
         print_line(str(result.report))

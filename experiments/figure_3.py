@@ -25,7 +25,7 @@ def run(setting: Setting) -> Outcome:
         found = pairwise_p_values(result.scores.statistic, result.population, result.truth, rng)
         by_group = shares.setdefault(result.scores.attack, {"members": [], "non-members": []})
         for name, counts in (("members", found.members), ("non-members", found.non_members)):
-            by_group[name].append((BINS * counts / counts.sum()).tolist())
+            by_group[name].append((BINS * np.array(counts) / sum(counts)).tolist())
         pair = (found.distance or 0.0, found.distance_by_query or 0.0)
         distances.setdefault(result.scores.attack, []).append(pair)
         conformal.setdefault(result.scores.attack, []).append(of_result(result)[CONFORMAL])

@@ -108,7 +108,7 @@ CASES = {
     "minus inf": Case(_cell(-np.inf), ["-inf", *WHERE, "leave it out"]),
     "probabilities": Case(
         lambda a: {"signals": 1 / (1 + np.exp(-a["signals"]))},
-        ["[0, 1]", "probabilities", "--scale probability", "--scale logit"],
+        ["[0, 1]", "probabilities", "--scale probability", "'logit'"],
     ),
     "logits as probabilities": Case(
         lambda a: {}, ["in [0, 1]", "model 0, point 0, view 0"], ["--scale", "probability"]
@@ -145,7 +145,7 @@ CASES = {
     "no signals": Case(lambda a: {"signals": None}, ["no array 'signals'", "membership", "add it"]),
     "no membership": Case(lambda a: {"membership": None}, ["no array 'membership'", "signals", "add it"]),
     "a point that is always IN": Case(
-        _column(True), ["point 17", "OUT", "needed", "train more references"], ["--attack", "attack-r"]
+        _column(True), ["point 17", "1 OUT", "has 0", "train more references"], ["--attack", "attack-r"]
     ),
     "a point that is always IN, by two attacks": Case(
         _column(True), ["point 17", "OUT", "train more references"], ["--attack", "attack-p", "--attack", "lira"]

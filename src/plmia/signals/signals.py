@@ -209,8 +209,8 @@ def _on_logit_scale(path: Path, values: Floats, scale: Scale) -> tuple[Floats, i
         inside = _count_in_unit_interval(values)
         if inside == values.size:
             raise SignalsError(
-                f"all signals of {path} lie in [0, 1], like probabilities: give the scale 'probability' to convert "
-                "them, or 'logit' if they are logits"
+                f"all signals of {path} lie in [0, 1], like probabilities: give the scale 'probability' "
+                "(--scale probability) to convert them, or 'logit' if they are logits"
             )
         if inside >= _PROBABILITIES_SHARE * values.size:
             raise SignalsError(

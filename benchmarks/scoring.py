@@ -270,8 +270,12 @@ def against_published(sizes: Sizes, report: Report) -> None:
         z = outsiders_of_first(signals)
         check_yardsticks(signals, z)
         large, cached = sizes.queries_a_block, max(1, 1_000_000 // len(z))
-        ours, rmia, rmia_cached = "all eight attacks", f"RMIA, {large:,} queries a block", "RMIA, blocks fit the cache"
-        rmia_medium = f"RMIA, {large // 10:,} queries a block"
+        ours, rmia, rmia_cached = (
+            "all eight attacks",
+            f"RMIA, {large:,} queries per block",
+            "RMIA, blocks fit the cache",
+        )
+        rmia_medium = f"RMIA, {large // 10:,} queries per block"
         lira, lira_loop = "LiRA, a loop gathers signals", "LiRA, all in the loop (scaled up)"
         least = fastest(
             {
@@ -289,7 +293,7 @@ def against_published(sizes: Sizes, report: Report) -> None:
         rows += [{"references": n, "what": k, "CPU s": least[k], "x all eight": ratio[k]} for k in least]
         report.target(
             f"all eight attacks at least 20 x faster than RMIA alone, {n} references",
-            f"{ratio[rmia]:.1f} x with {large:,} queries a block ({ratio[rmia_medium]:.1f} x with {large // 10:,}, "
+            f"{ratio[rmia]:.1f} x with {large:,} queries per block ({ratio[rmia_medium]:.1f} x with {large // 10:,}, "
             f"{ratio[rmia_cached]:.1f} x with blocks that fit the cache)",
             ratio[rmia] >= 20,
         )
@@ -300,7 +304,7 @@ def against_published(sizes: Sizes, report: Report) -> None:
         )
         report.summary += [
             (
-                f"RMIA by all pairs ({large:,} / {large // 10:,} / {cached} queries a block), {n} references",
+                f"RMIA by all pairs ({large:,} / {large // 10:,} / {cached} queries per block), {n} references",
                 f"{ratio[rmia]:.0f} / {ratio[rmia_medium]:.0f} / {ratio[rmia_cached]:.0f}",
                 "at least 20",
             ),
@@ -530,7 +534,7 @@ def all_targets(sizes: Sizes, report: Report) -> None:
         },
     ]
     report.summary += [
-        (f"time a target, all {len(everyone)} in turn / one alone", f"{rows[0]['in turn / alone']:.2f}", ""),
+        (f"time per target, all {len(everyone)} in turn / one alone", f"{rows[0]['in turn / alone']:.2f}", ""),
         ("the same, sums over the references only", f"{rows[1]['in turn / alone']:.2f}", ""),
     ]
     report.table(

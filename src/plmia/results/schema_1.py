@@ -25,12 +25,12 @@ def upgraded(value: Mapping[str, Any]) -> dict[str, Any]:
             "auc_attack": found["attack"],
             "unnamed": unnamed | {"reason": "the population is too small", "remedy": ""} if unnamed else None,
         }
-        told = [Note("earlier-version", "info", note) for note in value["notes"] if isinstance(note, str)]
+        earlier = [Note("earlier-version", "info", note) for note in value["notes"] if isinstance(note, str)]
         return {
             **value,
             "schema": 2,
             "verdict": found | added,
-            "notes": [note.to_json() for note in (UNVERIFIED, *told)],
+            "notes": [note.to_json() for note in (UNVERIFIED, *earlier)],
         }
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"metrics.json does not have the parts of schema 1 ({error})") from error

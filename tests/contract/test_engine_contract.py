@@ -50,11 +50,11 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Any], Any]]:
     folder = tmp_path_factory.mktemp("work")
     (folder / "work_of_engine_contract.py").write_text(WORK)
-    sys.path.insert(0, str(folder))
-    try:
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))  # workers of Ray do not get sys.path
         yield __import__("work_of_engine_contract").work
-    finally:
-        sys.path.remove(str(folder))
         del sys.modules["work_of_engine_contract"]
 
 

@@ -149,6 +149,15 @@ def test_weights_are_returned_if_it_keeps_them(recipe: Recipe, data: LabelledDat
         assert all(isinstance(array, np.ndarray) for array in outcome.weights.values())
 
 
+def test_a_foreign_model_is_answered_or_refused_in_one_sentence(
+    recipe: Recipe, data: LabelledData, views: tuple[View, ...]
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe.query_given(object(), data, MEMBERS[0], views)
+    assert "object" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_missing_member_is_named() -> None:
     class Partial:
         name = "partial"

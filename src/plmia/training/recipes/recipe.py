@@ -124,6 +124,16 @@ class Recipe(Protocol):
             Whether to return the weights; only requested if `keeps_weights`.
         """
 
+    def query_given(self, model: Any, data: LabelledData, members: BoolArray, views: Views) -> Trained:
+        """Query a model that existed before the audit as `train` queries its own; ``members`` [points] are its own.
+
+        Raises `RecipeError` if this recipe cannot query such a model.
+        """
+        del data, members, views
+        raise RecipeError(
+            f"the recipe {self.name} cannot query a given model ({type(model).__name__}): give its predictions instead"
+        )
+
 
 @dataclass(frozen=True)
 class BuiltInRecipe(Recipe):

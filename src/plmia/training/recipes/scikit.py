@@ -147,6 +147,10 @@ class Sklearn(Recipe):
         states = [key for key in fresh.get_params(deep=True) if _is_state(key)]
         return fresh.set_params(**dict.fromkeys(states, seed % 2**32))
 
+    def query_given(self, model: Any, data: LabelledData, members: BoolArray, views: Views) -> Trained:
+        """Query a fitted classifier; see `Recipe.query_given`."""
+        return self.query(model, data, members, views)
+
     @staticmethod
     def query(fitted: Any, data: LabelledData, members: BoolArray, views: Views) -> Trained:
         """Query a fitted classifier on all points and views."""

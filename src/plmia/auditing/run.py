@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -230,6 +231,9 @@ class _Accuracies:
         """Count one more model."""
         del model
         self.models += 1
+        if math.isnan(trained.train_accuracy):  # answers without classes
+            self.meter.tick()
+            return
         self.train += trained.train_accuracy
         self.test += trained.test_accuracy
         train, test = (100 * total / self.models for total in (self.train, self.test))

@@ -1,8 +1,8 @@
-"""Types of arrays, under one name each in the whole package."""
+"""Types of arrays and of what they hold, under one name each in the whole package."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,3 +17,5 @@ Floats: TypeAlias = npt.NDArray[np.floating]
 # Integers of any width, as users give them: classes, groups, numbers of models.
 Labels: TypeAlias = npt.NDArray[np.integer]
 Counts: TypeAlias = npt.NDArray[np.integer]
+# What a model tells of a record: the logit-scaled confidence of its true label, or any number larger for members.
+SignalKind: TypeAlias = Literal["confidence", "signal"]

@@ -115,6 +115,7 @@ def attack_targets(
         Called with each attack that lacks references, or whose population statistic is constant, on a target; it has
         no result there. By default that raises.
     """
+    signals = signals.standardised()
     row_of = dict(zip(targets, signals.rows(targets, "target"), strict=True))
     truths = {target: _truth(signals, target, row, setup) for target, row in row_of.items()}
     plan = ReferencePlan.draw(

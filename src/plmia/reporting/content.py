@@ -122,6 +122,25 @@ class Content:
     without_signals: str = "The signals are not in this folder. Add them with `plmia report --signals FILE`."
 
     @property
+    def signal_name(self) -> str:
+        """Name of the signals for an axis."""
+        return "Logit-scaled confidence" if self.about.signal is None else "Signal"
+
+    @property
+    def without_classes(self) -> str:
+        """Why classes cannot be compared, where there are none."""
+        if self.about.signal is None:
+            return "The signals carry no labels. Add `labels` to the file to compare classes."
+        return "The records have no classes: the models of this audit return a signal of another kind."
+
+    @property
+    def without_accuracies(self) -> str:
+        """Why there are no accuracies to show, where there are none."""
+        if self.about.signal is None:
+            return "There are no training records with accuracies."
+        return "The models of this audit return a signal, not classes, so they have no accuracy."
+
+    @property
     def result(self) -> RunResult:
         """The content of metrics.json."""
         return self.saved.result

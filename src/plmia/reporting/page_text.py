@@ -166,6 +166,7 @@ def audited(content: Content) -> list[tuple[str, str]]:
         ("References", f"{_extent(about.references)} models trained in the same way{views}, {about.mode} attack"),
         ("Target", _target(content)),
         *_accuracy_rows(content),
+        ("Signal", about.signal and "a number of the recipe's own per record, larger for members"),
         ("Attacks", ", ".join(content.result.attacks)),
         ("Date", datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d")),
         ("Seed", str(about.seed)),

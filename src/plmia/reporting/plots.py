@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plmia.attacks.empirical_bayes.model import Knots, ShiftPrior
-from plmia.data.arrays import FloatArray, IntArray, Labels
+from plmia.data.arrays import FloatArray, IntArray, Labels, SignalKind
 from plmia.errors import percent, round_percent, sentence
 from plmia.evaluation.decisions import Decision
 from plmia.evaluation.diagnostics.gaussianity import MAX_SIZE, MIN_SIZE, shapiro_wilk
@@ -293,7 +293,7 @@ def classes_figure(content: Content) -> Figure | Absent:
     """Share of each class's members, and of its non-members, that the conformal rule flags."""
     title = "Which classes are exposed"
     if content.saved.labels is None:
-        return Absent("classes", title, "The signals carry no labels. Add `labels` to the file to compare classes.")
+        return Absent("classes", title, content.without_classes)
     classes, counts = _class_counts(content, content.saved.labels)
     rate = counts[0, :, 0] / np.maximum(counts[0, :, 1], 1)
     order = np.lexsort((classes, -rate))[:MAX_CLASSES]
@@ -604,7 +604,7 @@ def _record_figure(content: Content, signals: Signals, own: int, number: int, pl
         f"Histograms of IN and OUT signals of record {point}. {' '.join(tests)} The target's signal is {target:.3g}.",
         data,
         fig.one_panel(
-            fig.linear_axis("Logit-scaled confidence, first view", *reach),
+            fig.linear_axis(f"{content.signal_name}, first view", *reach),
             fig.linear_axis("Density", 0, 1.35 * tallest, about=4),
             barmode="overlay",
             shapes=[fig.vertical_line(target, "@ink")],
@@ -650,7 +650,10 @@ def trends_figure(content: Content) -> Figure | Absent:
     if trends is None:
         reason = f"This run kept no fitted trends of {BAYES}. Run it again with this version."
         return Absent("trends", BAYES_TITLE, reason)
-    at, (short, long) = _places(trends.knots), _coordinate_names(trends.coordinates or Coordinates())
+    at, (short, long) = (
+        _places(trends.knots),
+        _coordinate_names(trends.coordinates or Coordinates(), content.about.signal),
+    )
     level = np.sqrt(trends.spread.level[:, :, 0])
     off = np.sqrt(np.diag(trends.spread.covariance)) / 2
     data: list[Spec] = []
@@ -678,9 +681,10 @@ def _trends_caption(coordinate: str) -> str:
     )
 
 
-def _coordinate_names(coordinates: Coordinates) -> tuple[str, str]:
+def _coordinate_names(coordinates: Coordinates, kind: SignalKind | None) -> tuple[str, str]:
     """Name of the coordinate for an axis, and its description for the caption."""
-    bent = f", bent by asinh(conf / {coordinates.bend:g})" if coordinates.bend else ""
+    bent = ", measured from the median in units of the spread of all signals" if kind else ""
+    bent += f", bent by asinh(conf / {coordinates.bend:g})" if coordinates.bend else ""
     if len(coordinates.rotation or [0]) == 1:
         return f"the signal{bent}", f"the signal conf{bent or ' itself'}"
     of_views = "the first coordinate of the signals"
@@ -783,7 +787,7 @@ def accuracies_figure(content: Content) -> Figure | Absent:
     title = "Accuracy of the models"
     known = {model: pair for model, record in content.training.items() if (pair := record.accuracies)}
     if not known:
-        return Absent("accuracies", title, "There are no training records with accuracies.")
+        return Absent("accuracies", title, content.without_accuracies)
     rows = (("on other records", "@vermilion", "square"), ("on training records", "@blue", "circle"))
     data: list[Spec] = []
     for row, (words, colour, symbol) in enumerate(rows):

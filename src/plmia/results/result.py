@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 
 from plmia.attacks.empirical_bayes.model import Knots, ShiftPrior, SpreadPrior
+from plmia.data.arrays import SignalKind
 from plmia.errors import Note
 from plmia.evaluation.decisions import Decision
 from plmia.evaluation.diagnostics.p_values import FprCurve, PairwiseP, PopulationSize
@@ -343,6 +344,8 @@ class About:
     test_accuracy: Rate | None = field(default=None, metadata=ABSENT)
     accuracy: Accuracy | None = field(default=None, metadata=ABSENT)
     groups: int | None = field(default=None, metadata=ABSENT)
+    # Kind of the signals, unless they are logit-scaled confidences of the true label.
+    signal: SignalKind | None = field(default=None, metadata=ABSENT)
     references: tuple[int, ...] = ()  # the different numbers over targets
     population: tuple[Positive, ...] = ()  # likewise, of known non-members
 
@@ -357,9 +360,11 @@ class About:
         """Describe a run on signals; ``provenance`` is as for `accuracy_of`."""
         size = signals.n_models, signals.n_points, signals.n_views
         scored = SignalsAbout(*size, signals.digest or None, signals.n_clipped)
-        accuracy = decode(Accuracy, accuracy_of(signals, targets, provenance))
+        own = None if signals.kind == "confidence" else signals.kind
+        # A signal of another kind does not say which answers are right.
+        accuracy = None if own else decode(Accuracy, accuracy_of(signals, targets, provenance))
         groups = None if signals.groups is None else len(np.unique(signals.groups))
-        return cls(scored, setup.mode, tuple(targets), setup.seed, accuracy=accuracy, groups=groups)
+        return cls(scored, setup.mode, tuple(targets), setup.seed, accuracy=accuracy, groups=groups, signal=own)
 
     @property
     def data_digest(self) -> str | None:

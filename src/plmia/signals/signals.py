@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from plmia.data.arrays import Array, BoolArray, IntArray, Labels
+from plmia.data.arrays import Array, BoolArray, IntArray, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
 from plmia.data.npz import SIGNALS_ARRAYS, load_npz, unpack_bits, whole_number
 from plmia.errors import SignalsError, some
@@ -21,7 +21,11 @@ from plmia.numerics import logit_from_probabilities
 _PROBABILITIES_SHARE = 0.99
 # Among this many confidences, some are above 0.
 _MANY = 1000
-Scale = Literal["auto", "logit", "probability"]
+# Points, evenly spaced, whose signals give the scale of all.
+_SAMPLED_POINTS = 4096
+# Distance between the quartiles of a standard Gaussian.
+_QUARTILES_OF_GAUSSIAN = 1.349
+Scale = Literal["auto", "logit", "probability", "signal"]
 Floats = npt.NDArray[np.floating]
 
 
@@ -32,7 +36,7 @@ class Signals:
     Parameters
     ----------
     values : float array [models, points, views]
-        Logit-scaled true-label confidence, finite.
+        Logit-scaled true-label confidence, or a signal of another ``kind``; finite.
     design : MembershipDesign
         Membership [models, points].
     labels : int array [points], optional
@@ -43,6 +47,8 @@ class Signals:
         Which points belong together (rows of one patient); one point of each group is evaluated.
     models : tuple of int
         Number of the model in each row, by which targets and references are named; 0, 1, 2, ... by default.
+    kind : {"confidence", "signal"}
+        "signal" is any number that is larger for members, on any scale.
     digest : str
         SHA-256 that identifies the signals of a file or a store; empty if they were made in memory.
     """
@@ -53,6 +59,7 @@ class Signals:
     n_clipped: int = 0
     groups: Labels | None = None
     models: tuple[int, ...] = ()
+    kind: SignalKind = "confidence"
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -96,6 +103,22 @@ class Signals:
         """Number of views."""
         return int(self.values.shape[2])
 
+    def standardised(self) -> Signals:
+        """Signals whose scale attacks may rely on: confidences as they are, others in units of their own spread.
+
+        Attacks that need a probability take the logistic function of a signal. So a signal of any scale is measured
+        from its median in units of its standard deviation, the latter from the quartiles; both are the same numbers
+        for all models and records. They use no membership.
+        """
+        if self.kind == "confidence":
+            return self
+        sample = self.values[:, :: -(-self.n_points // _SAMPLED_POINTS)].astype(np.float64)
+        low, centre, high = np.quantile(sample, (0.25, 0.5, 0.75))
+        unit = (high - low) / _QUARTILES_OF_GAUSSIAN or float(sample.std()) or 1.0
+        # Model by model, so that only one is held in 64 bits.
+        values = np.stack([((row.astype(np.float64) - centre) / unit).astype(np.float32) for row in self.values])
+        return replace(self, values=values)
+
     def rows(self, models: Iterable[int], what: str = "model") -> IntArray:
         """Row of each model, given by number; raises `SignalsError` if one is missing, which it calls ``what``."""
         row_of = {model: row for row, model in enumerate(self.models)}
@@ -136,8 +159,9 @@ def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
     path : Path
         An npz with `signals` (floats [models, points] or [models, points, views]), `membership` (bool
         [models, points], or bit-packed along points with `n_points`) and optionally `labels` and `groups` [points].
-    scale : {"auto", "logit", "probability"}
+    scale : {"auto", "logit", "probability", "signal"}
         Scale of the signals; "auto" accepts logit-scaled confidences and refuses values that look like probabilities.
+        "signal" takes any numbers that are larger for members.
     """
     path = Path(path)
     if scale not in get_args(Scale):
@@ -154,7 +178,8 @@ def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     design, labels, groups = MembershipDesign(membership), arrays.get("labels"), arrays.get("groups")
-    return Signals(values, design, labels, n_clipped, groups, digest=digest)
+    kind: SignalKind = "signal" if scale == "signal" else "confidence"
+    return Signals(values, design, labels, n_clipped, groups, kind=kind, digest=digest)
 
 
 def _floats(path: Path, values: Array) -> Floats:

@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from plmia.data.arrays import Array, BoolArray, FloatArray32, Labels
+from plmia.data.arrays import Array, BoolArray, FloatArray32, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
 from plmia.data.files import (
     as_bytes,
@@ -170,6 +170,11 @@ class SignalStore:
         return self.layout.about
 
     @property
+    def kind(self) -> SignalKind:
+        """Kind of the signals; see `signal_about`."""
+        return "signal" if self.about.get("signal") == "signal" else "confidence"
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """Models (finished or not), points, views."""
         return len(self.design.matrix), self.layout.n_points, len(self.layout.views)
@@ -201,7 +206,7 @@ class SignalStore:
         models : sequence of int
             Their numbers in the design.
         signals : float32 array [models, points, views]
-            Logit-scaled true-label confidence, finite.
+            Signals of the store's `kind`, finite.
         provenance : sequence of dict
             How each was made: seed, attempt, versions, accuracies, seconds, ``n_clipped``, losses, ... as JSON.
         """
@@ -258,7 +263,8 @@ class SignalStore:
         n_clipped = sum(record.provenance.get("n_clipped", 0) for record in records)
         design = MembershipDesign(self.design.matrix[chosen])
         groups = _read_integers(self.folder, "groups.npy", self.layout.n_points, self.about.get("groups"))
-        return Signals(values, design, self.labels, n_clipped, groups, tuple(chosen), self.fingerprint(chosen))
+        numbers, kind = tuple(chosen), self.kind
+        return Signals(values, design, self.labels, n_clipped, groups, numbers, kind, self.fingerprint(chosen))
 
     def _mapped(self, folder: Path, records: Sequence[ModelRecord]) -> FloatArray32:
         path, models = folder / "signals.npy", [record.model for record in records]
@@ -620,6 +626,11 @@ def _read_integers(folder: Folder, name: str, n_points: int, expected: str | Non
 def groups_about(groups: Labels | None) -> dict[str, str]:
     """Entry of a store's ``about`` for the points' groups, if there are any: their digest."""
     return {} if groups is None else {"groups": digest(groups.astype("<i8"))}
+
+
+def signal_about(kind: SignalKind) -> dict[str, str]:
+    """Entry of a store's ``about`` for the kind of its signals; none for confidences."""
+    return {} if kind == "confidence" else {"signal": kind}
 
 
 def write_groups(path: Path, groups: Labels) -> None:

@@ -54,8 +54,8 @@ class TrainingRecord:
             attempt=attempt,
             versions=versions(),
             seconds=seconds,
-            train_accuracy=trained.train_accuracy,
-            test_accuracy=trained.test_accuracy,
+            train_accuracy=_if_known(trained.train_accuracy),
+            test_accuracy=_if_known(trained.test_accuracy),
             n_clipped=trained.n_clipped,
             n_renormalised=trained.n_renormalised,
             sum_error=trained.sum_error,
@@ -66,13 +66,11 @@ class TrainingRecord:
     @classmethod
     def of_given(cls, answers: Trained) -> TrainingRecord:
         """Record of a target that existed before the audit."""
-        accuracy = answers.train_accuracy, answers.test_accuracy
-        inside, outside = (None if math.isnan(share) else share for share in accuracy)
         return cls(
             given=True,
             versions=versions(),
-            train_accuracy=inside,
-            test_accuracy=outside,
+            train_accuracy=_if_known(answers.train_accuracy),
+            test_accuracy=_if_known(answers.test_accuracy),
             n_clipped=answers.n_clipped,
             n_renormalised=answers.n_renormalised,
             sum_error=answers.sum_error,
@@ -89,6 +87,10 @@ class TrainingRecord:
         for name in {"undeclared_files", "losses"} & known.keys():
             known[name] = tuple(known[name])
         return cls(**known)
+
+
+def _if_known(accuracy: float) -> float | None:
+    return None if math.isnan(accuracy) else accuracy
 
 
 @functools.cache

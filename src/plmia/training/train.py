@@ -25,7 +25,7 @@ from plmia.data.arrays import FloatArray32
 from plmia.data.dataset import LabelledData
 from plmia.data.files import file_lock, replacing
 from plmia.errors import OutputError, TrainingError, require_members, some
-from plmia.signals.store import SignalStore, differences, groups_about
+from plmia.signals.store import SignalStore, differences, groups_about, signal_about
 from plmia.training.engines import Engine, Failed, Inline, LocalProcesses
 from plmia.training.recipes.recipe import Recipe, Trained, changed_files
 from plmia.training.records import TrainingRecord
@@ -53,6 +53,7 @@ def audit_about(
         "target": target,
         "design": design,
         **groups_about(data.groups),
+        **signal_about(recipe.signal),
     }
 
 

@@ -246,7 +246,7 @@ def test_the_truth_is_not_needed_and_the_in_signals_do_not_matter(make_reference
     assert unlike_references(changed) == unlike_references(view)
 
 
-@pytest.mark.parametrize(("change", "words"), [(3.0, "more confident"), (-3.0, "less confident")])
+@pytest.mark.parametrize(("change", "words"), [(3.0, "higher"), (-3.0, "lower")])
 def test_a_shift_is_named(make_references, make_view, change, words):
     view = make_view(make_references(20, 400, 1), population=200)
     result = unlike_references(AttackView(view.target + change, view.references, view.population))

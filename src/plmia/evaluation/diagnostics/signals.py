@@ -1,4 +1,4 @@
-"""Checks of the signals: are they logit-scaled confidences of the true label, and is the target like its references.
+"""Checks of the signals: are they larger for members, are they confidences, and is the target like its references.
 
 The membership of every model is known, so a wrong sign or a wrong axis is noticed before any attack runs. If the target
 is unlike its references, scores that compare it with them are not valid.
@@ -29,11 +29,12 @@ MORE_THAN_RECORDS, MORE_THAN_MODELS = 3.0, 10.0
 
 
 def require_plausible(signals: Signals) -> None:
-    """Raise `SignalsError` if signals are clearly not confidences of the true label, and say what they may be."""
+    """Raise `SignalsError` if signals are clearly not what they should be, and say what they may be."""
     points = _sample(signals)
     values = signals.values[:, points, :].astype(np.float64)
     members = signals.design.matrix[:, points]
-    if signals.n_views > 1:
+    confidences = signals.kind == "confidence"
+    if signals.n_views > 1 and confidences:
         _require_views(values, None if signals.labels is None else signals.labels[points])
     for view in range(signals.n_views):
         shift, error = _in_minus_out(values[:, :, view], members)
@@ -41,10 +42,11 @@ def require_plausible(signals: Signals) -> None:
             continue
         where = f" (view {view})" if signals.n_views > 1 else ""
         looks = "like losses" if values.min() >= 0 else "negated"
+        give = "log p - log(1 - p) of the true label" if confidences else "signals that are larger for members"
         raise SignalsError(
             f"models that trained on a record have lower signals there than models that did not (by {-shift:.3g} on "
-            f"average{where}): the signals look {looks}, or `membership` is inverted. Give log p - log(1 - p) of the "
-            "true label, and True if the model trained on the record"
+            f"average{where}): the signals look {looks}, or `membership` is inverted. Give {give}, and True if the "
+            "model trained on the record"
         )
 
 
@@ -112,7 +114,7 @@ def _kappa(found: IntArray, labels: Labels, n: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class UnlikeReferences:
-    """Whether the target's confidence on known non-members is like that of its references."""
+    """Whether the target's signals on known non-members are like that of its references."""
 
     shift: float  # mean of the target's signals in units of each point's OUT references, about 0 if alike
     spread: float  # their log standard deviation, about 0 if alike
@@ -192,7 +194,7 @@ def _against_peers(values: FloatArray) -> float:
 
 def _unlike(z_shift: float, z_spread: float, p: float) -> str:
     if abs(z_shift) >= abs(z_spread):
-        how = f"{'more' if z_shift > 0 else 'less'} confident ({z_shift:+.1f} standard deviations)"
+        how = f"{'higher' if z_shift > 0 else 'lower'} ({z_shift:+.1f} standard deviations)"
     else:
         how = f"{'more' if z_spread > 0 else 'less'} scattered ({z_spread:+.1f} standard deviations)"
     return (

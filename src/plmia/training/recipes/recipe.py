@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 import os
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from plmia.data.arrays import Array, BoolArray, FloatArray32
+from plmia.data.arrays import Array, BoolArray, FloatArray32, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError, shown
 from plmia.training.views import VIEW_SETS, View, Views, default_views
@@ -32,9 +33,10 @@ from plmia.training.views import VIEW_SETS, View, Views, default_views
 class Trained:
     """Answers of one trained model, and how well it was trained."""
 
-    conf: FloatArray32  # logit-scaled true-label confidences [points, views]; not finite if the model diverged
-    train_accuracy: float  # share of correct predictions on the points it trained on, in the first view
-    test_accuracy: float  # likewise on the other points
+    conf: FloatArray32  # signals [points, views] of the kind `Recipe.signal`; not finite if the model diverged
+    # Share of correct predictions on the points it trained on, in the first view; NaN if answers are no classes.
+    train_accuracy: float = math.nan
+    test_accuracy: float = math.nan  # likewise on the other points
     n_clipped: int = 0  # number of probabilities that were exactly 0 or 1
     losses: tuple[float, ...] = ()  # mean training loss of each epoch or round, if the recipe has them
     weights: dict[str, Array] | None = field(default=None, repr=False)  # arrays by name, if they were requested
@@ -57,6 +59,14 @@ class Recipe(Protocol):
     """
 
     name: ClassVar[str]
+
+    @property
+    def signal(self) -> SignalKind:
+        """What `train` returns per point: "confidence", the logit-scaled confidence of the true label, or "signal".
+
+        A "signal" is any finite number that is larger for members, on any scale. It needs no classes.
+        """
+        return "confidence"
 
     @property
     def stack(self) -> int:

@@ -643,16 +643,16 @@ def test_weights_are_kept_for_models_trained_from_now_on(audit: Run, tmp_path: P
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"y": np.arange(120) % 2 + 1}, "y holds 1 but no 0"),
+        ({"y": np.zeros(120, int)}, "only '0'"),
         ({"y": (np.arange(120) % 2) * 2 - 1}, "y holds -1, labels must be 0 to C - 1"),
         ({"y": np.arange(120) % 2 + 0.5}, "y has type float64"),
-        ({"y": np.arange(119) % 2}, "X has 120 points, y has 119"),
+        ({"y": np.arange(119) % 2}, "X has 120 records, y has 119"),
         ({"X": np.full((120, 3), np.nan)}, "X holds nan at point 0"),
         ({"X": np.array([["a"]] * 120)}, "numbers are needed"),
         ({"groups": np.arange(3)}, "groups have shape (3,)"),
         (
             {"y": np.where(np.arange(120) < 2, 2, np.arange(120) % 2)},
-            "trains on none of the 2 points of class 2",
+            "trains on none of the 2 records of class 2",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +114,7 @@ class AuditPlan:
             )
         if self.target is not None:
             design = MembershipDesign(np.concatenate([self.target.members[None], design.matrix[1:]]))
-        design.require_classes(self.data.y)
+        design.require_classes(self.data.labels)
         self._require_references(design.matrix)
         self._require_population(self._count(~design.matrix[0]))
         return design
@@ -169,7 +169,7 @@ class AuditPlan:
 
     def notes(self) -> list[Note]:
         """Notes on the results that are known before training."""
-        found = [*self.recipe.notes(self.data)]
+        found = [*self.data.notes, *self.recipe.notes(self.data)]
         if copies := self.design.split_duplicates(self.data):
             # Few copies blur little; many hide members among their copies.
             many = copies > MANY_COPIES * self.data.n_points
@@ -247,7 +247,7 @@ def open_store(plan: AuditPlan, folder: Path) -> SignalStore:
     anew, about, design = not is_running(folder), plan.about(), plan.design
     with writing(str(folder)):
         make_private(folder)
-    store = SignalStore.create(folder / "signals", about, design, views, plan.data.y, tell, anew)
+    store = SignalStore.create(folder / "signals", about, design, views, plan.data.labels, tell, anew)
     if plan.data.groups is not None:
         write_groups(folder / "signals", plan.data.groups)
     return store
@@ -433,7 +433,7 @@ def _audited(
         return data, replace(extras, notes=(*unused, *extras.notes))
     if y is None:
         raise DataError("X has no labels: give y, or a data set with its labels")
-    return LabelledData(cast("Any", X), np.asarray(y), None if groups is None else np.asarray(groups)), None
+    return LabelledData(X, y, groups), None
 
 
 def _views(views: str | Sequence[View] | None, recipe: Recipe, data: LabelledData) -> Sequence[View]:

@@ -2,138 +2,202 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from plmia.data.arrays import Array, FloatArray32, IntArray
+from plmia.data.labels import encode_groups, encode_labels
 from plmia.data.npz import NPY_MAGIC, load_npy, load_npz, save_npy, unpack_bits, whole_number
-from plmia.errors import DataError, shown
+from plmia.data.tables import Table, is_frame
+from plmia.errors import DataError, Note, shown
 
 if TYPE_CHECKING:
     from plmia.data.archives import Part
 
 # Long arrays are hashed and checked in pieces of about this many bytes, so that memory-mapped ones stay on disk.
 _BLOCK_BYTES = 1 << 24
-_RENUMBER = "renumber them with numpy.unique(y, return_inverse=True)[1]"
+_NAMES = ("class_names", "feature_names", "texts", "group_names")
+
+
+@runtime_checkable
+class Records(Protocol):
+    """Records of any kind, by number: a map-style dataset of torch, for example."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, record: int, /) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledData:
-    """Points with their labels, checked.
+    """Records with their labels, checked.
 
     Parameters
     ----------
-    X : array [points, features], [points, height, width] or [points, height, width, channels]
-        Finite numbers: bool, integers, or floats of up to 64 bits; or a pandas data frame of such columns.
-    y : int array [points]
-        Labels 0 to C - 1, each of at least two points, C at least 2.
-    groups : int array [points], optional
-        Points of one group (the rows of one patient, for example) are all members or all non-members.
+    X : array [records, features], [records, height, width] or [records, height, width, channels], data frame or Records
+        Numbers: bool, integers, or floats of up to 64 bits, NaN where missing; or a frame of pandas, polars or pyarrow;
+        or an object with `len` and records by number.
+    y : array, series or list [records], optional
+        Classes (integers, text, booleans, categories, or floats that are few whole numbers), each of at least two
+        records; or float values to predict. Kept as int64 classes 0 to C - 1 in sorted order, or float64 values.
+    groups : array, series or list [records], optional
+        Records of one group (the rows of one patient, for example) are all members or all non-members.
     name : str
         Name of the data for readers.
-    columns : tuple of (str or int, str), optional
-        Names and types of the columns, if X was a pandas data frame; `as_given` makes a frame of them again.
+    class_names : sequence of str, optional
+        Names of the classes for readers; by default the labels as given, or None if these were 0 to C - 1.
+    feature_names : sequence of str, optional
+        Names of the features of an array [records, features]; those of a frame by default.
+    texts : sequence of str, optional
+        The records as text, for reports that show records.
+    notes : tuple of Note
+        Remarks on how the data were read.
     """
 
-    X: Array
-    y: IntArray
-    groups: IntArray | None = None
+    X: Any  # Array, Table or Records
+    y: Any = None  # IntArray, FloatArray or None
+    groups: Any = None  # IntArray or None
     name: str = "data"
-    columns: tuple[tuple[str | int, str], ...] | None = None
+    class_names: Sequence[str] | None = None
+    feature_names: Sequence[str] | None = None
+    texts: Sequence[str] | None = None
+    group_names: Sequence[str] | None = None
+    notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", shown(self.name))
-        if _is_frame(self.X):
-            object.__setattr__(self, "columns", _columns(self.X))
-        object.__setattr__(self, "X", _checked_points(self.X))
-        object.__setattr__(self, "y", _checked_labels(self.y, len(self.X)))
+        keep = functools.partial(object.__setattr__, self)
+        keep("name", shown(self.name))
+        keep("X", _checked_records(self.X))
+        if self.y is not None:
+            y, names = encode_labels(self.y, self.n_points)
+            keep("y", y)
+            keep("class_names", self.class_names or names)
         if self.groups is not None:
-            object.__setattr__(self, "groups", checked_groups(self.groups, len(self.X)))
+            groups, names, notes = encode_groups(self.groups, self.n_points)
+            keep("groups", groups)
+            keep("group_names", names if self.group_names is None else tuple(self.group_names))
+            keep("notes", (*self.notes, *notes))
+        if self.is_table and self.feature_names is None:
+            keep("feature_names", self.X.names)
+        for name, n, things in (
+            ("class_names", self.n_classes, "classes"),
+            ("feature_names", self.X.shape[1] if self._has_features else None, "features"),
+            ("texts", self.n_points, "records"),
+        ):
+            keep(name, _checked_texts(name, getattr(self, name), n, things))
+
+    @property
+    def _has_features(self) -> bool:
+        return self.is_table or (isinstance(self.X, np.ndarray) and self.X.ndim == 2)
 
     @property
     def n_points(self) -> int:
-        """Number of points."""
+        """Number of records."""
         return len(self.X)
+
+    @property
+    def labels(self) -> IntArray | None:
+        """Classes [records], 0 to C - 1; None where y are values, or absent."""
+        return self.y if self.y is not None and self.y.dtype.kind == "i" else None
 
     @cached_property
     def n_classes(self) -> int:
-        """Number of classes."""
-        return int(self.y.max()) + 1
+        """Number of classes; 0 where there are none."""
+        return 0 if self.labels is None else int(self.labels.max()) + 1
 
     @property
     def is_images(self) -> bool:
-        """Whether points are images, not rows of a table."""
-        return self.X.ndim > 2
+        """Whether records are images, not rows of a table."""
+        return isinstance(self.X, np.ndarray) and self.X.ndim > 2
+
+    @property
+    def is_table(self) -> bool:
+        """Whether records are rows of a data frame."""
+        return isinstance(self.X, Table)
+
+    @property
+    def is_array(self) -> bool:
+        """Whether X is an array, which workers can map and views can change."""
+        return isinstance(self.X, np.ndarray)
+
+    @property
+    def form(self) -> str:
+        """What X is, for messages."""
+        return (
+            "images" if self.is_images else "a table" if self.is_table else "an array" if self.is_array else "records"
+        )
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of types, shapes and bytes of X, y and groups; the same on every machine, whatever the name."""
+        """SHA-256 of types, shapes and values of X, y and groups; the same on every machine, whatever the names."""
         sha = hashlib.sha256()
-        for name, array in (("X", self.X), ("y", self.y), ("groups", self.groups)):
+        if not self.is_array:
+            sha.update(f"X {self.X.digest}\n".encode())
+        for name, array in (("X", self.X if self.is_array else None), ("y", self.y), ("groups", self.groups)):
             if array is not None:
                 little = array.dtype.newbyteorder("<")
                 sha.update(f"{name} {little.str} {array.shape}\n".encode())
                 for _, block in _blocks(array):
                     sha.update(np.ascontiguousarray(block, dtype=little).data)
-        if self.columns is not None:
-            sha.update(f"columns {self.columns}\n".encode())
         return sha.hexdigest()
 
     @cached_property
     def first_copies(self) -> IntArray:
-        """Index of the first point with the same X, for each point, int array [points].
+        """Index of the first record with the same X, for each record, int array [records].
 
         As groups, they keep copies of a row on one side of every split.
         """
         firsts: dict[bytes, int] = {}
         found = np.empty(self.n_points, dtype=np.intp)
-        for start, block in _blocks(self.X):
+        for start, block in _blocks(self.X.row_keys() if self.is_table else self.X):
             for point, row in enumerate(np.ascontiguousarray(block), start):
                 found[point] = firsts.setdefault(hashlib.blake2b(row.data, digest_size=16).digest(), point)
         return found
 
     def duplicates(self) -> int:
-        """Count the points whose X equals that of another point, byte for byte."""
+        """Count the records whose X equals that of another record, byte for byte."""
         counts = np.bincount(self.first_copies)
         return int(counts[counts > 1].sum())
 
-    def as_given(self, points: Array) -> Any:
-        """Return points [points, ...] in the form of the original X: an array, or a data frame with the same columns.
+    def rows(self, chosen: Array | None = None) -> Any:
+        """Records for the user's code, by a bool mask [records] or by number; all by default.
 
-        A column that a view changed keeps its values if its original type cannot hold them.
+        An array, or a frame of the user's library, that shares no memory with the data.
         """
-        if self.columns is None:
-            return points
-        pandas = import_module("pandas")
-        values = {}
-        for (name, kind), column in zip(self.columns, map(pandas.Series, points.T), strict=True):
-            typed = column.astype(kind)
-            values[name] = typed if (typed == column).all() else column
-        return pandas.DataFrame(values)
+        if self.is_array:
+            return np.array(self.X) if chosen is None else self.X[chosen]
+        return self.X.rows(chosen)
 
     def features(self) -> FloatArray32:
-        """Float32 array [points, features]: images flattened, and scaled to [0, 1] if their type is uint8.
+        """Float32 array [records, features]: images flattened, and scaled to [0, 1] if their type is uint8.
 
-        For recipes with their own preprocessing. All others use `X` as it is.
+        For recipes with their own preprocessing. All others use `rows`.
         """
-        flat = self.X.reshape(self.n_points, -1)
+        flat = self._numbers()
         with np.errstate(over="ignore"):
             features = flat.astype(np.float32)
         if self.is_images and self.X.dtype == np.uint8:
             features /= np.float32(255)
-        if flat.dtype == np.float64 and not np.isfinite(features).all():
-            point = int(np.argmin(np.isfinite(features).all(axis=1)))
-            raise DataError(f"X at point {point} is too large for a 32-bit float: scale the features")
+        if flat.dtype == np.float64 and np.isinf(features).any():
+            record = int(np.argmax(np.isinf(features).any(axis=1)))
+            raise DataError(f"X at record {record} is too large for a 32-bit float: scale the features")
         return features
+
+    def _numbers(self) -> Array:
+        """X as an array of numbers [records, features]."""
+        if not self.is_table:
+            flat: Array = self.X.reshape(self.n_points, -1)
+            return flat
+        texts = [column.name for column in self.X.columns if column.kind == "category"]
+        if texts:
+            raise DataError(f"column {texts[0]!r} of X holds text or categories: numbers are needed; encode it first")
+        return np.stack([column.values for column in self.X.columns], axis=1)
 
     @cached_property
     def merged_by_float32(self) -> list[tuple[int, int, int]]:
@@ -142,29 +206,21 @@ class LabelledData:
         In a column of whole numbers (identifiers, for example) any merged pair counts. Other 64-bit floats round a
         little wherever there are many, so such a column counts if more than half of its values merge.
         """
-        if np.can_cast(self.X.dtype, np.float32):
+        if self.is_table:
+            columns = [column.values for column in self.X.columns]
+        elif np.can_cast(self.X.dtype, np.float32):
             return []
-        found = []
-        for column, values in enumerate(self.X.reshape(self.n_points, -1).T):
-            integers = values.dtype.kind in "iu"
-            if integers and values.min() >= -(2**24) and values.max() <= 2**24:
-                continue
-            with np.errstate(over="ignore"):
-                if not integers and (values.astype(np.float32) == values).all():
-                    continue
-                ordered = np.sort(values)
-                rounded = ordered.astype(np.float32)
-            before, after = (1 + int((array[1:] != array[:-1]).sum()) for array in (ordered, rounded))
-            whole = integers or bool((values == np.rint(values)).all())
-            if after < before if whole else 2 * after < before:
-                found.append((column, before, after))
-        return found
+        else:
+            columns = list(self.X.reshape(self.n_points, -1).T)
+        found = ((k, *_distinct_before_and_after(values[values == values])) for k, values in enumerate(columns))
+        return [(k, before, after) for k, before, after in found if after < before]
 
     def save(self, folder: Path) -> None:
-        """Write X.npy, y.npy and, where present, groups.npy and columns.npy into ``folder``."""
-        named = self.columns or ()
-        columns = np.array([[json.dumps(name), kind] for name, kind in named]) if named else None
-        for name, array in (("X", self.X), ("y", self.y), ("groups", self.groups), ("columns", columns)):
+        """Write X.npy and, where present, y.npy, groups.npy and names into ``folder``; X must be an array."""
+        texts = {name: getattr(self, name) for name in _NAMES}
+        arrays = {"X": self.X, "y": self.y, "groups": self.groups}
+        arrays |= {name: None if value is None else np.array(value, dtype=np.str_) for name, value in texts.items()}
+        for name, array in arrays.items():
             if array is None:
                 (folder / f"{name}.npy").unlink(missing_ok=True)
             else:
@@ -173,9 +229,10 @@ class LabelledData:
     @classmethod
     def load(cls, folder: Path) -> LabelledData:
         """Read what `save` wrote, mapped into memory, so that processes that load the same folder share its pages."""
-        X, y = load_npy(folder / "X.npy"), load_npy(folder / "y.npy")
-        groups = load_npy(folder / "groups.npy") if (folder / "groups.npy").exists() else None
-        return cls(X, y, groups, folder.name, _load_columns(folder / "columns.npy", X.shape))
+        paths = {name: folder / f"{name}.npy" for name in ("X", "y", "groups", *_NAMES)}
+        arrays = {name: load_npy(path) for name, path in paths.items() if name == "X" or path.exists()}
+        names = {name: arrays[name].tolist() for name in _NAMES if name in arrays}
+        return cls(arrays["X"], arrays.get("y"), arrays.get("groups"), folder.name, **names)
 
 
 # Checks --------------------------------------------------------------------------------------------------------------
@@ -202,52 +259,61 @@ def _as_array(name: str, values: Any) -> Array:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _is_frame(values: Any) -> bool:
-    """Whether values are a pandas data frame; pandas need not be installed."""
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(values, pandas.DataFrame)
+def _distinct_before_and_after(values: Array) -> tuple[int, int]:
+    """Distinct values of a column before and after rounding to 32 bits; equal if rounding is harmless."""
+    integers = values.dtype.kind in "iu"
+    if not len(values) or (integers and values.min() >= -(2**24) and values.max() <= 2**24):
+        return 0, 0
+    with np.errstate(over="ignore"):
+        if not integers and (values.astype(np.float32) == values).all():
+            return 0, 0
+        ordered = np.sort(values)
+        rounded = ordered.astype(np.float32)
+    before, after = (1 + int((array[1:] != array[:-1]).sum()) for array in (ordered, rounded))
+    whole = integers or bool((values == np.rint(values)).all())
+    return (before, after) if whole or 2 * after < before else (0, 0)
 
 
-def _columns(frame: Any) -> tuple[tuple[str | int, str], ...]:
-    """Names and types of a frame's columns; one array must hold the values of all of them."""
-    names = [name.item() if isinstance(name, np.integer) else name for name in frame.columns]
-    if not all(isinstance(name, str | int) for name in names) or len(set(names)) < len(names):
-        raise DataError(f"the columns of X are named {names[:5]}: give each its own text or whole number as name")
-    for name, kind, values in zip(names, frame.dtypes, _checked_points(frame).T, strict=True):
-        if not (frame[name].astype(values.dtype).astype(kind) == frame[name]).all():
-            raise DataError(
-                f"column {name!r} of X has type {kind} and loses digits in an array of all columns ({values.dtype}): "
-                "give columns of one type"
-            )
-    return tuple((name, str(kind)) for name, kind in zip(names, frame.dtypes, strict=True))
-
-
-def _load_columns(path: Path, shape: tuple[int, ...]) -> tuple[tuple[str | int, str], ...] | None:
-    """Read the columns of a frame that `LabelledData.save` wrote; None if X was no frame."""
-    if not path.exists():
+def _checked_texts(name: str, texts: Any, n: int | None, things: str) -> tuple[str, ...] | None:
+    """Names as a tuple, one for each of ``n`` things; None for none, or where the data have no such things."""
+    if texts is None or n is None:
         return None
-    try:
-        columns = tuple((json.loads(name), str(kind)) for name, kind in load_npy(path))
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{path} is damaged ({error}): write it again") from error
-    names = [name for name, _ in columns if isinstance(name, str | int)]
-    if shape[1:] != (len(columns),) or len(set(names)) < len(columns):
-        raise DataError(f"{path} names {len(set(names))} columns, X has shape {shape}: write it again")
-    return columns
+    if isinstance(texts, str) or len(texts) != n:
+        held = f"is {texts!r}" if isinstance(texts, str) else f"has {len(texts)} entries"
+        raise DataError(f"{name} {held}, but the data have {n} {things}: give one entry for each")
+    return tuple(map(str, texts))
+
+
+def _checked_records(values: Any) -> Any:
+    """X as an array or a table; other records as they are."""
+    if isinstance(values, Table):
+        return values
+    if is_frame(values):
+        return Table(values)
+    if isinstance(values, Records) and not isinstance(values, str | list | tuple | dict) and not _is_array_like(values):
+        return values
+    return _checked_points(values)
+
+
+def _is_array_like(values: Any) -> bool:
+    return hasattr(values, "__array__") or hasattr(values, "__array_interface__")
 
 
 def _checked_points(values: Any) -> Array:
     X = _as_array("X", values)
     if X.dtype.kind not in "buif":
-        raise DataError(f"X has type {X.dtype}: numbers are needed; encode text and categories as numbers first")
+        raise DataError(
+            f"X is an array of type {X.dtype}, but numbers are needed: give text and categories as a data frame of "
+            "pandas, polars or pyarrow"
+        )
     if X.ndim not in (2, 3, 4) or 0 in X.shape:
         raise DataError(
-            f"X has shape {X.shape}: [points, features], or [points, height, width] or "
-            "[points, height, width, channels] for images, is needed, with no empty axis"
+            f"X has shape {X.shape}: [records, features], or [records, height, width] or "
+            "[records, height, width, channels] for images, is needed, with no empty axis"
         )
     if X.ndim == 4 and X.shape[1] in (1, 3) and X.shape[3] > 4:
         raise DataError(
-            f"X has shape {X.shape} with channels first, but [points, height, width, channels] is needed: "
+            f"X has shape {X.shape} with channels first, but [records, height, width, channels] is needed: "
             "numpy.moveaxis(X, 1, -1) puts them last"
         )
     if X.dtype.kind == "f":
@@ -257,55 +323,18 @@ def _checked_points(values: Any) -> Array:
 
 def _require_finite(X: Array) -> None:
     for start, block in _blocks(X):
-        finite = np.isfinite(block)
-        if not finite.all():
-            where = np.argwhere(~finite)[0]
+        wild = np.isinf(block)
+        if wild.any():
+            where = np.argwhere(wild)[0]
             raise DataError(
-                f"X holds {block[tuple(where)]} at point {start + where[0]}, position {where[1:].tolist()}, but every "
-                "value must be finite: fill in or remove missing values"
+                f"X holds {block[tuple(where)]} at record {start + where[0]}, position {where[1:].tolist()}: every "
+                "value must be finite, or NaN where it is missing"
             )
-
-
-def _checked_labels(values: Any, n_points: int) -> IntArray:
-    y = _as_array("y", values)
-    if y.ndim != 1:
-        raise DataError(f"y has shape {y.shape}: one label per point, [points], is needed (numpy.ravel flattens it)")
-    if len(y) != n_points:
-        raise DataError(f"X has {n_points} points, y has {len(y)}: both need the same points in the same order")
-    if y.dtype.kind not in "ui":
-        raise DataError(
-            f"y has type {y.dtype} (it starts with {y[:1].tolist()[0]!r}), integers 0 to C - 1 are needed: {_RENUMBER}"
-        )
-    labels, counts = np.unique(y, return_counts=True)
-    if labels[0] < 0:
-        raise DataError(f"y holds {labels[0]}, labels must be 0 to C - 1: {_RENUMBER}")
-    misplaced = np.flatnonzero(labels != np.arange(len(labels)))
-    if len(misplaced):
-        raise DataError(
-            f"y holds {labels[misplaced[0]]} but no {misplaced[0]}, "
-            f"its {len(labels)} labels must be 0 to {len(labels) - 1}: {_RENUMBER}"
-        )
-    if len(labels) < 2:
-        raise DataError("y holds only label 0, at least 2 classes are needed: add points of another class")
-    if counts.min() < 2:
-        raise DataError(
-            f"class {counts.argmin()} has 1 point, at least 2 are needed to train with and without it: "
-            "add points, or leave the class out"
-        )
-    return y.astype(np.int64, copy=False)
 
 
 def checked_groups(values: Any, n_points: int) -> IntArray:
     """Groups as int64 [points]; raises `DataError` unless there is one whole number per point, and 2 groups or more."""
-    groups = _as_array("groups", values)
-    if groups.shape != (n_points,) or groups.dtype.kind not in "ui":
-        raise DataError(
-            f"groups have shape {groups.shape} and type {groups.dtype}, integers [{n_points}] are needed, one per "
-            "point: numpy.unique(groups, return_inverse=True)[1] numbers names"
-        )
-    if (groups == groups[0]).all():
-        raise DataError(f"all points belong to group {groups[0]}, at least 2 are needed: give more groups, or none")
-    return groups.astype(np.int64, copy=False)
+    return encode_groups(values, n_points)[0]
 
 
 # Reading -------------------------------------------------------------------------------------------------------------

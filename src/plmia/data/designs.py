@@ -68,11 +68,13 @@ class MembershipDesign:
         sha.update(np.packbits(self.matrix, axis=1).tobytes())
         return sha.hexdigest()
 
-    def require_classes(self, y: Labels) -> None:
-        """Raise `DataError` unless every model trains on every class of the labels y [points], 0 to C - 1."""
+    def require_classes(self, y: Labels | None) -> None:
+        """Raise `DataError` unless every model trains on every class of the labels y [points], if there are any."""
+        if y is None:
+            return
         if y.shape != (self.n_points,):
             raise DataError(
-                f"there are {y.size} labels and {self.n_points} points in the design: both need the same points"
+                f"there are {y.size} labels and {self.n_points} records in the design: both need the same records"
             )
         n_classes = int(y.max()) + 1
         for model, members in enumerate(self.matrix):
@@ -80,8 +82,8 @@ class MembershipDesign:
             if len(absent):
                 label = int(absent[0])
                 raise DataError(
-                    f"model {model} trains on none of the {np.sum(y == label)} points of class {label}: add points of "
-                    "that class, leave it out, or draw the design with another seed"
+                    f"model {model} trains on none of the {np.sum(y == label)} records of class {label}: add records "
+                    "of that class, leave it out, or draw the design with another seed"
                 )
 
     def split_duplicates(self, data: LabelledData) -> int:
@@ -91,7 +93,7 @@ class MembershipDesign:
         """
         if data.n_points != self.n_points:
             raise DataError(
-                f"the design has {self.n_points} points, the data {data.n_points}: both need the same points"
+                f"the design has {self.n_points} records, the data {data.n_points}: both need the same records"
             )
         _, row_of, sizes = np.unique(data.first_copies, return_inverse=True, return_counts=True)
         split = np.zeros(len(sizes), dtype=np.bool_)

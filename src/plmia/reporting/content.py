@@ -48,9 +48,12 @@ class Extras:
     def __post_init__(self) -> None:
         if self.data is None:
             return
+        for name in TEXT_ARRAYS:
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, getattr(self.data, name))
         _require_length("texts", self.texts, self.data.n_points, "records")
         _require_length("class_names", self.class_names, self.data.n_classes, "classes")
-        if not self.data.is_images:
+        if self.data.is_table or (self.data.is_array and not self.data.is_images):
             _require_length("feature_names", self.feature_names, self.data.X.shape[1], "features")
 
 

@@ -45,8 +45,8 @@ def train_stacks(
     recipe.check(data)
     check_views(views, data)
     design = audit_design(data.n_points, references, np.random.default_rng(seed), data.groups)
-    design.require_classes(data.y)
-    key = store_key(audit_about(data, recipe, views, seed), design, [str(v) for v in views], data.y)
+    design.require_classes(data.labels)
+    key = store_key(audit_about(data, recipe, views, seed), design, [str(v) for v in views], data.labels)
     # Without a finished JSON file, a first stack was interrupted or is being written by another process.
     begun = any(folder.glob("stack-*.json"))
     done = {model for stack in read_stacks(folder, key=key) for model in stack.models} if begun else set()

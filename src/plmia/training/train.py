@@ -294,8 +294,8 @@ def _save_weights(path: Path, trained: Trained) -> None:
 
 @contextlib.contextmanager
 def shared_data(data: LabelledData, folder: Path, engine: Engine) -> Iterator[LabelledData | Path]:
-    """Data for workers: a folder that processes of this machine map, or the data themselves."""
-    if not engine.maps_files:
+    """Data for workers: a folder that processes of this machine map, or the data themselves; only arrays are mapped."""
+    if not (engine.maps_files and data.is_array):
         yield data
         return
     for leftover in folder.glob(".data-*"):

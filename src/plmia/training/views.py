@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -83,7 +83,14 @@ class View:
 
     def check(self, data: LabelledData) -> None:
         """Raise `RecipeError` if this view does not fit ``data``."""
-        self._require_fit(data.X.shape)
+        if data.is_array:
+            self._require_fit(data.X.shape)
+        elif self != View():
+            raise RecipeError(f"view {self} is for arrays, but the data are {data.form}: use 'identity'")
+
+    def shown(self, data: LabelledData) -> Any:
+        """All records of ``data`` through the view, for the user's code; it shares no memory with the data."""
+        return data.rows() if self == View() else np.array(self.apply(data.X))
 
     def indices(self, height: int, width: int) -> tuple[IntArray, IntArray]:
         """Rows [height] and columns [width] of the image that the view shows.

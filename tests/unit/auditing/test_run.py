@@ -447,7 +447,7 @@ def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
         (lambda: GivenTarget(np.zeros(N, bool), NOISE), "trained on none of the 120 points"),
         (lambda: GivenTarget(np.ones(N, bool), NOISE), "trained on all of the 120 points"),
         (lambda: GivenTarget(np.arange(N) > 2, NOISE), "the target has 3 non-members, 4 are needed to compare with"),
-        (lambda: GivenTarget(GIVEN & (Y > 0), NOISE), r"model 0 trains on none of the \d+ points of class 0"),
+        (lambda: GivenTarget(GIVEN & (Y > 0), NOISE), r"model 0 trains on none of the \d+ records of class 0"),
     ],
 )
 def test_impossible_targets_are_refused_before_training(target: Any, says: str, tmp_path: Path) -> None:
@@ -551,8 +551,8 @@ def test_a_target_of_another_kind_is_unlike_its_references(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "kind", "says"),
     [
-        ({"y": Y + 1}, DataError, "y holds 1 but no 0"),
-        ({"y": Y[:-1]}, DataError, "X has 120 points, y has 119"),
+        ({"y": np.zeros(N, int)}, DataError, "only '0'"),
+        ({"y": Y[:-1]}, DataError, "X has 120 records, y has 119"),
         (
             {"references": 7},
             ReferencesError,
@@ -586,7 +586,7 @@ def test_attacks_that_were_not_asked_for_and_lack_references_are_left_out(tmp_pa
 
 def test_a_class_that_some_model_would_not_see_is_named(tmp_path: Path) -> None:
     y = np.where(np.arange(N) < 2, 2, Y % 2)
-    with pytest.raises(DataError, match=r"model \d+ trains on none of the 2 points of class 2"):
+    with pytest.raises(DataError, match=r"model \d+ trains on none of the 2 records of class 2"):
         audit(Leaky(), tmp_path / "run", y=y)
 
 

@@ -59,26 +59,20 @@ def with_value(value: float) -> Any:
 @pytest.mark.parametrize(
     ("points", "labels", "groups", "words"),
     [
-        (X, Y[:7], None, ["8 points", "y has 7", "same points"]),
-        (X, Y - 1, None, ["y holds -1", "numpy.unique(y, return_inverse=True)"]),
-        (X, Y + 1, None, ["y holds 1 but no 0", "0 to 2", "numpy.unique"]),
-        (X, np.where(Y == 2, 7, Y), None, ["y holds 7 but no 2", "numpy.unique"]),
-        (X, np.array(["cat", "dog"] * 4), None, ["type <U3", "'cat'", "numpy.unique"]),
-        (X, Y.astype(float), None, ["type float64", "0.0", "numpy.unique"]),
+        (X, Y[:7], None, ["8 records", "y has 7", "same records"]),
         (X, Y[:, None], None, ["(8, 1)", "numpy.ravel"]),
         (X, np.zeros(8, int), None, ["at least 2 classes"]),
-        (X, np.array([0, 0, 0, 0, 1, 1, 1, 2]), None, ["class 2 has 1 point", "leave the class out"]),
-        (with_value(np.nan), Y, None, ["nan", "point 5", "[2]", "finite"]),
-        (with_value(np.inf), Y, None, ["inf", "point 5"]),
+        (X, np.array([0, 0, 0, 0, 1, 1, 1, 2]), None, ["class '2' has 1 record", "leave the class out", "floats"]),
+        (with_value(np.inf), Y, None, ["inf", "record 5", "[2]", "finite"]),
         (X.astype(complex), Y, None, ["complex128", "numbers are needed"]),
-        (X.astype(str), Y, None, ["type <U", "numbers are needed"]),
+        (X.astype(str), Y, None, ["type <U", "numbers are needed", "data frame"]),
         (X.astype(object), Y, None, ["type object", "numbers are needed"]),
-        (X[:, 0], Y, None, ["(8,)", "[points, features]"]),
+        (X[:, 0], Y, None, ["(8,)", "[records, features]"]),
         (X[:, :0], Y, None, ["(8, 0)", "empty"]),
         (np.zeros((8, 3, 9, 9)), Y, None, ["(8, 3, 9, 9)", "numpy.moveaxis(X, 1, -1)"]),
         ([[1, 2], [3]] * 4, Y, None, ["X is not an array", "rows of equal length"]),
-        (X, Y, Y[:7], ["groups have shape (7,)", "[8]"]),
-        (X, Y, Y / 2, ["type float64", "integers"]),
+        (X, Y, Y[:7], ["groups has 7", "8 records"]),
+        (X, Y, Y / 2, ["0.5", "record 1, 4, 7", "whole numbers"]),
         (X, Y, np.full(8, 4), ["group 4", "at least 2 are needed"]),
     ],
 )
@@ -92,13 +86,15 @@ def test_data_that_do_not_fit_are_refused(points: Any, labels: Any, groups: Any,
 @pytest.mark.parametrize("block", [1, 30, 1 << 24])
 def test_a_hole_is_named_wherever_it_is(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plmia.data.dataset, "_BLOCK_BYTES", block)
-    with pytest.raises(DataError, match=r"holds nan at point 5, position \[2\]"):
-        LabelledData(with_value(np.nan), Y)
+    with pytest.raises(DataError, match=r"holds -inf at record 5, position \[2\]"):
+        LabelledData(with_value(-np.inf), Y)
 
 
-def test_the_remedy_for_labels_works() -> None:
-    names = np.array(["cat", "dog", "cat", "dog", "eel", "eel", "cat", "dog"])
-    assert LabelledData(X, np.unique(names, return_inverse=True)[1]).n_classes == 3
+def test_missing_values_of_an_array_stay() -> None:
+    data = LabelledData(with_value(np.nan), Y)
+    np.testing.assert_array_equal(data.X, with_value(np.nan))
+    assert data.digest != LabelledData(X, Y).digest
+    assert np.isnan(data.features()).sum() == 1
 
 
 def naive_digest(data: LabelledData) -> str:
@@ -183,7 +179,7 @@ def test_features_that_no_float32_holds_are_refused() -> None:
     huge[6, 1] = 1e300
     with pytest.raises(DataError) as error:
         LabelledData(huge, Y).features()
-    assert "point 6" in sentence(error)
+    assert "record 6" in sentence(error)
 
 
 IDS = 20_000_000 + np.arange(8)
@@ -212,41 +208,6 @@ def test_many_floats_that_round_a_little_are_no_merged_column() -> None:
     values = np.random.default_rng(0).random((200_000, 1))
     assert len(np.unique(values.astype(np.float32))) < 200_000
     assert LabelledData(values, np.arange(200_000) % 2).merged_by_float32 == []
-
-
-@pytest.mark.parametrize("names", [["id", "age", "weight"], [0, 1, 2]])
-def test_a_data_frame_is_given_on_as_a_data_frame(names: list[Any], tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    columns = [IDS, np.arange(8, dtype=np.int16), np.linspace(0, 1, 8, dtype=np.float32)]
-    frame = pandas.DataFrame(dict(zip(names, columns, strict=True)))
-    data = LabelledData(frame, Y)
-    assert data.X.dtype == np.float64
-    pandas.testing.assert_frame_equal(data.as_given(data.X), frame)
-    pandas.testing.assert_frame_equal(data.as_given(data.X[3:5]), frame[3:5].reset_index(drop=True))
-    data.save(tmp_path)
-    again = LabelledData.load(tmp_path)
-    pandas.testing.assert_frame_equal(again.as_given(again.X), frame)
-    # What noise makes of whole numbers is not cut off, and the names are part of the data.
-    assert (data.as_given(data.X + 0.25)[names[1]] == np.arange(8) + 0.25).all()
-    renamed = LabelledData(frame.rename(columns={names[0]: "other"}), Y)
-    assert len({again.digest, data.digest, renamed.digest, LabelledData(data.X, Y).digest}) == 3
-    LabelledData(data.X, Y).save(tmp_path)
-    assert LabelledData.load(tmp_path).columns is None
-
-
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"a": 2**60 + np.arange(8), "b": np.linspace(0, 1, 8)}, ["'a'", "int64", "digits"]),
-        ({("a", "x"): np.arange(8), ("b", "y"): np.arange(8)}, ["('a', 'x')"]),
-        ({"a": ["x"] * 8}, ["type", "numbers"]),
-    ],
-)
-def test_frames_that_no_array_holds_are_refused(columns: Any, words: list[str]) -> None:
-    pandas = pytest.importorskip("pandas")
-    with pytest.raises(DataError) as error:
-        LabelledData(pandas.DataFrame(columns), Y)
-    assert all(word in sentence(error) for word in words)
 
 
 @pytest.mark.parametrize("groups", [None, Y])
@@ -285,9 +246,34 @@ def test_damaged_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"X\.npy"):
         LabelledData.load(tmp_path)
     (tmp_path / "X.npy").write_bytes(whole)
-    (tmp_path / "y.npy").unlink()
-    with pytest.raises(DataError, match=r"no file .*y\.npy"):
+    (tmp_path / "X.npy").unlink()
+    with pytest.raises(DataError, match=r"no file .*X\.npy"):
         LabelledData.load(tmp_path)
+
+
+def test_names_and_values_to_predict_survive_a_folder(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"feature_names": ["a", "b", "c"], "texts": list("stuvwxyz")}
+    data = LabelledData(X, ["no", "yes"] * 4, list("ppqqrrss"), **names)
+    data.save(tmp_path)
+    again = LabelledData.load(tmp_path)
+    assert again.class_names == ("no", "yes")
+    assert again.group_names == ("p", "q", "r", "s")
+    assert (again.feature_names, again.texts) == (("a", "b", "c"), tuple("stuvwxyz"))
+    assert again.digest == data.digest
+    values = LabelledData(X, np.linspace(0, 1, 8))
+    values.save(tmp_path)
+    again = LabelledData.load(tmp_path)
+    np.testing.assert_array_equal(again.y, values.y)
+    assert (again.class_names, again.labels, again.n_classes) == (None, None, 0)
+    LabelledData(X).save(tmp_path)
+    assert LabelledData.load(tmp_path).y is None
+
+
+@pytest.mark.parametrize(("name", "texts"), [("class_names", ["a"]), ("feature_names", "abc"), ("texts", ["a"] * 9)])
+def test_names_that_do_not_fit_are_refused(name: str, texts: Any) -> None:
+    with pytest.raises(DataError, match=name) as error:
+        LabelledData(X, Y, **{name: texts})
+    sentence(error)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -376,7 +362,7 @@ def encrypted(path: Path) -> None:
         (npz(X=X), ["no array 'y'", "numpy.savez"]),
         (npz(y=Y), ["no array 'X'"]),
         (npz(features=X, y=Y), ["no array 'X'"]),
-        (npz(X=X, y=Y[:5]), ["8 points", "y has 5"]),
+        (npz(X=X, y=Y[:5]), ["8 records", "y has 5"]),
         (npz(X=np.zeros((8, 3), np.uint8), y=Y, n_features=40), ["n_features = 40", "numpy.packbits"]),
         (npz(X=np.zeros((8, 3), np.uint8), y=Y, n_features=-3), ["n_features = -3"]),
         (npz(X=np.zeros((8, 3), np.uint8), y=Y, n_features=[20, 20]), ["n_features = [20, 20]"]),
@@ -459,22 +445,3 @@ def test_extended_floats_are_never_rounded_silently() -> None:
     with pytest.raises(DataError) as error:
         LabelledData(wide, Y)
     assert "64-bit" in sentence(error)
-
-
-@pytest.mark.parametrize(
-    "columns", [np.arange(6), np.array([["{", "int64"]] * 3), np.array([['"a"', "f4"]]), np.array([["[1]", "f4"]] * 3)]
-)
-def test_damaged_columns_are_named(columns: Any, tmp_path: Path) -> None:
-    LabelledData(X, Y).save(tmp_path)
-    np.save(tmp_path / "columns.npy", columns)
-    with pytest.raises(DataError) as error:
-        LabelledData.load(tmp_path)
-    assert "columns.npy" in sentence(error)
-
-
-def test_whole_numbers_of_pandas_stay_what_they_are(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"a": pandas.array(IDS, dtype="Int64")})
-    LabelledData(frame, Y).save(tmp_path)
-    again = LabelledData.load(tmp_path)
-    pandas.testing.assert_frame_equal(again.as_given(again.X), frame)

@@ -135,11 +135,10 @@ class Function(Recipe):
         results = []
         for row, seed in zip(members, seeds, strict=True):
             with noting_reads() as reads:
-                model = self._call("train", self.fit, data.X[row], data.y[row], seed)
+                model = self._call("train", self.fit, data.rows(row), data.y[row], seed)
                 # Copies: functions that change their arguments must not change them for the next model.
                 answers = [
-                    np.asarray(self._call("query", self.ask, model, np.array(view.apply(data.X)), data.y.copy()))
-                    for view in views
+                    np.asarray(self._call("query", self.ask, model, view.shown(data), data.y.copy())) for view in views
                 ]
             confidences = [conf_from_answers(answer, data.y) for answer in answers]
             trained = trained_from_answers("query", answers, confidences, data.y, row)

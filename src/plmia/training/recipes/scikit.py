@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from plmia.data.arrays import Array, BoolArray
+from plmia.data.arrays import BoolArray
 from plmia.data.dataset import LabelledData
 from plmia.data.user_code import failure, lacks_memory
 from plmia.errors import Note, RecipeError, did_you_mean
@@ -133,7 +133,7 @@ class Sklearn(Recipe):
         results = []
         for row, seed in zip(members, seeds, strict=True):
             with noting_reads() as reads:
-                X = _accepted(self.template, data, data.X[row])
+                X = _accepted(self.template, data, data.rows(row))
                 with _named("fit", self.template, X):
                     fitted = self._with_seed(seed).fit(X, data.y[row])
                 trained = self.query(fitted, data, row, views)
@@ -174,7 +174,7 @@ class Sklearn(Recipe):
         answers = []
         for view in views:
             # A copy: a model that changes its argument must not change it for the next one.
-            X = _accepted(fitted, data, np.array(view.apply(data.X)))
+            X = _accepted(fitted, data, view.shown(data))
             with _named("predict_proba", fitted, X):
                 answers.append(np.asarray(fitted.predict_proba(X)))
         confidences = [conf_from_probabilities(answer, data.y) for answer in answers]
@@ -198,9 +198,9 @@ def takes_images(model: Any) -> bool:
     )
 
 
-def _accepted(model: Any, data: LabelledData, X: Array) -> Any:
+def _accepted(model: Any, data: LabelledData, X: Any) -> Any:
     """Points as the user gave them, or images flattened for a model that takes tables."""
-    return data.as_given(X) if X.ndim == 2 or takes_images(model) else X.reshape(len(X), -1)
+    return X if not data.is_images or takes_images(model) else X.reshape(len(X), -1)
 
 
 @contextlib.contextmanager
@@ -214,8 +214,8 @@ def _named(method: str, model: Any, X: Any) -> Iterator[None]:
         kind = type(model)
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) if _is_own(kind) else None
         what = f"{method} of {kind.__name__} raised, {failure(error, file)}"
-        flat = f" (it got X of shape {X.shape}: if it takes tables only, give X.reshape(len(X), -1))"
-        raise RecipeError(what + flat * (X.ndim > 2)) from error
+        flat = f" (it got X of shape {np.shape(X)}: if it takes tables only, give X.reshape(len(X), -1))"
+        raise RecipeError(what + (flat if np.ndim(X) > 2 else "")) from error
 
 
 def _is_state(key: str) -> bool:

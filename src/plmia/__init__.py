@@ -1,7 +1,7 @@
 """plmia audits machine-learning models for membership leakage, with error rates that hold.
 
-Every verb of the command is a function of the same name: `audit`, `score`, `report`, `compare`, `gate`, `plan`,
-`import_signals`, `demo`, `reproduce`. The other names below are what these take and return. Everything else is
+Every verb of the command is a function of the same name: `audit`, `design`, `score`, `report`, `compare`, `gate`,
+`plan`, `import_signals`, `demo`, `reproduce`. The other names below are what these take and return. Everything else is
 importable from its package, for example ``plmia.evaluation.intervals``. A name is imported when it is first used, so
 ``import plmia`` takes no time; type checkers and editors see the imports under ``TYPE_CHECKING``.
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from plmia.auditing.reproduce import reproduce
     from plmia.auditing.run import audit, demo
     from plmia.auditing.score import Audit, score
-    from plmia.auditing.verbs import compare, import_signals, plan, report
+    from plmia.auditing.verbs import compare, design, import_signals, plan, report
     from plmia.data.dataset import LabelledData, read_data
     from plmia.data.designs import MembershipDesign, exact_k_per_point
     from plmia.errors import Note, PlmiaError, PlmiaWarning
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from plmia.signals.signals import Signals, read_signals
     from plmia.signals.store import SignalStore
     from plmia.training.engines import Inline, LocalProcesses, Ray
+    from plmia.training.own_script import Run
     from plmia.training.recipes.function import Function
     from plmia.training.recipes.scikit import Sklearn
     from plmia.training.views import View
@@ -65,11 +66,11 @@ __all__ = [
     "RMIA", "Analytic", "Attack", "AttackView", "Audit", "BinaryVote", "CauchyCombination", "Conformal",
     "FixedVariance", "Function", "GateDecision", "GaussianLR", "GivenTarget", "HeldOut", "Inline", "Known",
     "LabelledData", "LocalProcesses", "Loss", "MedianCentre", "MedianOfViews", "MembershipDesign", "NoCalibration",
-    "Note", "PerPointVariance", "Plan", "PlmiaError", "PlmiaWarning", "PooledVariance", "Ray", "SavedRun", "Setup",
-    "SideBySide", "SignalStore", "Signals", "Sklearn", "Tolerance", "View", "WithinClass", "attack_targets", "audit",
-    "compare", "decide", "demo", "epsilon_bound", "evaluate", "exact_k_per_point", "find_attack", "gate",
-    "import_signals", "judge", "logit_from_logits", "logit_from_probabilities", "plan", "read_data", "read_signals",
-    "report", "reproduce", "score",
+    "Note", "PerPointVariance", "Plan", "PlmiaError", "PlmiaWarning", "PooledVariance", "Ray", "Run", "SavedRun",
+    "Setup", "SideBySide", "SignalStore", "Signals", "Sklearn", "Tolerance", "View", "WithinClass", "attack_targets",
+    "audit", "compare", "decide", "demo", "design", "epsilon_bound", "evaluate", "exact_k_per_point", "find_attack",
+    "gate", "import_signals", "judge", "logit_from_logits", "logit_from_probabilities", "plan", "read_data",
+    "read_signals", "report", "reproduce", "score",
 ]
 # fmt: on
 
@@ -87,7 +88,7 @@ _NAMES = {
     "auditing.reproduce": "reproduce",
     "auditing.run": "audit demo",
     "auditing.score": "Audit score",
-    "auditing.verbs": "compare import_signals plan report",
+    "auditing.verbs": "compare design import_signals plan report",
     "data.dataset": "LabelledData read_data",
     "data.designs": "MembershipDesign exact_k_per_point",
     "errors": "Note PlmiaError PlmiaWarning",
@@ -101,6 +102,7 @@ _NAMES = {
     "signals.signals": "Signals read_signals",
     "signals.store": "SignalStore",
     "training.engines": "Inline LocalProcesses Ray",
+    "training.own_script": "Run",
     "training.recipes.function": "Function",
     "training.recipes.scikit": "Sklearn",
     "training.views": "View",

@@ -701,7 +701,10 @@ def test_a_target_that_is_not_finished_is_refused(unfinished: Path, command: Run
 
 def test_models_of_a_store_keep_their_numbers(unfinished: Path, command: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    printed = _ok(command("score", unfinished, "-o", out, "--attack", "rmia", "--target", 5)).stdout
+    result = command("score", unfinished, "-o", out, "--attack", "rmia", "--target", 5)
+    assert result.exit_code == 0, result.output
+    assert "15 of 17 models finished" in result.stderr
+    printed = result.stdout
     about, design = _metrics(out)["about"], SignalStore.open(unfinished).design
     assert (about["targets"], about["signals"]["models"], about["references"]) == ([5], 15, [14])
     with np.load(out / "scores.npz") as scores:

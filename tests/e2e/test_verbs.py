@@ -149,6 +149,16 @@ def test_plan(signals_file: Callable[..., Path], command: Run) -> None:
     assert len(rows) == len(made.table) - 1
 
 
+def test_design(command: Run, tmp_path: Path) -> None:
+    np.save(tmp_path / "groups.npy", np.arange(50) // 2)
+    options = ("--records", 50, "--references", 6, "--design", "halves", "--seed", 4)
+    assert command("design", *options, "--groups", tmp_path / "groups.npy", "-o", tmp_path / "command").exit_code == 0
+    groups = np.arange(50) // 2
+    run = plmia.design(50, references=6, design="halves", seed=4, groups=groups, folder=tmp_path / "python")
+    same_files(tmp_path / "command", tmp_path / "python", "design.npz")
+    assert repr(run) == f"Run({str(tmp_path / 'python')!r}): 7 models, 50 records, 0 recorded"
+
+
 def test_import_signals(command: Run, simulate: Callable[..., Any], tmp_path: Path) -> None:
     arrays = simulate(0, models=6, points=40)
     (tmp_path / "arrays").mkdir()

@@ -23,6 +23,7 @@ from plmia.results.folder import run_attacks
 from plmia.results.result import About, RunResult
 from plmia.results.saved import Overview, SavedRun, results_folder
 from plmia.signals.signals import Scale, Signals, read_signals
+from plmia.training.own_script import DESIGN_FILE, STORE, Run
 
 if TYPE_CHECKING:
     from plmia.reporting import Figure
@@ -60,7 +61,7 @@ class Audit(Overview):
 
 
 def score(
-    signals: str | Path | Signals,
+    signals: str | Path | Run | Signals,
     folder: str | Path | None = None,
     *,
     target: int | str | Sequence[int | str] = 0,
@@ -70,39 +71,54 @@ def score(
     population: int | None = None,
     scale: Scale = "auto",
     seed: int = 0,
+    merge: Sequence[str | Path] = (),
     progress: bool = True,
 ) -> Audit:
     """Run attacks on signals that exist already; nothing is trained.
 
     Parameters
     ----------
-    signals : path or Signals
-        The signals/ folder of an audit, a signals file (see `read_signals`), or what was read from one.
+    signals : path, Run or Signals
+        A run whose models were recorded (see `plmia.Run`), the folder of an audit, its signals/ folder, a signals file
+        (see `read_signals`), or what was read from one.
     folder : path, optional
-        Where to write metrics.json, scores.npz and records.csv; see `audit`.
+        Where to write metrics.json, scores.npz and records.csv: by default the folder of the run or the audit; for
+        other signals as in `plmia.audit`.
     target : int, "all", or sequence
         Models to attack, by number.
     references : int, optional
         References per target; all by default.
     scale : str
         Scale of the signals in a file; see `read_signals`.
+    merge : sequence of path
+        Copies of the run on other machines, whose recorded models are taken in first; see `Run.merge`.
     attacks, mode, population, seed, progress
         As in `plmia.audit`.
     """
-    where = output_folder(folder)
+    signals = signals.folder if isinstance(signals, Run) else signals
+    run = run_folder(signals)
+    where = output_folder(run if folder is None else folder)
+    if merge and run is None:
+        raise SignalsError("copies can be merged into a run only: give the folder that plmia design made")
+    for copy in merge:
+        warnings.warn(f"took in {len(Run(run or where).merge(copy))} models from {copy}", PlmiaWarning, stacklevel=2)
     setup = Setup(mode, references, population, seed)
     chosen = choose_attacks(attacks)
     found = open_signals(signals, scale)
     values = found.signals
     earlier = _digest_of_results(where)
     targets = _targets(target, values)
+    found.require(targets)
+    for note in found.notes:
+        if note.code == "unfinished-models":
+            warnings.warn(note.text, PlmiaWarning, stacklevel=2)
     notes = [*found.notes, *_split_groups(values, targets)]
     with Meter("scoring", len(targets) * len(chosen) * values.n_points, progress) as meter:
-        about = replace(About.of(values, targets, setup, found.records), plmia=__version__)
+        about = replace(About.of(values, targets, setup, found.records), plmia=__version__, audit=found.about)
         result = run_attacks(
             values, chosen, targets, setup, where, about, meter.tick, may_skip=attacks is None, notes=notes
         )
-    if earlier not in (None, values.digest):
+    if folder is not None and earlier not in (None, values.digest):
         warnings.warn(f"replaced the results of other signals in {where}", PlmiaWarning, stacklevel=2)
     return Audit(where, result)
 
@@ -114,25 +130,47 @@ class Opened:
     signals: Signals
     records: Mapping[int, Mapping[str, Any]]  # training records of the models of a store, by model
     notes: tuple[Note, ...] = ()  # on the source of the signals, for the results
+    about: Mapping[str, object] | None = None  # what the signals of a whole run or audit were made of
+    missing: tuple[int, ...] = ()  # models of the design that are not finished
+    remedy: str = ""  # how to finish them
+
+    def require(self, targets: Sequence[int]) -> None:
+        """Raise if a model to attack does not exist or is not finished."""
+        if unfinished := [target for target in targets if target in self.missing]:
+            raise SignalsError(
+                f"target {some(unfinished)} is not among the {self.signals.n_models} finished models (missing: model "
+                f"{some(self.missing)}): {self.remedy}, or choose another target"
+            )
+        self.signals.rows(targets, "target")
 
 
-def open_signals(source: str | Path | Signals | Overview, scale: Scale = "auto", *, audits: bool = False) -> Opened:
-    """Read signals from a store or a file; ``audits`` also takes the folder of an audit."""
+def open_signals(source: str | Path | Signals | Overview, scale: Scale = "auto") -> Opened:
+    """Read signals from a run, an audit, a store or a file."""
     if isinstance(source, Signals):
         return Opened(source, {})
     path = results_folder(source)
-    store = store_at(path)
-    if store is None and is_store(path / "signals"):
-        if not audits:
-            raise SignalsError(f"{path} is an audit: its signals are in {path / 'signals'}, give that folder")
-        store = store_at(path / "signals")
+    run = run_folder(path)
+    store = store_at(path if run is None else path / STORE)
+    if store is None and run is not None:
+        raise SignalsError(f"{path} has no recorded model yet: train the models and record them with plmia.Run")
     if store is not None:
-        signals = store.signals()
-        return Opened(signals, store.finished(), tuple(store_notes(store, signals)))
+        signals, missing = store.signals(), tuple(store.missing())
+        # Results of all models belong to the run, those of some models only to their signals.
+        about = store.about if run is not None and not missing else None
+        return Opened(signals, store.finished(), tuple(store_notes(store, signals)), about, missing, _remedy(store))
     if os.path.isfile(path / "metrics.json"):  # noqa: PTH113 - as in `is_store`
         raise SignalsError(f"{path} holds results but no signals: give the signals that were scored")
     signals = read_signals(path, scale)
     return Opened(signals, {}, tuple(unused_arrays(path, SIGNALS_ARRAYS, SignalsError)))
+
+
+def run_folder(source: str | Path | Signals | Overview) -> Path | None:
+    """Folder of a run or an audit, which holds its signals and takes its results; None for other signals."""
+    if isinstance(source, Signals):
+        return None
+    path = results_folder(source)
+    designed = os.path.isfile(path / DESIGN_FILE)  # noqa: PTH113 - as in `is_store`
+    return path if designed or is_store(path / STORE) else None
 
 
 def is_store(path: Path) -> bool:
@@ -156,7 +194,7 @@ def store_notes(store: SignalStore, signals: Signals) -> list[Note]:
     if missing:
         text = (
             f"{signals.n_models} of {planned} models finished (model {some(missing)} missing): only those were used. "
-            "Run the audit again to train the others"
+            f"To use all, {_remedy(store)}"
         )
         found.append(Note("unfinished-models", "info" if signals.n_models > _FEW_REFERENCES else "caution", text))
     unverified = store.unverified()
@@ -167,6 +205,11 @@ def store_notes(store: SignalStore, signals: Signals) -> list[Note]:
         )
         found.append(Note("unverified-records", "info", text))
     return found
+
+
+def _remedy(store: SignalStore) -> str:
+    """How to finish the models that a store lacks: an audit trains them, for a run a script of the user's does."""
+    return "run the audit again to train them" if "recipe" in store.about else "train and record them with plmia.Run"
 
 
 def output_folder(folder: str | Path | None) -> Path:
@@ -217,7 +260,6 @@ def _targets(target: int | str | Sequence[int | str], signals: Signals) -> list[
             raise PlmiaError(
                 f"target {value!r} is neither a number nor 'all': give a number from {least} to {most}"
             ) from error
-    signals.rows(sorted(numbers), "target")
     return sorted(numbers)
 
 

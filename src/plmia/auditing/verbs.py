@@ -1,4 +1,4 @@
-"""Verbs of the command as functions: `report`, `compare`, `plan`, `import_signals`.
+"""Verbs of the command as functions: `design`, `report`, `compare`, `plan`, `import_signals`.
 
 `audit` and `demo` are in `plmia.auditing.run`, `score`, `gate` and `reproduce` in modules of their own.
 """
@@ -11,25 +11,90 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from plmia.attacks.attack import Attack, find_attack
 from plmia.attacks.view import Mode
 from plmia.auditing.progress import Meter
-from plmia.auditing.score import Audit, open_signals
-from plmia.errors import PlmiaError, PlmiaWarning
+from plmia.auditing.score import Audit, open_signals, output_folder
+from plmia.data.dataset import LabelledData, checked_groups, read_data
+from plmia.data.designs import DesignKind, MembershipDesign, audit_design
+from plmia.errors import DataError, PlmiaError, PlmiaWarning
 from plmia.evaluation.targets import Setup
 from plmia.results.saved import Overview, SavedRun, results_folder
 from plmia.signals.importers import Imported, find_models, write_signals
 from plmia.signals.signals import Scale, Signals
+from plmia.training.own_script import Run, RunPlan
 
 if TYPE_CHECKING:
     from plmia.auditing.planning import Cost, Plan
     from plmia.results.comparison import SideBySide
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def design(
+    records: int | str | Path | LabelledData | None = None,
+    *,
+    references: int | None = None,
+    groups: npt.ArrayLike | None = None,
+    design: DesignKind | MembershipDesign = "pairs",
+    seed: int = 0,
+    folder: str | Path | None = None,
+) -> Run:
+    """Choose which rows each model trains on, for a training script of your own; `plmia.Run` says what it does next.
+
+    The same call again changes nothing; with more references it adds models to the run.
+
+    Parameters
+    ----------
+    records : int, path or LabelledData, optional
+        Number of records, or the data (a file as in `plmia.audit`), whose labels and groups the run then knows; not
+        needed with a design of your own.
+    references, design, seed : int, str or MembershipDesign, int
+        As in `plmia.audit`.
+    groups : int array [records], optional
+        Rows of one group are members together or not at all; not needed with data that hold groups.
+    folder : path, optional
+        Where to keep the run; by default a new temporary folder. It reveals who is a member: protect it like the data.
+    """
+    data = read_data(Path(records)) if isinstance(records, str | Path) else records
+    about: dict[str, Any] = {"seed": seed}
+    labels = None
+    if isinstance(data, LabelledData):
+        labels, groups = data.y, data.groups if groups is None else groups
+        about["data"], data = data.digest, data.n_points
+    chosen = _drawn(design, data, references, groups, seed)
+    about["design"] = design.digest if isinstance(design, MembershipDesign) else design
+    if labels is not None:
+        chosen.require_classes(labels)
+    kin = None if groups is None else checked_groups(groups, chosen.n_points)
+    return RunPlan.of(chosen, about, labels, kin).write(output_folder(folder))
+
+
+def _drawn(
+    design: DesignKind | MembershipDesign,
+    n_records: int | None,
+    references: int | None,
+    groups: npt.ArrayLike | None,
+    seed: int,
+) -> MembershipDesign:
+    """Draw a design, or check that a given one fits."""
+    if not isinstance(design, MembershipDesign):
+        if n_records is None:
+            raise DataError("neither a number of records nor data were given: give one of them")
+        rng = np.random.default_rng(seed)
+        return audit_design(n_records, 32 if references is None else references, rng, groups, design)
+    needed = (references or max(1, design.n_models - 1)) + 1, n_records or design.n_points
+    if design.matrix.shape != needed:
+        raise DataError(
+            f"the design has shape {design.matrix.shape}, {needed} is needed: one row per model (the target first), "
+            "one column per record"
+        )
+    return design
 
 
 def report(
@@ -154,7 +219,8 @@ def plan(
     from plmia.auditing.planning import VIEW_COST, make_plan, start, steps
 
     chosen = find_attack(attack) if isinstance(attack, str) else attack
-    pilot_signals = open_signals(signals, scale, audits=True)
+    pilot_signals = open_signals(signals, scale)
+    pilot_signals.require([target])
     seconds = [float(record.get("seconds") or 0) for record in pilot_signals.records.values()]
     share = VIEW_COST if view_cost is None else view_cost
     values = pilot_signals.signals

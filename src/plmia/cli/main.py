@@ -17,6 +17,7 @@ from plmia.errors import PlmiaError, TrainingError, did_you_mean
 COMMANDS = {
     "demo": ("audit", "Run a whole audit on data that ships with scikit-learn."),
     "audit": ("audit", "Train a target and its references, and run every attack."),
+    "design": ("design", "Choose who trains on what, for a script of your own."),
     "score": ("score", "Run attacks on signals that exist already."),
     "report": ("report", "Write the report of results that exist already."),
     "compare": ("compare", "Compare audits, or attacks of one audit, with tests."),

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import warnings
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, cast
+from typing import IO, Literal, cast
 
 import numpy as np
 
@@ -95,6 +95,20 @@ def save_npy(path: Path, array: Array) -> None:
         raise OutputError(
             f"{path} cannot be written ({error.strerror or error}): free space, or choose another folder"
         ) from error
+
+
+def save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays as an npz with the same bytes for the same arrays; ``path`` is complete or unchanged."""
+    with replacing(path, durable=True) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with npz_entry(archive, name) as entry:
+                np.lib.format.write_array(entry, np.asarray(array, order="C"), allow_pickle=False)
+
+
+def npz_entry(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    """Open an array of an npz for writing."""
+    # A fixed date instead of the present one keeps the bytes the same from run to run.
+    return archive.open(zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0)), "w", force_zip64=True)
 
 
 def true_as_one(array: Array) -> Array:

@@ -16,6 +16,7 @@ from plmia.attacks.attack import Attack
 from plmia.attacks.scoring import Tick
 from plmia.data.arrays import Array, Labels
 from plmia.data.files import Staging
+from plmia.data.npz import npz_entry
 from plmia.errors import AttackError, Note, OutputError, PlmiaError
 from plmia.evaluation.diagnostics.power import enough_references
 from plmia.evaluation.diagnostics.signals import require_plausible
@@ -166,10 +167,8 @@ class ResultFolder:
         self._candidates = {attack: self._candidates[attack]}
 
     def _write(self, name: str, array: Array) -> None:
-        # A fixed date in place of now keeps the bytes the same from run to run.
-        entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
         try:
-            with self._zip.open(entry, "w", force_zip64=True) as file:
+            with npz_entry(self._zip, name) as file:
                 np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
         except OSError as error:
             raise OutputError(

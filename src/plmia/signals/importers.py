@@ -18,14 +18,14 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, Protocol, TypeAlias, cast
+from typing import Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 
 from plmia.data.arrays import Array, BoolArray, FloatArray32, Labels
 from plmia.data.designs import MembershipDesign
 from plmia.data.files import remove_empty, replacing
-from plmia.data.npz import load_npy, true_as_one
+from plmia.data.npz import load_npy, npz_entry, true_as_one
 from plmia.errors import OutputError, SignalsError
 from plmia.numerics import logit_from_logits, logit_from_probabilities
 
@@ -376,7 +376,7 @@ def _write_arrays(archive: zipfile.ZipFile, found: FoundModels, tick: Tick) -> I
     n_points, n_views = outputs[0].values.shape[:2]
     shape = (len(outputs), n_points, n_views)
     n_clipped = 0
-    with _entry(archive, "signals") as file:
+    with npz_entry(archive, "signals") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
         for output in outputs:
             rows, clipped = _confidences(output, labels)
@@ -386,7 +386,7 @@ def _write_arrays(archive: zipfile.ZipFile, found: FoundModels, tick: Tick) -> I
     design = MembershipDesign(np.stack([output.members for output in outputs]))
     for name, array in (("membership", design.matrix), ("labels", labels)):
         if array is not None:
-            with _entry(archive, name) as file:
+            with npz_entry(archive, name) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
     clipping = (
         f"{n_clipped:,} of {math.prod(shape):,} probabilities are 0 or 1 to the last digit of "
@@ -395,11 +395,6 @@ def _write_arrays(archive: zipfile.ZipFile, found: FoundModels, tick: Tick) -> I
     notes = (*found.notes, clipping) if n_clipped else found.notes
     n_classes = found.n_classes if labels is None or found.n_classes else len(np.unique(labels))
     return Imported(*shape, n_classes, _count_pairs(design), notes)
-
-
-def _entry(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
-    # A fixed date instead of the present one keeps the bytes the same from run to run.
-    return archive.open(zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0)), "w", force_zip64=True)
 
 
 def _count_pairs(design: MembershipDesign) -> int:

@@ -196,7 +196,14 @@ class SignalStore:
         """Describe the records that do not count; their models are missing unless other records cover them."""
         return [bad.problem for bad in self._scan()[1]]
 
-    def append(self, models: Numbers, signals: FloatArray32, provenance: Sequence[Mapping[str, Any]]) -> None:
+    def append(
+        self,
+        models: Numbers,
+        signals: FloatArray32,
+        provenance: Sequence[Mapping[str, Any]],
+        *,
+        replace: bool = False,
+    ) -> None:
         """Add models that were trained together; afterwards all of them are finished, or none.
 
         Several processes may append at once. A model that is finished already with the same signals is ignored.
@@ -209,6 +216,9 @@ class SignalStore:
             Signals of the store's `kind`, finite.
         provenance : sequence of dict
             How each was made: seed, attempt, versions, accuracies, seconds, ``n_clipped``, losses, ... as JSON.
+        replace : bool
+            Whether to write the signals of models that are finished already again; a model that is finished with other
+            signals is otherwise an error.
         """
         path, layout = _require_local(self.folder), self.layout
         stack = Stack.checked(models, signals, provenance)
@@ -224,6 +234,8 @@ class SignalStore:
                     f"{path} was restarted for another audit meanwhile: choose another folder, and run again"
                 )
             finished, _ = _scan(self.folder, layout, stack.models)
+            if replace:
+                finished = _without_records(path, finished, stack.models)
             rows = [i for i, m in enumerate(stack.models) if not _is_stored(self.folder, finished.get(m), digests[i])]
             if not rows:
                 return
@@ -346,7 +358,7 @@ class SignalStore:
             if hiding:
                 raise StoreError(hiding[0] + (f" (and {len(hiding) - 1} more like it)" if hiding[1:] else ""))
             if not finished:
-                raise StoreError(f"{self.folder} has no finished model yet: run the audit first")
+                raise StoreError(f"{self.folder} has no finished model yet: run the audit, or record a model")
             return list(finished.values())
         wanted = _model_numbers(models, self.shape[0])
         finished, bad = self._scan(wanted)
@@ -773,12 +785,28 @@ def _require_agreement(folder: Folder, finished: Mapping[int, ModelRecord], reco
             )
 
 
+def _without_records(
+    path: Path, finished: Mapping[int, ModelRecord], models: Collection[int]
+) -> dict[int, ModelRecord]:
+    """Remove the records of models, which are missing from then on, and return the records that stay."""
+    for model in models:
+        record = finished.get(model)
+        if record is not None and not set(record.together) <= set(models):
+            raise StoreError(
+                f"model {model} of {path} was trained together with model "
+                f"{some([m for m in record.together if m != model])}: replace all of them at once"
+            )
+    for name in {finished[model].file for model in models if model in finished}:
+        (path / name).unlink()
+    return {model: record for model, record in finished.items() if model not in models}
+
+
 def _is_stored(folder: Folder, record: ModelRecord | None, digests: tuple[str, ...]) -> bool:
     """Whether a model is finished with the signals of these digests; raises if it is finished with others."""
     if record is not None and record.chunks != digests:
         raise StoreError(
-            f"model {record.model} of {folder} is finished with other signals: to replace it, remove "
-            f"{folder}/{record.file} first (it covers model {some(record.together)})"
+            f"model {record.model} of {folder} is finished with other signals: keep it, replace it (replace=True), or "
+            f"remove {folder}/{record.file} (it covers model {some(record.together)})"
         )
     return record is not None
 

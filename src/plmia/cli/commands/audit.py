@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
 
 import click
 
@@ -11,16 +11,16 @@ from plmia.auditing import run as verb
 from plmia.cli.commands.options import (
     PATH,
     attack_option,
+    design_option,
     mode_option,
     output_option,
+    parse_design,
     population_option,
     result_options,
     show_records_option,
 )
 from plmia.cli.terminal import plain_warnings, print_result
-from plmia.data.designs import DesignKind, MembershipDesign
-from plmia.data.npz import load_npy
-from plmia.errors import DataError
+from plmia.data.designs import MembershipDesign
 from plmia.training.engines import Ray
 from plmia.training.recipes.named import RECIPES, parse_recipe
 from plmia.training.train import default_engine
@@ -41,14 +41,7 @@ folder_option = output_option("Folder of the audit.")
 )
 @folder_option
 @click.option("--views", metavar="VIEWS", help="Views of each record: one, mirror2, cifar4, rmia18, or a list.")
-@click.option(
-    "--design",
-    default="pairs",
-    show_default=True,
-    metavar="KIND|FILE.npy",
-    help="References in complementary pairs, on independent halves, exact (each record in half of them), or a bool "
-    "matrix [models, records] of your own, model 0 the target.",
-)
+@design_option
 @attack_option
 @mode_option
 @population_option
@@ -101,7 +94,7 @@ def audit(
       plmia audit --data data.npz --recipe 'gbdt?depth=5' -o run --engine ray
       plmia audit --data cifar-10-binary.tar.gz --recipe wide-resnet --views rmia18 -o run
     """  # noqa: D301 - click wants the control character itself
-    way, layout = parse_recipe(recipe), _design(design)
+    way, layout = parse_recipe(recipe), parse_design(design)
     engine = Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers)
     number = None if isinstance(layout, MembershipDesign) else references
     with plain_warnings(quiet):
@@ -126,14 +119,3 @@ def demo(folder: Path, references: int, seed: int, as_json: bool, verbose: bool,
     with plain_warnings(quiet):
         result = verb.demo(folder, references=references, seed=seed, progress=not quiet)
     print_result(result, None, as_json, verbose, quiet)
-
-
-def _design(text: str) -> DesignKind | MembershipDesign:
-    """Read --design: a kind, or a file."""
-    if text in get_args(DesignKind):
-        return cast("DesignKind", text)
-    if not text.endswith(".npy"):
-        raise DataError(
-            f"there is no design {text!r}: give {', '.join(get_args(DesignKind))}, or the path of an npy file"
-        )
-    return MembershipDesign(load_npy(Path(text)))

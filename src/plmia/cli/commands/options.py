@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import click
 
-from plmia.errors import AttackError
+from plmia.data.designs import DesignKind, MembershipDesign
+from plmia.data.npz import load_npy
+from plmia.errors import AttackError, DataError
 from plmia.signals.signals import Scale
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -29,11 +31,30 @@ def output_option(meaning: str) -> Callable[[Command], Command]:
     return click.option("-o", "--output", "folder", required=True, type=PATH, help=meaning)
 
 
+def parse_design(text: str) -> DesignKind | MembershipDesign:
+    """Read --design: a kind, or a file."""
+    if text in get_args(DesignKind):
+        return cast("DesignKind", text)
+    if not text.endswith(".npy"):
+        raise DataError(
+            f"there is no design {text!r}: give {', '.join(get_args(DesignKind))}, or the path of an npy file"
+        )
+    return MembershipDesign(load_npy(Path(text)))
+
+
 def json_option(instead_of: str, what: str = "JSON") -> Callable[[Command], Command]:
     """Return the option that prints JSON."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} instead of {instead_of}.")
 
 
+design_option = click.option(
+    "--design",
+    default="pairs",
+    show_default=True,
+    metavar="KIND|FILE.npy",
+    help="References in complementary pairs, on independent halves, exact (each record in half of them), or a bool "
+    "matrix [models, records] of your own, model 0 the target.",
+)
 attack_option = click.option(
     "--attack",
     "attacks",

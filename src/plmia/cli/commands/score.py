@@ -15,12 +15,12 @@ from plmia.cli.commands.options import (
     attack_option,
     json_option,
     mode_option,
-    output_option,
     population_option,
     result_options,
     scale_option,
 )
 from plmia.cli.terminal import plain_warnings, print_result
+from plmia.errors import OutputError
 from plmia.evaluation.tables import text_table
 
 
@@ -49,7 +49,13 @@ def attacks(as_json: bool) -> None:
 
 @click.command()
 @click.argument("signals", metavar="SIGNALS", type=PATH)
-@output_option("Folder for the results.")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=PATH,
+    help="Folder for the results; by default that of the run or the audit, if SIGNALS is one.",
+)
 @click.option(
     "--target",
     multiple=True,
@@ -63,22 +69,32 @@ def attacks(as_json: bool) -> None:
 @click.option("--references", type=click.IntRange(min=1), metavar="N", help="References per target; all by default.")
 @population_option
 @scale_option
+@click.option(
+    "--merge",
+    multiple=True,
+    type=PATH,
+    metavar="COPY",
+    help="Take in the models of a copy of the run, from another machine; may be given several times.",
+)
 @result_options
-def score(signals: Path, folder: Path, as_json: bool, verbose: bool, quiet: bool, **options: Any) -> None:
+def score(signals: Path, folder: Path | None, as_json: bool, verbose: bool, quiet: bool, **options: Any) -> None:
     """Run attacks on signals that exist already; no training.
 
-    SIGNALS is the signals/ folder of an audit, or an npz with `signals` (floats [models, records] or [models, records,
-    views], logit-scaled true-label confidences), `membership` (bool [models, records], or bits packed along records
-    together with `n_points`) and optionally `labels` [records]. Writes metrics.json,
-    scores.npz and records.csv; plmia report adds a page.
+    SIGNALS is a run of plmia design, an audit, the signals/ folder of either, or an npz with `signals` (floats
+    [models, records] or [models, records, views], logit-scaled true-label confidences), `membership` (bool
+    [models, records], or bits packed along records together with `n_points`) and optionally `labels` [records].
+    Writes metrics.json, scores.npz and records.csv; plmia report adds a page.
 
     \b
     Examples:
+      plmia score run
       plmia score signals.npz -o out
       plmia score signals.npz -o out --target all --references 64
       plmia score signals.npz -o out --mode offline --attack pl-mia --attack rmia
       plmia score signals.npz -o out --attack my_attack.py:MINE
     """  # noqa: D301 - click wants the control character itself
+    if folder is None and verb.run_folder(signals) is None:
+        raise OutputError(f"{signals} is not the folder of a run or an audit: give -o, a folder for the results")
     with plain_warnings(quiet):
         result = verb.score(signals, folder, progress=not quiet, **options)
     print_result(result, options["attacks"], as_json, verbose, quiet)

@@ -1,0 +1,87 @@
+"""`plmia design`: which rows each model trains on, for a training script of one's own."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from plmia.auditing import verbs
+from plmia.cli.commands.options import (
+    PATH,
+    design_option,
+    output_option,
+    parse_design,
+    quiet_option,
+    seed_option,
+)
+from plmia.cli.terminal import plain_warnings, print_line
+from plmia.data.designs import MembershipDesign
+from plmia.data.npz import load_npy
+from plmia.errors import DataError
+from plmia.training.own_script import Run
+
+
+@click.command()
+@click.option("--records", type=click.IntRange(min=2), metavar="N", help="Number of records.")
+@click.option("--data", type=PATH, help="The data, as in plmia audit, instead of --records: gives labels and groups.")
+@click.option(
+    "--groups", "groups_file", type=PATH, metavar="FILE.npy", help="Group of each record, integers [records]."
+)
+@click.option(
+    "--references",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Reference models; 32 by default, or those of a design of your own.",
+)
+@output_option("Folder of the run.")
+@design_option
+@seed_option
+@quiet_option
+def design(
+    records: int | None,
+    data: Path | None,
+    groups_file: Path | None,
+    references: int | None,
+    folder: Path,
+    design: str,
+    seed: int,
+    quiet: bool,
+) -> None:
+    """Choose which rows each model trains on, for a training script of your own.
+
+    Your script calls plmia.Run for each model, in any order, on any machines that share the folder; plmia score RUN
+    attacks model 0, the target. Run again with more references, the command adds models.
+
+    \b
+    Examples:
+      plmia design --records 50000 --references 16 -o run
+      plmia design --data data.npz --references 64 --design halves -o run
+    """  # noqa: D301 - click wants the control character itself
+    layout = parse_design(design)
+    if (records is not None) + (data is not None) != 1 and not isinstance(layout, MembershipDesign):
+        raise DataError("give either --records or --data")
+    groups = None if groups_file is None else load_npy(groups_file)
+    with plain_warnings(quiet):
+        run = verbs.design(
+            records or data, references=references, groups=groups, design=layout, seed=seed, folder=folder
+        )
+    if not quiet:
+        _show(run)
+
+
+def _show(run: Run) -> None:
+    name, n_references = str(run.folder), len(run.models) - 1
+    print_line(
+        f"{n_references + 1} models of {run.n_records:,} records: model 0 is the target, {n_references} references."
+    )
+    print_line(f"In your training script, for each model k from 0 to {n_references}:")
+    labels = "" if run.labels is not None else ", labels=y"
+    for line in (
+        f"run = plmia.Run({name!r})",
+        "rows = run.members(k)  # train model k on these rows only",
+        f"run.record(k, logits=logits{labels})  # class logits of all {run.n_records:,} records",
+    ):
+        print_line(f"    {line}")
+    print_line(f"Then: plmia score {shlex.quote(name)}")

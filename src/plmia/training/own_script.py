@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from plmia.data.arrays import Array, IntArray, Labels
+from plmia.data.arrays import Array, IntArray, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
 from plmia.data.files import make_private
 from plmia.data.npz import load_npz, save_npz, unpack_bits, whole_number
 from plmia.errors import SignalsError, StoreError
-from plmia.signals.store import SignalStore, groups_about, write_groups, writing
+from plmia.signals.store import SignalStore, groups_about, signal_about, write_groups, writing
 from plmia.training.records import TrainingRecord, versions
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Run:
         missing, made = set(self.missing()), source.finished()
         found = [model for model in made if model in self.models]
         for model in found:
-            store = self._open(len(source.layout.views), source.labels, source.about.get("signal", "confidence"), model)
+            store = self._open(len(source.layout.views), source.labels, source.kind, model)
             store.append([model], source.read([model]), [made[model]])
         return [model for model in found if model in missing]
 
@@ -191,7 +191,7 @@ class Run:
         store = SignalStore.open(path) if (path / "store.json").exists() else None
         return store if store is not None and store.finished() else None
 
-    def _open(self, n_views: int, labels: Labels | None, signal: str, model: int) -> SignalStore:
+    def _open(self, n_views: int, labels: Labels | None, signal: SignalKind, model: int) -> SignalStore:
         """Open the store for one more model, or make it; what the first model fixed must be the same."""
         existing = self._store()
         if existing is not None:
@@ -199,7 +199,7 @@ class Run:
             if problems:
                 raise SignalsError(f"model {model} does not fit the models in {self.folder}: {'; '.join(problems)}")
         views = [f"view {view}" for view in range(n_views)]
-        about = {**self._plan.about, **({"signal": "signal"} if signal == "signal" else {})}
+        about = {**self._plan.about, **signal_about(signal)}
         store = SignalStore.create(self.folder / STORE, about, self.design, views, labels)
         if self.groups is not None:
             write_groups(self.folder / STORE, self.groups)
@@ -309,14 +309,13 @@ def _provenance(trained: Trained) -> dict[str, Any]:
     return replace(made, given=None, versions=versions()).to_json()
 
 
-def _misfits(store: SignalStore, n_views: int, labels: Labels | None, signal: str) -> Iterator[str]:
+def _misfits(store: SignalStore, n_views: int, labels: Labels | None, signal: SignalKind) -> Iterator[str]:
     """Describe how the answers of a model differ in form from those of the models of a store."""
     known = len(store.layout.views)
     if known != n_views:
         yield f"it has {n_views} views instead of {known}; query all models with the same views"
-    kind = store.about.get("signal", "confidence")
-    if kind != signal:
-        yield f"it gives a {signal} per record instead of a {kind}; record the same kind for all models"
+    if store.kind != signal:
+        yield f"it gives a {signal} per record instead of a {store.kind}; record the same kind for all models"
     if (labels is None) != (store.labels is None):
         yield "labels must be given with all models or with none"
 

@@ -149,6 +149,7 @@ CODES: dict[str, str] = {
     "likeness-unchecked": "too few references to check well whether a given target is like them",
     "members-swapped": "non-members look more like members than the members do",
     "missing-groups": "records without a group, each of which is its own group",
+    "models-not-reused": "training code that cannot be recognised, so that another run trains all models again",
     "more-references": "more references would probably find more",
     "other-share": "the target trained on another share of the records than its references",
     "population-size": "the population is too small for some false-positive rates",

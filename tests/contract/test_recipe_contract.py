@@ -89,7 +89,8 @@ def test_every_named_recipe_is_tested() -> None:
 
 def test_every_member_has_its_type(recipe: Recipe, data: LabelledData) -> None:
     require_members(recipe, Recipe, RecipeError)
-    assert as_recipe(recipe) is recipe
+    assert as_recipe(recipe) == recipe
+    assert recipe.identified() == recipe
     for text in (recipe.name, recipe.source, recipe.description):
         assert text
         assert "\n" not in text

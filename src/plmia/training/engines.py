@@ -122,14 +122,14 @@ class LocalProcesses(Engine):
 
     def run(self, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Results:
         """Run the jobs, ``workers`` at a time."""
-        pickled = _pickled(work)
+        sent = pickled(work)
         queue = deque((job, 1) for job in jobs)
         busy: dict[Any, _Worker[Any]] = {}
         idle: list[_Worker[Any]] = []
         try:
             while queue or busy:
                 while queue and len(busy) < self.workers:
-                    worker = idle.pop() if idle else _Worker(pickled)
+                    worker = idle.pop() if idle else _Worker(sent)
                     busy[worker.pipe] = worker
                     worker.give(*queue.popleft())
                 for pipe in wait(list(busy)):
@@ -147,10 +147,21 @@ class LocalProcesses(Engine):
                 worker.stop()
 
 
-def _pickled(work: Callable[[Any], Any]) -> bytes:
+def pickled(work: Any) -> bytes:
+    """Bytes to send to another process; objects of the user's script or notebook travel with their code.
+
+    Raises `TrainingError` for what cannot be sent, such as an open file.
+    """
+    with contextlib.suppress(Exception):  # objects may raise anything when they are pickled
+        plain = bytes(ForkingPickler.dumps(work))
+        if b"__main__" not in plain:
+            return plain
+    # By value, with cloudpickle: other processes would have to run the script to import from it.
+    from joblib import wrap_non_picklable_objects
+
     try:
-        return bytes(ForkingPickler.dumps(work))
-    except Exception as error:  # objects may raise anything when they are pickled
+        return bytes(ForkingPickler.dumps(wrap_non_picklable_objects(work, keep_wrapper=False)))
+    except Exception as error:
         raise TrainingError(
             f"this recipe cannot be sent to other processes ({type(error).__name__}: {error}): use engine=Inline()"
         ) from error
@@ -179,7 +190,7 @@ class _Worker(Generic[Job]):
         self.pipe, theirs = context.Pipe()
         self._process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
         try:
-            with _interrupts_held(), contextlib.nullcontext() if b"__main__" in work else _script_hidden():
+            with _interrupts_held(), _script_hidden():
                 self._process.start()
         except OSError as error:
             raise TrainingError(f"no worker process could be started ({error}): use fewer workers") from error

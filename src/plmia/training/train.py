@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,10 @@ import numpy.typing as npt
 from plmia.data.arrays import FloatArray32
 from plmia.data.dataset import LabelledData
 from plmia.data.files import file_lock, replacing
-from plmia.errors import OutputError, TrainingError, require_members, some
+from plmia.errors import OutputError, PlmiaWarning, RecipeError, TrainingError, require_members, some
 from plmia.signals.store import SignalStore, differences, groups_about, signal_about
-from plmia.training.engines import Engine, Failed, Inline, LocalProcesses
+from plmia.training.engines import Engine, Failed, Inline, LocalProcesses, pickled
+from plmia.training.recipes.identity import ONCE
 from plmia.training.recipes.recipe import Recipe, Trained, changed_files
 from plmia.training.records import TrainingRecord
 from plmia.training.views import View
@@ -80,8 +82,10 @@ def _recipe_differences(there: dict[str, Any], here: dict[str, Any], source: str
     if names[0] != names[1]:
         yield f"recipe {names[0]} there, {names[1]} here"
         return
-    if there.get("key") != here.get("key"):
-        yield f"the code of {source} changed"
+    keys = str(there.get("key")), str(here.get("key"))
+    if keys[0] != keys[1]:
+        unknown = any(key.startswith(ONCE) for key in keys)
+        yield f"the code of {source} {'cannot be recognised: give a key of your own' if unknown else 'changed'}"
     if there.get("sources") != here.get("sources"):
         yield f"the code of {names[1]} changed"
     old, new = there.get("files", {}), here.get("files", {})
@@ -141,6 +145,24 @@ class Work:
         trained = self.recipe.train(data, members, job.seeds, self.views, self.keep_weights)
         return trained, time.monotonic() - started
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Code that has a new identity whenever it is read cannot be compared.
+        about = self.recipe.to_json()
+        comparable = self.recipe.identified().to_json() == about
+        return _arrived, (self.data, self.recipe, self.views, self.keep_weights, about if comparable else None)
+
+
+def _arrived(
+    data: LabelledData | Path, recipe: Recipe, views: tuple[View, ...], keep_weights: bool, about: dict[str, Any] | None
+) -> Work:
+    """Work in a worker process; raises `RecipeError` unless its recipe is the one that was sent."""
+    if about is not None and recipe.identified().to_json() != about:
+        raise RecipeError(
+            "the training code in worker processes differs from that in this process, as happens if a module of yours "
+            "is edited, or a value in it set, after its import: start Python again, or give engine=plmia.Inline()"
+        )
+    return Work(data, recipe, views, keep_weights)
+
 
 @functools.lru_cache(maxsize=1)
 def _load(folder: Path) -> LabelledData:
@@ -153,16 +175,16 @@ def seed_of(seed: int, model: int, attempt: int) -> int:
 
 
 def default_engine(recipe: Recipe, workers: int | None = None) -> Engine:
-    """One process per core; this process alone if the recipe cannot be sent to others.
-
-    A recipe from the user's script stays here, too: other processes would have to run the script to import it.
-    """
-    from multiprocessing.reduction import ForkingPickler
-
+    """One process per core; this process alone, with a warning, if the recipe cannot be sent to others."""
     try:
-        if b"__main__" in bytes(ForkingPickler.dumps(recipe)):
-            return Inline()
-    except Exception:  # objects may raise anything when they are pickled
+        pickled(recipe)
+    except TrainingError as error:
+        text = (
+            "Models train one after another in this process, because the recipe cannot be sent to other processes "
+            f"({error.__cause__}). Open files, locks and connections inside train or fit; or accept this with "
+            "engine=plmia.Inline()."
+        )
+        warnings.warn(text, PlmiaWarning, stacklevel=3)
         return Inline()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return LocalProcesses(workers or cores)

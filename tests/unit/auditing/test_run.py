@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -35,6 +36,7 @@ from plmia.errors import (
     DataError,
     OutputError,
     PlmiaError,
+    PlmiaWarning,
     PopulationError,
     RecipeError,
     ReferencesError,
@@ -619,11 +621,15 @@ def test_processes_are_the_default_and_this_one_where_they_will_not_do(monkeypat
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert default_engine(recipe) == LocalProcesses(cores or 1)
     own = Function.of(lambda X, y, seed: 0, lambda model, X, y: 0, key="k")
-    assert default_engine(own, 3) == Inline()
-    # What the script itself defines, other processes cannot get.
+    assert default_engine(own, 3) == LocalProcesses(3)
+    # What the script itself defines travels with its code.
     monkeypatch.setattr(Leaky, "__module__", "__main__")
     monkeypatch.setattr(sys.modules["__main__"], "Leaky", Leaky, raising=False)
-    assert default_engine(Leaky(), 3) == Inline()
+    assert default_engine(Leaky(), 3) == LocalProcesses(3)
+    lock = threading.Lock()
+    with pytest.warns(PlmiaWarning, match=r"in this process.*lock.*Inline\(\)") as warned:
+        assert default_engine(Function.of(lambda X, y, seed: lock, lambda model, X, y: 0), 3) == Inline()
+    assert len(warned) == 1
     # Where the system does not say which cores are ours, the number that is asked for counts as well.
     monkeypatch.delattr("os.sched_getaffinity", raising=False)
     assert default_engine(recipe, 3) == LocalProcesses(3)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -257,8 +258,38 @@ def test_a_result_that_cannot_be_sent_back_is_a_failure(there: Any) -> None:
 
 
 def test_work_that_cannot_be_sent_is_refused_at_once() -> None:
-    with pytest.raises(TrainingError, match=r"Inline\(\)"):
-        next(LocalProcesses(1).run(lambda job: job, [1]))
+    lock = threading.Lock()
+    with pytest.raises(TrainingError, match=r"lock.*Inline\(\)"):
+        next(LocalProcesses(1).run(lambda job: (job, lock), [1]))
+
+
+def test_closures_travel_with_what_they_close_over() -> None:
+    by = 3
+
+    class Times:
+        def __call__(self, number: int) -> int:
+            return by * number
+
+    assert outcomes(LocalProcesses(1), lambda job: Times()(job["number"]), [{"number": 2}]) == {2: 6}
+
+
+def test_objects_of_the_script_need_no_second_run_of_it(tmp_path: Path) -> None:
+    """Without ``if __name__ == "__main__"``: workers must not run the script again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from plmia.training.engines import LocalProcesses\n"
+        "print('run')\n"
+        "RATE = 5\n"
+        "class Work:\n"
+        "    def __call__(self, job):\n"
+        "        return job * RATE\n"
+        "print([result for _, result in LocalProcesses(1).run(Work(), [1, 2])])\n"
+    )
+    for arguments in ([str(script)], ["-"]):
+        done = subprocess.run(
+            [sys.executable, *arguments], input=script.read_text(), capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines() == ["run", "[5, 10]"]
 
 
 def test_work_that_cannot_be_received_fails_with_its_sentence(there: Any) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -18,8 +19,9 @@ from plmia.data.dataset import LabelledData
 from plmia.errors import RecipeError
 from plmia.numerics import logit_from_logits
 from plmia.signals.store import problem_of
-from plmia.training.engines import LocalProcesses
+from plmia.training.engines import Failed, LocalProcesses
 from plmia.training.recipes.function import Function
+from plmia.training.recipes.named import as_recipe
 from plmia.training.recipes.recipe import declare_files
 from plmia.training.train import Job, Work
 from plmia.training.views import View
@@ -174,17 +176,108 @@ def test_a_key_of_ones_own_is_taken() -> None:
     assert a == Function.of(fit, logits, key="mine")
 
 
-def test_what_has_no_source_needs_a_key() -> None:
-    space: dict[str, Any] = {}
-    exec("def train(X, y, seed): return 0", space)
-    for train in (space["train"], len):
-        with pytest.raises(RecipeError, match=r"train or query.*key"):
-            Function.of(train, logits)
+def test_functions_without_a_source_are_known_by_their_code() -> None:
+    def run(text: str) -> Any:
+        space: dict[str, Any] = {}
+        exec(text, space)
+        return space["train"]
+
+    first, second = run("def train(X, y, seed): return 0"), run("def train(X, y, seed): return 1")
+    assert Function.of(first, logits) == Function.of(run("def train(X, y, seed): return 0"), logits)
+    assert Function.of(first, logits) != Function.of(second, logits)
+    assert Function.of(len, logits) == Function.of(len, logits)
 
 
-def test_what_has_no_stable_text_needs_a_key() -> None:
-    with pytest.raises(RecipeError, match=r"'rate'.*key"):
-        Function.of(with_rate(object()), logits)  # type: ignore[arg-type]
+def test_functions_that_cannot_be_read_are_never_the_same() -> None:
+    lock = with_rate(threading.Lock())  # type: ignore[arg-type]
+    recipe = Function.of(lock, logits)
+    assert recipe != Function.of(lock, logits)
+    assert recipe != recipe.identified()
+    (note,) = recipe.notes(DATA)
+    assert note.code == "models-not-reused"
+    assert "'rate' (_thread.lock)" in note.text
+    assert "key=" in note.text
+    keyed = Function.of(lock, logits, key="mine")
+    assert keyed.identified() is keyed
+    assert keyed.notes(DATA) == []
+
+
+def test_the_identity_is_that_of_the_moment() -> None:
+    """A recipe that is used for a second audit must not keep the identity of the first."""
+    rates = [0.1]
+    recipe = Function.of(with_rate(rates), logits)  # type: ignore[arg-type]
+    assert recipe.identified() == recipe
+    rates.append(0.2)
+    assert recipe.identified() != recipe
+    assert as_recipe(recipe) != recipe
+    assert as_recipe((with_rate(rates), logits)) == as_recipe(recipe)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [((fit,), "(function)"), ((fit, 3), "(function, int)"), ([fit, logits, fit], "pair"), (fit, "(train, query)")],
+)
+def test_what_is_no_pair_of_functions_is_refused(model: Any, says: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        as_recipe(model)
+    assert says in str(refused.value)
+
+
+# In worker processes -------------------------------------------------------------------------------------------------
+
+
+def train_there(recipe: Function) -> Any:
+    job = Job((0,), (5,), np.packbits(MEMBERS[:1], axis=1))
+    ((_, result),) = LocalProcesses(1).run(Work(DATA, recipe, VIEWS), [job])
+    return result
+
+
+def test_closures_train_in_workers_as_here() -> None:
+    shift = np.arange(3)
+
+    class Model:
+        def __init__(self, means: Any) -> None:
+            self.means = means
+
+    def means(X: Any, y: Any) -> Any:
+        return np.stack([X[y == c].mean(axis=0) for c in (0, 1)])
+
+    recipe = Function.of(
+        lambda X, y, seed: Model(means(X + shift, y)), lambda m, X, y: -((X[:, None] - m.means) ** 2).sum(2)
+    )
+    (expected,) = recipe.train(DATA, MEMBERS[:1], [5], VIEWS)
+    ((trained,), _) = train_there(recipe)
+    np.testing.assert_array_equal(trained.conf, expected.conf)
+
+
+MODULE = """
+RATE = 1.0
+
+def train(X, y, seed):
+    return RATE
+
+def query(model, X, y):
+    return X[:, :2] * model
+"""
+
+
+def test_workers_refuse_code_that_differs_from_that_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They import a module anew: a value set in this process, or the code before an edit, would be lost silently."""
+    (tmp_path / "mine_for_workers.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    import mine_for_workers as mine  # type: ignore[import-not-found]
+
+    try:
+        ((trained,), _) = train_there(Function.of(mine.train, mine.query))
+        assert np.isfinite(trained.conf).all()
+        mine.RATE = 2.0
+        failed = train_there(Function.of(mine.train, mine.query))
+        assert isinstance(failed, Failed)
+        assert failed.by_recipe
+        assert "Inline()" in failed.sentence
+        assert not isinstance(train_there(Function.of(mine.train, mine.query, key="mine")), Failed)
+    finally:
+        del sys.modules["mine_for_workers"]
 
 
 # Files ---------------------------------------------------------------------------------------------------------------

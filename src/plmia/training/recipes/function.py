@@ -1,13 +1,11 @@
-"""The user's own training code: two functions, identified by their source."""
+"""The user's own training code: two functions, identified by their code and all that it refers to."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,8 +13,9 @@ import numpy as np
 from plmia.data.arrays import BoolArray
 from plmia.data.dataset import LabelledData
 from plmia.data.user_code import failure, lacks_memory, read_user_file, run_user_text
-from plmia.errors import RecipeError, shown
+from plmia.errors import Note, RecipeError, shown
 from plmia.training.recipes.confidences import conf_from_answers, trained_from_answers
+from plmia.training.recipes.identity import Identity, identify
 from plmia.training.recipes.recipe import (
     DeclaredFile,
     Recipe,
@@ -25,10 +24,11 @@ from plmia.training.recipes.recipe import (
     files_json,
     imported_files,
     noting_reads,
-    stable_text,
     undeclared,
 )
 from plmia.training.views import Views
+
+_REMEDY = 'Give a key of your own to reuse them: plmia.Function.of(train, query, key="version 1").'
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,8 @@ class Function(Recipe):
         X [n, ...], y [n])``, which returns logits or class probabilities [n, classes].
     key : str
         Identifies this pair of functions when plmia looks for finished models.
+    unread : str
+        Why the functions cannot be recognised, if ``key`` is for one audit only.
     """
 
     fit: Callable[..., Any]
@@ -51,6 +53,8 @@ class Function(Recipe):
     text: bytes | None = field(default=None, repr=False)  # contents of that file
     files: tuple[DeclaredFile, ...] = ()  # files and folders that the functions read
     reads: frozenset[str] = field(default=frozenset(), repr=False)  # files that it was seen to read or import
+    unread: str = ""
+    keyed: bool = False  # the user gave the key
     name: ClassVar[str] = "function"
 
     @classmethod
@@ -61,16 +65,12 @@ class Function(Recipe):
         key: str | None = None,
         files: Sequence[str | Path] = (),
     ) -> Function:
-        """Take two functions, identified by their source and what it refers to unless ``key`` is given.
+        """Take two functions, identified by their code and all that it refers to unless ``key`` is given.
 
         ``files`` and folders that the functions read are identified by their contents.
         """
-        if key is None:
-            sources: dict[str, str] = {}
-            for function in (train, query):
-                _add_sources(function, sources)
-            key = hashlib.sha256("\n".join(sources.values()).encode()).hexdigest()
-        return cls(train, query, key, files=declare_files(files, Path(), "files"))
+        made = cls(train, query, key or "", files=declare_files(files, Path(), "files"), keyed=key is not None)
+        return made.identified()
 
     @classmethod
     def from_file(cls, path: Path) -> Function:
@@ -99,13 +99,25 @@ class Function(Recipe):
         # Another process cannot import a user's file by name, and the file may change meanwhile.
         if self.file is not None and self.text is not None:
             return (Function._from_text, (self.text, Path(self.file), self.files))
-        return (Function, (self.fit, self.ask, self.key, None, None, self.files))
+        return (Function, (self.fit, self.ask, self.key, None, None, self.files, self.reads, self.unread, self.keyed))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Function) and self.to_json() == other.to_json()
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+    def identified(self) -> Function:
+        """Identify the functions as they are now, unless the user's key or their file identifies them."""
+        if self.keyed or self.file is not None:
+            return self
+        identity = identify("train or query", (self.fit, self.ask))
+        return replace(self, key=identity.key, unread=identity.unread)
+
+    def notes(self, data: LabelledData) -> list[Note]:
+        """Note that finished models will not be reused, if that is so."""
+        del data
+        return Identity(self.key, self.unread).notes(_REMEDY)
 
     @property
     def declared_files(self) -> tuple[DeclaredFile, ...]:
@@ -115,7 +127,7 @@ class Function(Recipe):
     @property
     def source(self) -> str:
         """Name of the user's file, if there is one."""
-        return "train or query" if self.file is None else Path(self.file).name
+        return "train or query, or a value that they use," if self.file is None else Path(self.file).name
 
     @property
     def description(self) -> str:
@@ -156,32 +168,3 @@ class Function(Recipe):
             code = getattr(function, "__code__", None)
             file = self.file or (code.co_filename if code is not None else None)
             raise RecipeError(f"{name} raised, {failure(error, file)}") from error
-
-
-def _add_sources(function: Callable[..., Any], sources: dict[str, str]) -> None:
-    """Collect the source of a function and of everything in its module that it refers to, by name."""
-    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
-    if name in sources:
-        return
-    try:
-        sources[name] = inspect.getsource(function)
-    except (OSError, TypeError) as error:
-        raise RecipeError(
-            "the source of train or query cannot be read, so plmia could not recognise finished models: give a key of "
-            "your own"
-        ) from error
-    for title, value in _references(function):
-        if callable(value) and getattr(value, "__module__", "") == getattr(function, "__module__", None):
-            _add_sources(value, sources)
-        elif not callable(value) and not isinstance(value, ModuleType):
-            sources[f"{name}.{title}"] = f"{title} = {stable_text(title, value, 'give a key of your own')}"
-
-
-def _references(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    """Values besides its source that decide what a function does: defaults, closure, globals."""
-    if not isinstance(function, FunctionType):
-        return
-    yield "defaults", (function.__defaults__, function.__kwdefaults__)
-    variables = inspect.getclosurevars(function)
-    yield from sorted(variables.nonlocals.items())
-    yield from sorted(variables.globals.items())

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 from typing import Any, cast
 
 from plmia.errors import RecipeError, did_you_mean, require_members
@@ -53,17 +56,33 @@ def parse_recipe(text: str) -> Recipe:
 
 
 def as_recipe(model: Any) -> Recipe:
-    """Recipe from a name, a scikit-learn classifier, or a recipe, whose members are checked."""
+    """Recipe from a name, a scikit-learn classifier, a pair of functions, or a recipe, whose members are checked.
+
+    Its identity stays as it is now, even if the user's code changes its own variables later.
+    """
     from plmia.training.recipes.scikit import Sklearn
 
     if isinstance(model, str):
         return parse_recipe(model)
     if isinstance(model, type):
         raise RecipeError(f"{model.__name__} is a class: give an object, {model.__name__}()")
+    if isinstance(model, tuple | list):
+        return _of_functions(model)
+    if isinstance(model, FunctionType | partial):
+        raise RecipeError("a way to train is a pair of functions: give (train, query), see plmia.Function")
     if not (hasattr(model, "to_json") or (hasattr(model, "train") and hasattr(model, "check"))):
-        return Sklearn(model)
+        return Sklearn(model).identified()
     require_members(model, Recipe, RecipeError)
-    return cast("Recipe", model)
+    return cast("Recipe", model).identified()
+
+
+def _of_functions(functions: Sequence[Any]) -> Recipe:
+    from plmia.training.recipes.function import Function
+
+    if len(functions) != 2 or not all(map(callable, functions)):
+        names = ", ".join(type(function).__name__ for function in functions)
+        raise RecipeError(f"({names}) is not a pair of functions: give (train, query), see plmia.Function")
+    return Function.of(*functions)
 
 
 def recipe_from_json(description: dict[str, Any]) -> Recipe:

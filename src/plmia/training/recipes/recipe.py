@@ -102,6 +102,13 @@ class Recipe(Protocol):
     def to_json(self) -> dict[str, Any]:
         """Return everything that decides what is trained, with ``name`` as "recipe"; equal recipes give equal JSON."""
 
+    def identified(self) -> Recipe:
+        """Return the recipe with its identity, `to_json`, as it is now; called once when an audit starts.
+
+        A recipe with code of the user must not take another identity when that code changes its own variables.
+        """
+        return self
+
     def check(self, data: LabelledData) -> None:
         """Raise `RecipeError` if this recipe does not fit ``data``."""
         del data
@@ -176,23 +183,6 @@ def views_for(recipe: Recipe, data: LabelledData) -> tuple[View, ...]:
     cost every attack power. So there is one view, unless the recipe augments its images.
     """
     return default_views(data) if recipe.augments else VIEW_SETS["one"]
-
-
-def stable_text(name: str, value: Any, remedy: str) -> str:
-    """Text that distinguishes a value from others in every process: of an array its digest, else its ``repr``.
-
-    If the ``repr`` does not show the value, `RecipeError` names it and the remedy.
-    """
-    if isinstance(value, np.ndarray) and value.dtype != object:  # its repr leaves out the middle
-        digest = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
-        return f"array {value.dtype.str} {value.shape} {digest}"
-    text = repr(value)
-    if " at 0x" in text:
-        raise RecipeError(
-            f"{name!r} has no stable text ({' '.join(text.split())[:60]}), so plmia could not recognise finished "
-            f"models: {remedy}"
-        )
-    return text
 
 
 def float32_notes(recipe: str, steps: Sequence[str], data: LabelledData) -> list[Note]:

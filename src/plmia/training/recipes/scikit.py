@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import inspect
+import copy
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from plmia.data.dataset import LabelledData
 from plmia.data.user_code import failure, lacks_memory
 from plmia.errors import Note, RecipeError, did_you_mean
 from plmia.training.recipes.confidences import conf_from_probabilities, trained_from_answers
+from plmia.training.recipes.identity import Identity, NoIdentityError, is_own, text_of, used_once
 from plmia.training.recipes.recipe import (
     DeclaredFile,
     Recipe,
@@ -25,12 +25,11 @@ from plmia.training.recipes.recipe import (
     declare_files,
     files_json,
     noting_reads,
-    stable_text,
     undeclared,
 )
 from plmia.training.views import Views
 
-_REMEDY = "use the recipe `function`, which is identified by its source"
+_REMEDY = 'Give a key of your own to reuse them: plmia.Sklearn(estimator, key="version 1").'
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +45,14 @@ class Sklearn(Recipe):
         A scikit-learn classifier (or pipeline, or anything with the same methods) with `predict_proba`.
     files : sequence of path, optional
         Files and folders that the classifier reads, identified by their contents; relative to the working folder.
+    key : str, optional
+        Identifies the classifier when plmia looks for finished models; by default its parameters and code do.
     """
 
     template: Any
     files: Sequence[str | Path] = ()
+    key: str | None = None
+    _about: tuple[dict[str, Any], str] | None = field(default=None, init=False, repr=False)  # see `_read`
     _declared: tuple[DeclaredFile, ...] = field(init=False, repr=False)
     name: ClassVar[str] = "sklearn"
 
@@ -102,27 +105,43 @@ class Sklearn(Recipe):
         return f"{self.name}:{type(self.template).__name__ if ' at 0x' in text else text}"
 
     def to_json(self) -> dict[str, Any]:
-        """Class and parameters."""
+        """Class, parameters and the code of the user in them; or the class and a key."""
+        about, _ = self._about or self._read()
+        return about | files_json(self._declared)
+
+    def identified(self) -> Sklearn:
+        """Keep parameters and code as they are now for `to_json`."""
+        fixed = copy.copy(self)
+        object.__setattr__(fixed, "_about", self._read())
+        return fixed
+
+    def _read(self) -> tuple[dict[str, Any], str]:
+        """Read what identifies the classifier; or, with a key for one audit, why it cannot be recognised."""
+        about = {"recipe": self.name, "class": _name(type(self.template))}
+        if self.key is not None:
+            return about | {"key": self.key}, ""
         params = self.template.get_params(deep=True)
-        texts = {
-            key: _text(f"{type(self.template).__name__}.{key}", value)
-            for key, value in sorted(params.items())
-            if not _is_state(key)  # each model gets its own
-        }
-        kinds = {type(value) for value in [self.template, *params.values()] if hasattr(value, "get_params")}
-        sources = {_name(kind): _source_digest(kind) for kind in kinds if _is_own(kind)}
-        about = {"recipe": self.name, "class": _name(type(self.template)), "params": texts}
-        return about | ({"sources": sources} if sources else {}) | files_json(self._declared)
+        estimators = [value for value in [self.template, *params.values()] if hasattr(value, "get_params")]
+        kinds, listed = {type(value) for value in estimators}, {id(value) for value in estimators}
+        try:
+            # Each model gets its own random state.
+            texts = {key: _text(key, value, listed) for key, value in sorted(params.items()) if not _is_state(key)}
+            sources = {_name(kind): text_of(kind.__name__, kind) for kind in kinds if is_own(kind.__module__)}
+        except NoIdentityError as error:
+            return about | {"key": used_once()}, str(error)
+        return about | {"params": texts} | ({"sources": sources} if sources else {}), ""
 
     def notes(self, data: LabelledData) -> list[Note]:
-        """Note that images are flattened, if they are."""
+        """Note that images are flattened, or that finished models will not be reused, if that is so."""
+        _, unread = self._about or self._read()
+        unknown = Identity("", unread).notes(_REMEDY)
         if not data.is_images or takes_images(self.template):
-            return []
+            return unknown
         text = (
             f"images {list(data.X.shape[1:])} are flattened to {data.X[0].size} features for "
             f"{type(self.template).__name__}, values unchanged: scikit-learn's classifiers take tables"
         )
-        return [Note("recipe-preprocessing", "info", text)]
+        return [Note("recipe-preprocessing", "info", text), *unknown]
 
     def train(
         self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False
@@ -212,7 +231,7 @@ def _named(method: str, model: Any, X: Any) -> Iterator[None]:
         if lacks_memory(error):
             raise
         kind = type(model)
-        file = getattr(sys.modules.get(kind.__module__), "__file__", None) if _is_own(kind) else None
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) if is_own(kind.__module__) else None
         what = f"{method} of {kind.__name__} raised, {failure(error, file)}"
         flat = f" (it got X of shape {np.shape(X)}: if it takes tables only, give X.reshape(len(X), -1))"
         raise RecipeError(what + (flat if np.ndim(X) > 2 else "")) from error
@@ -222,33 +241,15 @@ def _is_state(key: str) -> bool:
     return key == "random_state" or key.endswith("__random_state")
 
 
-def _text(name: str, value: Any) -> str:
-    """Text of a parameter; for an estimator its class, since its own parameters are listed separately."""
-    if hasattr(value, "get_params"):
-        return _name(value if isinstance(value, type) else type(value))
+def _text(name: str, value: Any, listed: set[int]) -> str:
+    """Text of a parameter; for an estimator its class if it is ``listed``, so that its own parameters are, too."""
+    if id(value) in listed and not isinstance(value, type):
+        return _name(type(value))
     if isinstance(value, list | tuple):
-        inside = ", ".join(_text(name, entry) for entry in value)
+        inside = ", ".join(_text(name, entry, listed) for entry in value)
         return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
-    return stable_text(name, value, _REMEDY)
+    return text_of(name, value)
 
 
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _is_own(kind: type) -> bool:
-    """Whether a class belongs to the user and may change between runs, rather than to a package with a version."""
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    if kind.__module__ == "__main__" or file is None:
-        return True
-    return {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
-
-
-def _source_digest(kind: type) -> str:
-    try:
-        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
-    except (OSError, TypeError) as error:
-        raise RecipeError(
-            f"the source of {_name(kind)} cannot be read, so plmia could not recognise finished models: {_REMEDY}"
-        ) from error

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from plmia.data.arrays import BoolArray, FloatArray32
+from plmia.auditing.matching import RecordIds, read_frame
+from plmia.auditing.members import read_members
+from plmia.auditing.model_files import OnnxModel, read_skops
+from plmia.auditing.predictions import Answers, PredictionKind, Predictions
+from plmia.data.arrays import BoolArray, FloatArray32, Labels, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign, count_split_groups
+from plmia.data.npz import load_array
+from plmia.data.tables import is_frame, is_series
 from plmia.errors import DataError, Note, RecipeError, percent
-from plmia.evaluation.diagnostics.signals import unlike_answers
-from plmia.signals.signals import Signals, look_like_probabilities
-from plmia.training.recipes.recipe import Trained
+from plmia.evaluation.diagnostics.signals import unlike_answers, unlike_records
+from plmia.signals.signals import Signals
+from plmia.training.recipes.recipe import Recipe
 from plmia.training.recipes.scikit import Sklearn
-from plmia.training.views import View
+from plmia.training.views import Views
 
 # Largest difference between the shares of members that needs no note.
 MAX_SHARE_DIFFERENCE = 0.05
@@ -26,6 +32,38 @@ MAX_SHARE_DIFFERENCE = 0.05
 MAX_STANDARD_ERRORS = 4.0
 # References that are needed to compare a target with them at all, and to see more than gross differences.
 MIN_REFERENCES, GOOD_REFERENCES = 4, 16
+
+
+class Source(Protocol):
+    """Where the answers of a given target come from: `Predictions`, an `OnnxModel`, or a fitted model."""
+
+    def ask(self, data: LabelledData, members: BoolArray, views: Views, recipe: Recipe) -> Answers:
+        """Return its signals [records, views], of the same kind as the recipe's.
+
+        Raises `DataError` if it does not fit the data, the views or the recipe.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """A model in this process: a classifier with `predict_proba`, or whatever the recipe can query."""
+
+    model: Any
+
+    def ask(self, data: LabelledData, members: BoolArray, views: Views, recipe: Recipe) -> Answers:
+        """Query the model; see `Source.ask`."""
+        query = Sklearn.query if hasattr(self.model, "predict_proba") else recipe.query_given
+        try:
+            answers = query(self.model, data, members, views)
+        except RecipeError as error:
+            hint = "; give a model that was fitted on the same features and classes" if error.__cause__ else ""
+            raise DataError(
+                f"the given target cannot be queried: {' '.join(str(error).split()).rstrip('.')}{hint}"
+            ) from error
+        if answers.trouble:
+            raise DataError(f"{answers.trouble} of the given target: every answer must be a finite number")
+        return Answers(answers)
 
 
 @dataclass(frozen=True)
@@ -37,19 +75,28 @@ class GivenTarget:
     members : bool array [points]
         True for points that it trained on; whole groups only.
     conf : float array [points] or [points, views], optional
-        Its logit-scaled true-label confidences; probabilities are refused.
+        Its logit-scaled true-label confidences (probabilities are refused), or its signals as the recipe defines them.
     model : object, optional
-        A fitted scikit-learn classifier to query for them instead; it gets X unchanged.
+        A fitted model to query instead: a scikit-learn classifier, which gets X unchanged, or one that the recipe can
+        query.
+    source : Source, optional
+        Its predictions, or a model from a file, instead; `plmia.audit` makes one of what you have.
+    notes : tuple of Note
+        Notes on how its members were read.
     """
 
     members: BoolArray
     conf: npt.NDArray[np.floating] | None = None
     model: Any = None
+    source: Source | None = None
+    notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", np.asarray(self.members))
-        if (self.conf is None) == (self.model is None):
+        if sum(part is not None for part in (self.conf, self.model, self.source)) != 1:
             raise DataError("a given target needs either its signals (conf) or its model: give one of the two")
+        if self.model is not None:
+            object.__setattr__(self, "source", FittedModel(self.model))
 
     def check(self, data: LabelledData) -> None:
         """Raise `DataError` if the members cannot be those of a target on ``data``."""
@@ -70,51 +117,32 @@ class GivenTarget:
                 "groups: mark whole groups as members, or leave groups out if the target was split by rows"
             )
 
-    def ask(self, data: LabelledData, views: Sequence[View]) -> Trained:
-        """Return its confidences [points, views], and its accuracies if it was given as a model (else NaN)."""
-        if self.conf is None:
-            answers = self._query(data, views)
-        else:
-            conf = np.asarray(self.conf, dtype=np.float32)
-            answers = Trained(conf[:, None] if conf.ndim == 1 else conf, math.nan, math.nan)
-        self._check_signals(answers.conf, data, views)
-        return answers
+    def matching_references(self, references: int, least: int, groups: Labels | None) -> int | None:
+        """Number of references that each record should be in, for these to train on the target's share of the records.
 
-    def _check_signals(self, conf: FloatArray32, data: LabelledData, views: Sequence[View]) -> None:
-        if conf.shape != (data.n_points, len(views)):
-            raise DataError(
-                f"the target's signals have shape {conf.shape}, but the references have [{data.n_points}, "
-                f"{len(views)}] (points, views): query the target in the same way"
-            )
-        if not np.isfinite(conf).all():
-            point = int(np.argmin(np.isfinite(conf).all(axis=1)))
-            raise DataError(f"the target's signal at point {point} is {conf[point].tolist()}: it must be finite")
-        if self.model is None and look_like_probabilities(conf):
-            raise DataError(
-                "the target's signals (conf) lie in [0, 1], like probabilities: give logit-scaled confidences, "
-                "conf=plmia.logit_from_probabilities(p)[0] of the true label's probabilities p"
-            )
-        if not np.ptp(conf, axis=0).any():
+        None if the share is about one half, as in complementary pairs, or if there are too few references. At least an
+        eighth of the references, and ``least``, are IN and OUT at each record.
+        """
+        units = self.members if groups is None else self.members[np.unique(groups, return_index=True)[1]]
+        share, fewest = float(units.mean()), max(least, -(-references // 8))
+        if abs(share - 0.5) <= MAX_SHARE_DIFFERENCE or references < 2 * fewest:
+            return None
+        return min(max(round(share * references), fewest), references - fewest)
+
+    def ask(self, data: LabelledData, views: Views, recipe: Recipe) -> Answers:
+        """Return its signals [points, views], its accuracies where they are known (else NaN), and notes."""
+        source = self.source or Predictions(np.asarray(self.conf), recipe.signal, source="the target's signals (conf)")
+        answers = source.ask(data, self.members, views, recipe)
+        if not np.ptp(answers.trained.conf, axis=0).any():
             raise DataError("the target's signals are the same at all points, so no attack can work: check them")
-
-    def _query(self, data: LabelledData, views: Sequence[View]) -> Trained:
-        try:
-            answers = Sklearn.query(self.model, data, self.members, views)
-        except RecipeError as error:
-            hint = "; give a model that was fitted on the same features and classes" if error.__cause__ else ""
-            raise DataError(
-                f"the given target cannot be queried: {' '.join(str(error).split()).rstrip('.')}{hint}"
-            ) from error
-        if answers.trouble:
-            raise DataError(f"{answers.trouble} of the given target: every answer must be a finite number")
         return answers
 
-    def doubts(self, conf: FloatArray32, design: MembershipDesign, data: LabelledData) -> list[Note]:
+    def doubts(self, conf: FloatArray32, design: MembershipDesign, data: LabelledData, kind: SignalKind) -> list[Note]:
         """Reasons for doubt that are known before any reference is trained; model 0 of the design is the target."""
         # One point per group: points of one group are not independent evidence.
         alone = np.arange(data.n_points) if data.groups is None else np.unique(data.groups, return_index=True)[1]
-        notes = _other_share(design.matrix[:, alone], data), _inverted(conf[:, 0] > 0, self.members, len(alone))
-        return [note for note in notes if note]
+        notes = _other_share(design.matrix[:, alone], data), _inverted(conf[:, 0], self.members, len(alone), kind)
+        return [*self.notes, *(note for note in notes if note)]
 
     def compared(self, signals: Signals) -> list[Note]:
         """Notes from a comparison with the references; model 0 of ``signals`` is the target."""
@@ -125,8 +153,9 @@ class GivenTarget:
                 f"{MIN_REFERENCES} are needed, {GOOD_REFERENCES} to see more than gross differences."
             )
             return [Note("likeness-unchecked", "caution", text)]
-        unlike = unlike_answers(signals).warning
-        if unlike:
+        if elsewhere := unlike_records(signals).warning:
+            return [Note("records-unlike-references", "caution", elsewhere)]
+        if signals.kind == "confidence" and (unlike := unlike_answers(signals).warning):
             return [Note("answers-unlike-references", "caution", unlike)]
         text = (
             f"{n} references show only gross differences between the given target and them: train {GOOD_REFERENCES} "
@@ -140,25 +169,88 @@ def _other_share(units: BoolArray, data: LabelledData) -> Note | None:
     own, theirs = float(units[0].mean()), float(units[1:].mean())
     if abs(own - theirs) <= MAX_SHARE_DIFFERENCE:
         return None
-    what, last = ("points", "") if data.groups is None else ("groups", ", groups")
-    k = min(max(round(own * len(units)), 1), len(units) - 1)
+    what = "points" if data.groups is None else "groups"
     text = (
         f"The target trained on {100 * own:.0f} % of the {what}, its references on {100 * theirs:.0f} %, so attacks "
-        f"may find too little. Train the references on the target's share: design=plmia.exact_k_per_point("
-        f"{data.n_points}, {len(units)}, {k}, numpy.random.default_rng(0){last})."
+        f"may find too little. Use the default design, or audit with more {'non-' * (own > theirs)}members."
     )
     return Note("other-share", "caution", text)
 
 
-def _inverted(sure: BoolArray, members: BoolArray, n_units: int) -> Note | None:
-    """Note that the target favours the true label (``sure``) more often at non-members, beyond chance."""
+def _inverted(conf: FloatArray32, members: BoolArray, n_units: int, kind: SignalKind) -> Note | None:
+    """Note that the target has large signals (of confidences, above 0) more often at non-members, beyond chance."""
+    sure = conf > (0.0 if kind == "confidence" else float(np.median(conf)))
     inside, outside, share = float(sure[members].mean()), float(sure[~members].mean()), float(members.mean())
     pooled = float(sure.mean())
     error = math.sqrt(pooled * (1 - pooled) / (n_units * share * (1 - share)))
     if outside - inside <= MAX_STANDARD_ERRORS * error:
         return None
+    what = "is right and sure" if kind == "confidence" else "has signals above their median"
     text = (
-        f"The given target is right and sure more often at records called non-members ({percent(outside)}) than at "
-        f"members ({percent(inside)}). Check that `members` is not inverted (True for records that it trained on)."
+        f"The given target {what} more often at records called non-members ({percent(outside)}) than at members "
+        f"({percent(inside)}). Check that `members` is not inverted (True for records that it trained on)."
     )
     return Note("members-swapped", "invalid", text)
+
+
+# From what users have ------------------------------------------------------------------------------------------------
+
+_PICKLED = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".rds", ".rdata")
+
+
+def as_target(
+    target: Any, members: Any, data: LabelledData, kind: PredictionKind = "auto", ids: RecordIds | None = None
+) -> GivenTarget | None:
+    """Make a given target of predictions, a model or the file of either, and of its members; None for none.
+
+    Parameters
+    ----------
+    target : GivenTarget, path, array, data frame, fitted model or None
+        A csv, parquet, npz or npy file of predictions, an onnx or skops file, predictions, or a model to query.
+    members : array, series, path or None
+        The records that it trained on; see `plmia.auditing.members`.
+    data : LabelledData
+        The records.
+    kind : str
+        What predictions are; see `Predictions`.
+    ids : RecordIds, optional
+        Ids by which the rows of files are matched with the records; by default they have the same order.
+    """
+    if isinstance(target, GivenTarget) or (target is None and members is None):
+        if members is not None:
+            raise DataError("members are given twice: leave them out, since a GivenTarget has its own")
+        return target
+    if target is None or members is None:
+        missing = "target (--target)" if target is None else "members (--members)"
+        raise DataError(f"an existing model is audited with its answers and its members: give {missing}, too")
+    found, notes = read_members(members, data.n_points, ids)
+    return GivenTarget(found, source=_source(target, kind, ids), notes=tuple(notes))
+
+
+def _source(target: Any, kind: PredictionKind, ids: RecordIds | None) -> Source:
+    if isinstance(target, str | Path):
+        return _from_file(Path(target), kind, ids)
+    if is_frame(target):
+        return Predictions.of_frame(target, kind, "the target's predictions", ids)
+    if is_series(target) or isinstance(target, np.ndarray | list | tuple):
+        return Predictions(np.asarray(target), kind, source="the target's predictions")
+    return FittedModel(target)
+
+
+def _from_file(path: Path, kind: PredictionKind, ids: RecordIds | None) -> Source:
+    ending = path.suffix.lower()
+    if ending in _PICKLED:
+        raise DataError(
+            f"{path} can run code when it is read, so it is never loaded: save the model as skops or ONNX, or its "
+            "predictions as CSV"
+        )
+    if ending == ".onnx":
+        return OnnxModel(path)
+    if ending == ".skops":
+        return FittedModel(read_skops(path))
+    if ending in (".npz", ".npy"):
+        kinds = get_args(PredictionKind)[1:]
+        name, values = load_array(path, kinds, "the target's predictions", DataError)
+        stated = cast("PredictionKind", name) if kind == "auto" and name in kinds else kind
+        return Predictions(values, stated, source=str(path))
+    return Predictions.of_frame(read_frame(path), kind, str(path), ids)

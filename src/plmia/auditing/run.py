@@ -9,14 +9,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from plmia.attacks.attack import ATTACKS, Attack
 from plmia.attacks.view import Mode
-from plmia.auditing.given_target import GivenTarget
+from plmia.auditing.given_target import GivenTarget, as_target
+from plmia.auditing.matching import RecordIds, take_columns
+from plmia.auditing.predictions import Answers, PredictionKind
 from plmia.auditing.progress import Meter
 from plmia.auditing.score import Audit, choose_attacks, output_folder
 from plmia.data.dataset import LabelledData, read_data
@@ -75,7 +77,9 @@ class AuditPlan:
     setup: Setup = field(default_factory=Setup)  # mode, population and seed
     attacks: tuple[Attack, ...] = tuple(ATTACKS.values())
     target: GivenTarget | None = None
-    layout: DesignKind | MembershipDesign = "pairs"  # see `audit_design`; model 0 of a given design is the target
+    # See `audit_design`; model 0 of a given design is the target. None for pairs, or, if a given target trained on
+    # another share of the records than half, for references that train on the same share.
+    layout: DesignKind | MembershipDesign | None = None
     may_skip: bool = False  # leave out attacks that lack references; otherwise they stop the audit
 
     def __post_init__(self) -> None:
@@ -86,27 +90,42 @@ class AuditPlan:
             self.target.check(self.data)
 
     @functools.cached_property
-    def _given(self) -> Trained | None:
+    def _given(self) -> Answers | None:
         """Answers of a given target."""
-        return None if self.target is None else self.target.ask(self.data, self.views)
+        return None if self.target is None else self.target.ask(self.data, self.views, self.recipe)
 
     def about(self) -> dict[str, Any]:
         """Everything that decides what is trained; a store made for other values is never reused."""
         target = "trained"
         if self.target is not None and self._given is not None:
             digest = hashlib.sha256(np.packbits(self.target.members).tobytes())
-            digest.update(self._given.conf.tobytes())
+            digest.update(self._given.trained.conf.tobytes())
             target = digest.hexdigest()
-        design = self.layout.digest if isinstance(self.layout, MembershipDesign) else self.layout
+        design = self.layout.digest if isinstance(self.layout, MembershipDesign) else self._kind
+        if self._in_references is not None:
+            design = f"{self._in_references} of {self.references}"
         return audit_about(self.data, self.recipe, self.views, self.setup.seed, target, design)
+
+    @functools.cached_property
+    def _in_references(self) -> int | None:
+        """Number of references that train on each record, if the share of a given target's members decides it."""
+        if self.layout is not None or self.target is None:
+            return None
+        least = max(map(self._least, self.attacks))
+        return self.target.matching_references(self.references, least, self.data.groups)
+
+    @property
+    def _kind(self) -> DesignKind:
+        """Kind of the design, if it is not the user's own."""
+        return "exact" if self._in_references is not None else cast("DesignKind", self.layout or "pairs")
 
     @functools.cached_property
     def design(self) -> MembershipDesign:
         """Model 0 is the target, the others are references; checked against all that is known before training."""
         design = self.layout
         if not isinstance(design, MembershipDesign):
-            rng = np.random.default_rng(self.setup.seed)
-            design = audit_design(self.data.n_points, self.references, rng, self.data.groups, design)
+            rng, groups = np.random.default_rng(self.setup.seed), self.data.groups
+            design = audit_design(self.data.n_points, self.references, rng, groups, self._kind, self._in_references)
         if design.matrix.shape != (self.references + 1, self.data.n_points):
             raise DataError(
                 f"the design has shape {design.matrix.shape} [models, points]; a target and {self.references} others "
@@ -186,7 +205,8 @@ class AuditPlan:
             )
             found.append(Note("attacks-left-out", "info", text))
         if self.target is not None and self._given is not None:
-            found += self.target.doubts(self._given.conf, self.design, self.data)
+            conf, kind = self._given.trained.conf, self.recipe.signal
+            found += [*self._given.notes, *self.target.doubts(conf, self.design, self.data, kind)]
         return found
 
 
@@ -271,7 +291,8 @@ def train_run(
         )
     store = open_store(plan, folder)
     if plan._given is not None and 0 in store.missing():
-        store.append([0], plan._given.conf[None], [TrainingRecord.of_given(plan._given).to_json()])
+        given = plan._given.trained
+        store.append([0], given.conf[None], [TrainingRecord.of_given(given).to_json()])
     skip(len(store.finished()))
     if store.missing():
         with shared_data(plan.data, folder, engine) as data:
@@ -338,12 +359,15 @@ def audit(
     *,
     references: int | None = None,
     views: str | Sequence[View] | None = None,
-    target: GivenTarget | None = None,
+    target: Any = None,
+    members: Any = None,
+    target_kind: PredictionKind = "auto",
+    id_column: str | None = None,
     attacks: Sequence[str | Attack] | None = None,
     mode: Mode = "online",
     population: int | None = None,
     seed: int = 0,
-    design: DesignKind | MembershipDesign = "pairs",
+    design: DesignKind | MembershipDesign | None = None,
     groups: npt.ArrayLike | None = None,
     folder: str | Path | None = None,
     engine: Engine | None = None,
@@ -366,8 +390,16 @@ def audit(
         Number of reference models to train; by default 32, or those of a design of your own.
     views : str or sequence of View, optional
         How points are shown to models; see `plmia.training.recipes.recipe.views_for`.
-    target : GivenTarget, optional
-        A model that exists already; by default the audit trains its target, too.
+    target : path, array, data frame, fitted model or GivenTarget, optional
+        A model that exists already: its predictions for all records (csv, parquet, npz or npy file, array or frame), a
+        model to query, or an onnx or skops file. By default the audit trains its target, too.
+    members : array, series, path or str, optional
+        Records that the target trained on: one flag per record, row numbers counted from 0, a file of either, or the
+        name of a column of X.
+    target_kind : {"auto", "probabilities", "logits", "confidence", "signal"}
+        What the target's predictions are; see `plmia.auditing.predictions.Predictions`.
+    id_column : str, optional
+        Column of X and of the target's files by which their rows are matched; by default they have the same order.
     attacks : sequence of Attack or str, optional
         What to run, by name or as values; by default all that have the references they need.
     mode : {"online", "offline"}
@@ -376,8 +408,9 @@ def audit(
         Known non-members to calibrate with; a quarter of them by default (at least 100, at most half).
     seed : int
         Seed of everything random.
-    design : {"pairs", "halves", "exact"} or MembershipDesign
-        How references share the points (see `audit_design`), or a design of your own: model 0 is the target.
+    design : {"pairs", "halves", "exact"} or MembershipDesign, optional
+        How references share the points (see `audit_design`), or a design of your own: model 0 is the target. By default
+        pairs, each on half of the points; for a given target on another share of them, references on that share.
     groups : int array [points], optional
         Rows of one group (all of one patient, say) are members together or not at all.
     folder : path, optional
@@ -402,7 +435,9 @@ def audit(
     """
     where = output_folder(folder)
     recipe = as_recipe(model)
+    X, columns = take_columns(X, (members, id_column))
     data, extras = _audited(X, y, groups)
+    target = _target(target, members, target_kind, id_column, columns, data)
     if references is None:
         references = design.n_models - 1 if isinstance(design, MembershipDesign) else 32
     setup = Setup(mode, references, population, seed)
@@ -434,6 +469,16 @@ def _audited(
     if y is None:
         raise DataError("X has no labels: give y, or a data set with its labels")
     return LabelledData(X, y, groups), None
+
+
+def _target(
+    target: Any, members: Any, kind: PredictionKind, id_column: str | None, columns: dict[str, Any], data: LabelledData
+) -> GivenTarget | None:
+    """The given target, from what the user has and from columns of the data."""
+    if id_column is not None and id_column not in columns:
+        raise DataError(f"the data have no column {id_column!r} to match rows with: check its name")
+    ids = None if id_column is None else RecordIds.of(id_column, columns[id_column])
+    return as_target(target, columns.get(members, members) if isinstance(members, str) else members, data, kind, ids)
 
 
 def _views(views: str | Sequence[View] | None, recipe: Recipe, data: LabelledData) -> Sequence[View]:

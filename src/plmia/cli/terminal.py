@@ -91,7 +91,7 @@ def print_result(
 def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), verbose: bool = False) -> None:
     """Print the verdict, the table of results, the notes and the files; if ``verbose``, all attacks and notes."""
     print_line(result.verdict.text, style="bold")
-    for line in _headline(result.about):
+    for line in _headline(result.about, verbose):
         print_line(line)
     console = stdout()
     console.print(fitting_table(result, console, asked, verbose))
@@ -158,8 +158,8 @@ def _shown_attacks(result: RunResult, asked: Sequence[str]) -> list[str]:
     return shown if best in shown else [*shown[:-1], best]
 
 
-def _headline(about: About) -> Iterator[str]:
-    """What was run, and the accuracy of the target beside that of its references."""
+def _headline(about: About, verbose: bool) -> Iterator[str]:
+    """What was run, and the accuracy of the target beside that of its references; if ``verbose``, with their range."""
     targets, views = len(about.targets), about.signals.views
     yield ", ".join(
         [
@@ -171,12 +171,11 @@ def _headline(about: About) -> Iterator[str]:
             f"population {_range(about.population)}; rates in percent",
         ]
     )
-    if about.accuracy is not None and about.accuracy.measure == "accuracy":
-        target, others = (
-            f"{percent(pair.members)} and {percent(pair.non_members)}"
-            for pair in (about.accuracy.target, about.accuracy.references)
-        )
-        yield f"accuracy on members and non-members: target {target}, references {others}"
+    accuracy = about.accuracy
+    if accuracy is not None and (verbose or accuracy.measure == "accuracy") and accuracy.target.members is not None:
+        target = f"{percent(accuracy.target.members)} and {percent(accuracy.target.non_members)}"
+        members, others = (accuracy.of_references(side, ranged=verbose) for side in ("members", "non_members"))
+        yield f"{accuracy.measure} on members and non-members: target {target}, references {members} and {others}"
 
 
 def _range(values: Sequence[int]) -> str:

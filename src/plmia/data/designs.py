@@ -248,16 +248,18 @@ def audit_design(
     rng: np.random.Generator,
     groups: npt.ArrayLike | None = None,
     kind: DesignKind = "pairs",
+    k: int | None = None,
 ) -> MembershipDesign:
     """Draw the design of an audit: model 0 is the target, on a random half of the points (or groups).
 
-    The references are complementary pairs, independent halves, or such that each point is in exactly half of them.
+    The references are complementary pairs, independent halves, or ("exact") such that each point is in exactly ``k`` of
+    them, half by default.
     """
     target = independent_halves(n_points, 1, rng, groups).matrix
     if kind == "halves":
         references = independent_halves(n_points, n_references, rng, groups)
     elif kind == "exact":
-        references = exact_k_per_point(n_points, n_references, n_references // 2, rng, groups)
+        references = exact_k_per_point(n_points, n_references, n_references // 2 if k is None else k, rng, groups)
     else:
         if n_references < 2 or n_references % 2:
             near = f"{n_references - 1} or {n_references + 1}" if n_references > 1 else "2 or more"

@@ -30,8 +30,8 @@ NPY_MAGIC = b"\x93NUMPY"
 _SIMILAR = 0.65
 
 
-def load_npz(path: Path, names: Collection[str], needs: str, kind: type[PlmiaError]) -> dict[str, Array]:
-    """Read those arrays called ``names`` that an npz file holds; errors say that it ``needs`` these."""
+def load_npz(path: Path, names: Collection[str] | None, needs: str, kind: type[PlmiaError]) -> dict[str, Array]:
+    """Read those arrays called ``names`` that an npz file holds (None: all); errors say that it ``needs`` these."""
     with _named_damage(path, kind, "an npz file", f"give the path of an npz with {needs}"):
         if path.is_dir():
             raise kind(f"{path} is a folder: give an npz file with {needs}")
@@ -50,9 +50,26 @@ def load_npz(path: Path, names: Collection[str], needs: str, kind: type[PlmiaErr
                         raise kind(f"{path} is damaged ({name!r} carries a comment): write or copy it again")
                     # Opening compares the two names of an entry: a damaged name cannot hide an array.
                     with cast("zipfile.ZipExtFile", archive.open(entry)) as member:
-                        if name in names:
+                        if names is None or name in names:
                             found[name] = read_member(path, name, member, kind)
             return found
+
+
+def load_array(path: Path, names: Collection[str], needs: str, kind: type[PlmiaError]) -> tuple[str, Array]:
+    """Read the array of an npy file, or that array of an npz which is called by one of ``names`` or is the only one.
+
+    The name is empty for an npy file; errors say that the file ``needs`` to hold.
+    """
+    if path.suffix.lower() == ".npy":
+        return "", load_npy(path, kind)
+    arrays = load_npz(path, None, needs, kind)
+    chosen = [name for name in arrays if name in names] or list(arrays)
+    if len(chosen) != 1:
+        raise kind(
+            f"{path} holds the arrays {', '.join(map(repr, arrays)) or 'none'}: {needs} must be the only one, or be "
+            f"called {' or '.join(map(repr, names))}"
+        )
+    return chosen[0], arrays[chosen[0]]
 
 
 def read_member(path: Path, name: str, member: zipfile.ZipExtFile, kind: type[PlmiaError]) -> Array:

@@ -216,9 +216,13 @@ def _accuracy_rows(content: Content) -> Iterator[tuple[str, str]]:
     if found is None:
         return
     measure = "" if found.measure == "accuracy" else f" ({found.measure})"
-    for who, pair in (("Target's accuracy", found.target), ("References' accuracy", found.references)):
-        if pair.members is not None and pair.non_members is not None:
-            yield who, f"{percent(pair.members)} on members, {percent(pair.non_members)} on non-members{measure}"
+    target, references = found.target, found.references
+    if target.members is not None and target.non_members is not None:
+        text = f"{percent(target.members)} on members, {percent(target.non_members)} on non-members{measure}"
+        yield "Target's accuracy", text
+    if references.members is not None and references.non_members is not None:
+        members, others = (found.of_references(side, ranged=True) for side in ("members", "non_members"))
+        yield "References' accuracy", f"{members} on members, {others} on non-members{measure}"
 
 
 def _versions(content: Content) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
 from plmia.attacks.empirical_bayes.model import Knots, ShiftPrior, SpreadPrior
 from plmia.data.arrays import SignalKind
-from plmia.errors import Note
+from plmia.errors import Note, percent
 from plmia.evaluation.decisions import Decision
 from plmia.evaluation.diagnostics.p_values import FprCurve, PairwiseP, PopulationSize
 from plmia.evaluation.diagnostics.power import EnoughReferences
@@ -321,11 +321,21 @@ class AccuracyPair:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracy of the targets and of their references."""
+    """Accuracy of the targets and of their references: means over models, and the range over references."""
 
     measure: str
     target: AccuracyPair
     references: AccuracyPair
+    references_lowest: AccuracyPair | None = field(default=None, metadata=ABSENT)
+    references_highest: AccuracyPair | None = field(default=None, metadata=ABSENT)
+
+    def of_references(self, side: Literal["members", "non_members"], *, ranged: bool) -> str:
+        """Accuracy of the references on their members or non-members as text, with its range if it is known."""
+        mean = percent(getattr(self.references, side))
+        if not (ranged and self.references_lowest and self.references_highest):
+            return mean
+        low, high = getattr(self.references_lowest, side), getattr(self.references_highest, side)
+        return mean if low == high else f"{mean} ({percent(low).removesuffix(' %')} to {percent(high)})"
 
 
 @dataclass(frozen=True)

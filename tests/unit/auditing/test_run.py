@@ -427,11 +427,11 @@ def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
         (lambda: GivenTarget(GIVEN, np.zeros(N), GaussianNB()), ".conf. or its model"),
         (lambda: GivenTarget(GIVEN.astype(int), np.zeros(N)), "members have shape .120,. and type int64: a bool"),
         (lambda: GivenTarget(GIVEN[:-1], np.zeros(N)), r"members have shape \(119,\)"),
-        (lambda: GivenTarget(GIVEN.tolist(), np.zeros(N + 1)), r"\(121, 1\).*\[120, 1\]"),
-        (lambda: GivenTarget(GIVEN, np.zeros((N, 3))), r"\(120, 3\).*\[120, 1\]"),
-        (lambda: GivenTarget(GIVEN, np.where(np.arange(N) == 7, np.nan, 0)), "signal at point 7 is .nan.: it must be"),
+        (lambda: GivenTarget(GIVEN.tolist(), np.zeros(N + 1)), r"\(121,\).*120 records"),
+        (lambda: GivenTarget(GIVEN, np.zeros((N, 3))), r"\(120, 3\).* 1 view"),
+        (lambda: GivenTarget(GIVEN, np.where(np.arange(N) == 7, np.nan, 0)), "nan at record 7"),
         (lambda: GivenTarget(GIVEN, model=GaussianNB()), "GaussianNB.*fitted"),
-        (lambda: GivenTarget(GIVEN, model="forest"), "str.*fitted"),
+        (lambda: GivenTarget(GIVEN, model="forest"), "leaky cannot query.*str"),
         (
             lambda: GivenTarget(GIVEN, model=GaussianNB().fit(X[:, :2], Y)),
             "predict_proba of GaussianNB raised, ",
@@ -443,7 +443,7 @@ def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
         ),
         (
             lambda: GivenTarget(GIVEN, np.linspace(0, 1, N)),
-            r"\[0, 1\], like probabilities: give logit-scaled .*, conf=plm",
+            r"conf.*\[0, 1\], like probabilities",
         ),
         (lambda: GivenTarget(GIVEN, np.full(len(GIVEN), 3.0)), "signals are the same at all points"),
         (lambda: GivenTarget(np.zeros(N, bool), NOISE), "trained on none of the 120 points"),
@@ -500,12 +500,28 @@ def test_points_of_one_group_are_one_piece_of_evidence() -> None:
 def test_another_share_of_members_is_said_and_can_be_had(tmp_path: Path) -> None:
     members = np.random.default_rng(5).permutation(N) < 90
     given = GivenTarget(members, NOISE + 6 * members)
-    with pytest.warns(UserWarning, match=r"75 % of the points, its references on 50 %.*_point\(120, 17, 13, "):
-        found = audit(Leaky(), tmp_path / "run", target=given, references=16)
+    with pytest.warns(UserWarning, match=r"75 % of the points, its references on 50 %"):
+        found = audit(Leaky(), tmp_path / "run", target=given, references=16, design="pairs")
     assert "other-share" in found.result.verdict.doubts
-    design = plmia.exact_k_per_point(120, 17, 13, np.random.default_rng(0))
-    found = audit(Leaky(), tmp_path / "other", target=given, references=16, design=design)
+    found = audit(Leaky(), tmp_path / "other", target=given, references=16)
     assert "other-share" not in found.result.verdict.doubts
+    matrix = SignalStore.open(tmp_path / "other/signals").design.matrix
+    np.testing.assert_array_equal(matrix[0], members)
+    assert (matrix[1:].sum(axis=0) == 12).all()
+    assert set(matrix[1:].sum(axis=1)) == {90}
+    assert audit(Leaky(), tmp_path / "other", target=given, references=16).result == found.result
+
+
+@pytest.mark.parametrize(
+    ("share", "references", "k"),
+    [(0.5, 16, None), (0.54, 16, None), (0.56, 16, 9), (0.9, 32, 28), (0.9, 16, 14), (0.02, 16, 2), (0.75, 3, None)],
+)
+def test_references_train_on_the_share_of_a_given_target(share: float, references: int, k: int | None) -> None:
+    members = np.arange(200) < 200 * share
+    given = GivenTarget(members, np.zeros(200))
+    assert given.matching_references(references, 2, None) == k
+    pairs = np.arange(200) // 2
+    assert given.matching_references(references, 2, pairs) == k
 
 
 @pytest.mark.parametrize(("references", "severity"), [(2, "caution"), (4, "info"), (16, None)])

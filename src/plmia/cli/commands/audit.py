@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from plmia.auditing import run as verb
+from plmia.auditing.predictions import PredictionKind
 from plmia.cli.commands.options import (
     PATH,
     attack_option,
@@ -42,6 +43,25 @@ folder_option = output_option("Folder of the audit.")
 @folder_option
 @click.option("--views", metavar="VIEWS", help="Views of each record: one, mirror2, cifar4, rmia18, or a list.")
 @design_option
+@click.option(
+    "--target",
+    metavar="FILE",
+    help="A model that exists already: its predictions (csv, parquet, npz, npy) or the model itself (onnx, skops).",
+)
+@click.option(
+    "--members",
+    metavar="FILE|COLUMN",
+    help="Records that the target trained on: a column of the data, or a file with one flag per record or with row "
+    "numbers, counted from 0.",
+)
+@click.option(
+    "--target-kind",
+    type=click.Choice(get_args(PredictionKind)),
+    default="auto",
+    show_default=True,
+    help="What the predictions are; one value per record is the true label's probability or its confidence (logit).",
+)
+@click.option("--id", "id_column", metavar="COLUMN", help="Match the target's rows by this column, not by their order.")
 @attack_option
 @mode_option
 @population_option
@@ -71,7 +91,7 @@ def audit(
     data: Path,
     recipe: str,
     references: int,
-    design: str,
+    design: str | None,
     engine_name: str,
     workers: int | None,
     ray_address: str | None,
@@ -92,9 +112,10 @@ def audit(
       plmia audit --data adult.npz --recipe mlp --references 64 -o run
       plmia audit --data data.npz --recipe 'sklearn:RandomForestClassifier?n_estimators=200' -o run
       plmia audit --data data.npz --recipe 'gbdt?depth=5' -o run --engine ray
+      plmia audit --data data.csv --label y --recipe mlp --target predictions.csv --members split -o run
       plmia audit --data cifar-10-binary.tar.gz --recipe wide-resnet --views rmia18 -o run
     """  # noqa: D301 - click wants the control character itself
-    way, layout = parse_recipe(recipe), parse_design(design)
+    way, layout = parse_recipe(recipe), None if design is None else parse_design(design)
     engine = Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers)
     number = None if isinstance(layout, MembershipDesign) else references
     with plain_warnings(quiet):

@@ -45,7 +45,7 @@ def design(
     groups_file: Path | None,
     references: int | None,
     folder: Path,
-    design: str,
+    design: str | None,
     seed: int,
     quiet: bool,
 ) -> None:
@@ -59,7 +59,7 @@ def design(
       plmia design --records 50000 --references 16 -o run
       plmia design --data data.npz --references 64 --design halves -o run
     """  # noqa: D301 - click wants the control character itself
-    layout = parse_design(design)
+    layout = parse_design(design or "pairs")
     if (records is not None) + (data is not None) != 1 and not isinstance(layout, MembershipDesign):
         raise DataError("give either --records or --data")
     groups = None if groups_file is None else load_npy(groups_file)

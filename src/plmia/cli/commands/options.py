@@ -49,11 +49,10 @@ def json_option(instead_of: str, what: str = "JSON") -> Callable[[Command], Comm
 
 design_option = click.option(
     "--design",
-    default="pairs",
-    show_default=True,
     metavar="KIND|FILE.npy",
     help="References in complementary pairs, on independent halves, exact (each record in half of them), or a bool "
-    "matrix [models, records] of your own, model 0 the target.",
+    "matrix [models, records] of your own, model 0 the target. By default pairs, or, for a target that exists already, "
+    "references on its share of the records.",
 )
 attack_option = click.option(
     "--attack",

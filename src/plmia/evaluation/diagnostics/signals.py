@@ -7,7 +7,7 @@ is unlike its references, scores that compare it with them are not valid.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,7 +232,14 @@ def accuracy_of(
             found[model] = tuple(float(right[side].mean()) if side.any() else math.nan for side in (row, ~row))
     attacked = [model for model in targets if model in found]
     others = [model for model in found if model not in attacked] or attacked
-    return {"measure": measure, "target": _mean_pair(found, attacked), "references": _mean_pair(found, others)}
+    target, references = np.array([found[model] for model in attacked]), np.array([found[model] for model in others])
+    return {
+        "measure": measure,
+        "target": _pair(np.mean, target),
+        "references": _pair(np.mean, references),
+        "references_lowest": _pair(np.min, references),
+        "references_highest": _pair(np.max, references),
+    }
 
 
 def _known_accuracy(record: Mapping[str, Any]) -> tuple[float, ...] | None:
@@ -240,10 +247,11 @@ def _known_accuracy(record: Mapping[str, Any]) -> tuple[float, ...] | None:
     return None if own is None or others is None else (own, others)
 
 
-def _mean_pair(found: Mapping[int, Any], models: Sequence[int]) -> dict[str, float | None]:
-    pairs = np.array([found[model] for model in models], dtype=np.float64).reshape(-1, 2)
-    means = [float(column[np.isfinite(column)].mean()) if np.isfinite(column).any() else None for column in pairs.T]
-    return dict(zip(("members", "non_members"), means, strict=True))
+def _pair(over_models: Callable[[FloatArray], Any], pairs: FloatArray) -> dict[str, float | None]:
+    """Summary of accuracies [models, 2] on members and non-members over models; None where none is known."""
+    known = (column[np.isfinite(column)] for column in pairs.astype(np.float64).reshape(-1, 2).T)
+    values = [float(over_models(column)) if len(column) else None for column in known]
+    return dict(zip(("members", "non_members"), values, strict=True))
 
 
 def unlike_answers(signals: Signals) -> UnlikeAnswers:
@@ -287,4 +295,48 @@ def _otherwise(shares: tuple[float, float, float, float], p: float) -> str:
         f"The target answers unlike its references (p = {p:.1g}): it is confident and correct on {inside} of its "
         f"members and {outside} of its non-members, the references on {references_inside} and {references_outside}. "
         "Train the references as the target was trained, and check its members."
+    )
+
+
+@dataclass(frozen=True)
+class UnlikeRecords:
+    """Whether the target finds the same records easy and hard as its references do."""
+
+    target: float  # rank correlation of the target's signals with the mean ranks of its references
+    references: tuple[float, float]  # lowest and highest of the same over references, each compared with the others
+    warning: str | None
+
+
+def unlike_records(signals: Signals) -> UnlikeRecords:
+    """Compare model 0 with all others, its references, record by record; the first view is used.
+
+    Models that were trained alike agree on which records are easy. Predictions in another order of rows or classes, or
+    of other data, do not follow the references, however confident they are.
+    """
+    from scipy.stats import rankdata
+
+    points = _sample(signals)
+    ranks = rankdata(signals.values[:, points, 0], axis=1)
+    total, n = ranks[1:].sum(axis=0), len(ranks) - 1
+    if n < 2:
+        raise ReferencesError(f"{n} reference cannot be compared with another: train 2 references or more")
+    own = _correlation(ranks[0], total)
+    theirs = [_correlation(row, total - row) for row in ranks[1:]]
+    low, high = min(theirs), max(theirs)
+    # Fisher's transformation, whose standard error depends on the number of records alone.
+    apart = np.arctanh(np.clip(np.mean(theirs), -0.999, 0.999)) - np.arctanh(np.clip(own, -0.999, 0.999))
+    unlike = own < np.mean(theirs) / 2 and apart > CLEARLY / math.sqrt(max(len(points) - 3, 1))
+    return UnlikeRecords(own, (low, high), _other_records(own, low, high) if unlike else None)
+
+
+def _correlation(a: FloatArray, b: FloatArray) -> float:
+    """Correlation of two arrays [n]; 0 if one of them is constant."""
+    return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) > 0 and np.ptp(b) > 0 else 0.0
+
+
+def _other_records(own: float, low: float, high: float) -> str:
+    return (
+        "The target's signals do not follow those of its references from record to record (rank correlation "
+        f"{own:.2f}, of the references {low:.2f} to {high:.2f}). Check that its predictions are of these records, and "
+        "the order of its rows and classes."
     )

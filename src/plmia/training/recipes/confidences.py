@@ -103,25 +103,24 @@ def conf_from_logits(logits: npt.ArrayLike, labels: Labels) -> FloatArray:
     return logit_from_logits(z, labels) if np.isfinite(z).all() else np.full(len(z), np.nan)
 
 
-def conf_from_answers(answers: npt.ArrayLike, labels: Labels) -> Confidences:
+def conf_from_answers(answers: npt.ArrayLike, labels: Labels, found: str = "query returned") -> Confidences:
     """Confidences from logits, or from probabilities (rows in [0, 1] that add up to 1) [points, classes].
 
-    Rows in [0, 1] that do not add up to 1 are refused: they could be either, badly rounded or not normalised.
+    Rows in [0, 1] that do not add up to 1 are refused: they could be either, badly rounded or not normalised. Messages
+    begin with where the answers were ``found``.
     """
     a = _checked(answers, labels, "query")
-    remedy = "return probabilities that add up to 1, or logits before softmax or sigmoid"
+    remedy = "give probabilities that add up to 1, or logits before softmax or sigmoid"
     sums = a.sum(axis=1)
     if np.isfinite(a).all() and a.min() >= -_ROUNDING and a.max() <= 1 + _ROUNDING:
         wrong = _beyond_rounding(sums)
         if wrong is None:
             return conf_from_probabilities(a, labels)
         if np.ptp(a) > 0:  # equal logits everywhere are valid: the model knows nothing
-            raise RecipeError(
-                f"query returned numbers in [0, 1] that add up to {sums[wrong]:.4g} at point {wrong}: {remedy}"
-            )
+            raise RecipeError(f"{found} numbers in [0, 1] that add up to {sums[wrong]:.4g} at point {wrong}: {remedy}")
     alike = len(a) >= _MANY_ROWS and np.isfinite(sums).all() and np.ptp(sums) <= _ROUNDING * sums[0]
     if alike and a.min() >= 0 and np.ptp(a) > 0:
-        raise RecipeError(f"query returned rows that all add up to {sums[0]:.4g}: {remedy}")
+        raise RecipeError(f"{found} rows that all add up to {sums[0]:.4g}: {remedy}")
     return Confidences(conf_from_logits(a, labels))
 
 

@@ -1,0 +1,118 @@
+"""Rows of files beside the data, in the order of the data's records.
+
+Rows are matched by their order, or by a column of ids that both have. A column of row names, as R and pandas write one,
+is not taken for numbers; row numbers in another order are refused, since the rows would be too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plmia.data.arrays import IntArray
+from plmia.data.tables import Column, is_frame
+from plmia.errors import DataError, did_you_mean, some
+
+# Names of a column of row names: none (R's write.csv), or what readers make of that.
+_ROW_NAMES = ("", "unnamed: 0", "rownames", "row.names", "index", "__index_level_0__")
+
+
+@dataclass(frozen=True)
+class RecordIds:
+    """Ids of the data's records, by which rows of other files are matched."""
+
+    column: str  # its name, in the data and in the files
+    ids: tuple[str, ...]  # one per record
+
+    @classmethod
+    def of(cls, name: str, values: Any) -> RecordIds:
+        """Read a column of the data; every record needs an id of its own."""
+        column = Column.read(f"column {name!r} of the data", name, values)
+        ids = _texts(column)
+        _require_distinct(ids, f"column {name!r} of the data")
+        return cls(name, ids)
+
+    def order(self, theirs: Column, source: str) -> IntArray:
+        """Row of each of the data's records in another file, which may have more rows."""
+        ids = _texts(theirs)
+        _require_distinct(ids, f"column {self.column!r} of {source}")
+        row_of = {own: row for row, own in enumerate(ids)}
+        missing = [record for record, own in enumerate(self.ids) if own not in row_of]
+        if missing:
+            raise DataError(
+                f"{source} has no row for {len(missing):,} of the {len(self.ids):,} records (first for "
+                f"{self.column} {self.ids[missing[0]]!r}): add them, or leave these records out of the data"
+            )
+        return np.array([row_of[own] for own in self.ids])
+
+
+def _texts(column: Column) -> tuple[str, ...]:
+    """Values of a column as text; whole numbers without a fraction, however they are stored."""
+    if column.levels:
+        return tuple(np.array([*column.levels, ""], object)[column.keys[0]].tolist())
+    values = column.values if column.integers is None else column.integers
+    return tuple(str(int(value)) if value == np.rint(value) else repr(float(value)) for value in values.tolist())
+
+
+def _require_distinct(ids: Sequence[str], what: str) -> None:
+    if len(set(ids)) < len(ids):
+        double = next(own for own, count in Counter(ids).items() if count > 1)
+        rows = [row for row, own in enumerate(ids) if own == double]
+        raise DataError(f"{what} has {double!r} in rows {some(rows)}: to match records, each needs an id of its own")
+
+
+def read_frame(path: Path) -> Any:
+    """Read a CSV or Parquet file."""
+    pandas = import_module("pandas")
+    return pandas.read_parquet(path) if path.suffix == ".parquet" else pandas.read_csv(path, sep=None, engine="python")
+
+
+def take_columns(X: Any, names: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    """Take those columns out of a data frame that are named; X without them, and the columns by name."""
+    if not is_frame(X):
+        return X, {}
+    import narwhals as nw
+
+    frame = nw.from_native(X, eager_only=True)
+    taken = [name for name in names if isinstance(name, str) and name in frame.columns]
+    return (frame.drop(taken).to_native() if taken else X), {name: frame[name] for name in taken}
+
+
+def columns_in_order(frame: Any, source: str, ids: RecordIds | None) -> list[Column]:
+    """Columns of a table beside the data, with rows in the order of the data's records and without ids or row names."""
+    import narwhals as nw
+
+    names = [str(name) for name in getattr(frame, "column_names", frame.columns)]
+    if len(set(names)) < len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{source} has two columns named {double!r}: rename or drop one of them")
+    table = nw.from_native(frame, eager_only=True)
+    if ids is not None:
+        if ids.column not in table.columns:
+            hint = did_you_mean(ids.column, table.columns)
+            raise DataError(f"{source} has no column {ids.column!r} to match its rows with the records: {hint}")
+        theirs = Column.read(f"column {ids.column!r} of {source}", ids.column, table[ids.column])
+        table = table[ids.order(theirs, source)].drop(ids.column)
+    columns = [Column.read(f"column {name!r} of {source}", name, table[name]) for name in table.columns]
+    return columns if ids is not None or len(columns) < 2 else _without_row_names(columns, source)
+
+
+def _without_row_names(columns: list[Column], source: str) -> list[Column]:
+    """Drop the first column if it has row names or the numbers of the rows."""
+    first, numbers = columns[0], columns[0].integers
+    n = len(first.values)
+    if numbers is not None and n > 1 and int(numbers.min()) in (0, 1):
+        if np.array_equal(numbers - numbers.min(), np.arange(n)):
+            return columns[1:]
+        if np.array_equal(np.sort(numbers) - numbers.min(), np.arange(n)):
+            raise DataError(
+                f"the rows of {source} are not in the order of their numbers (column {first.name!r}): sort them in the "
+                "order of the data, or match them with --id (id_column in Python)"
+            )
+    return columns[1:] if first.name.strip().casefold() in _ROW_NAMES else columns

@@ -1,0 +1,113 @@
+"""Which records a given target trained on, from arrays, files and columns of any form.
+
+One rule tells flags from row numbers: as many values as there are records are flags, one per record; fewer are the
+numbers of its training records, counted from 0. A list of all row numbers would leave no non-members to audit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plmia.auditing.matching import RecordIds, columns_in_order, read_frame
+from plmia.data.arrays import BoolArray
+from plmia.data.npz import load_array
+from plmia.data.tables import Column
+from plmia.errors import DataError, Note
+
+MEMBER_WORDS = frozenset({"1", "true", "t", "yes", "y", "in", "train", "training", "member"})
+OTHER_WORDS = frozenset({"0", "false", "f", "no", "n", "out", "test", "testing", "holdout", "non-member", "nonmember"})
+_NAMES = ("members", "member", "membership", "train", "split")
+_FLAGS = "0 and 1, true and false, yes and no, or train and test"
+
+
+def read_members(members: Any, n_records: int, ids: RecordIds | None) -> tuple[BoolArray, list[Note]]:
+    """Members [records] from an array, a series, a list or the path of a file, and notes."""
+    if not isinstance(members, str | Path):
+        return members_of(Column.read("members", "members", members), n_records, "members")
+    path, source = Path(members), str(members)
+    if not path.is_file():
+        raise DataError(f"there is no column and no file {source!r} with the target's members: check the name")
+    if path.suffix.lower() in (".npz", ".npy"):
+        values = load_array(path, _NAMES, "the target's members", DataError)[1]
+        return members_of(Column.read(source, source, values), n_records, source)
+    lines = _lines(path, n_records) if path.suffix.lower() in (".txt", ".csv") else None
+    if lines is not None and ids is None:
+        return members_of(Column.read(source, source, lines), n_records, source)
+    columns = columns_in_order(read_frame(path), source, ids)
+    named = [column for column in columns if column.name.strip().casefold() in _NAMES]
+    chosen = named if len(named) == 1 else columns
+    if len(chosen) != 1:
+        names = ", ".join(repr(column.name) for column in columns[:5])
+        raise DataError(f"{path} has the columns {names}: name the one with the target's members 'members'")
+    return members_of(chosen[0], n_records, source)
+
+
+def _lines(path: Path, n_records: int) -> list[Any] | None:
+    """Values of a text file with one per line, without its heading; None if lines have several values."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read ({error}): give text in UTF-8") from error
+    lines = [line.strip().strip('"') for line in text.splitlines() if line.strip()]
+    if not lines or any(separator in line for line in lines for separator in ",;\t"):
+        return None
+    is_value = lines[0].isdecimal() or lines[0].casefold() in MEMBER_WORDS | OTHER_WORDS
+    values = lines if is_value and len(lines) != n_records + 1 else lines[1:]
+    return [int(value) for value in values] if all(value.isdecimal() for value in values) else values
+
+
+def members_of(column: Column, n_records: int, source: str) -> tuple[BoolArray, list[Note]]:
+    """Members [records] from one flag per record or from row numbers, and notes; errors name the ``source``."""
+    if column.missing.any():
+        raise DataError(
+            f"{source} has no value in row {int(column.missing.argmax())}: say for every record whether the target "
+            "trained on it"
+        )
+    if len(column.values) == n_records:
+        return _from_flags(column, source), []
+    return _from_row_numbers(column, n_records, source)
+
+
+def _from_flags(column: Column, source: str) -> BoolArray:
+    if column.kind == "category":
+        words = [level.strip().casefold() for level in column.levels]
+    else:
+        found, codes = np.unique(column.values, return_inverse=True)
+        words = [f"{value:g}" for value in found]
+        column = Column(column.name, "category", codes, tuple(words), ())
+    unknown = [
+        level for level, word in zip(column.levels, words, strict=True) if word not in MEMBER_WORDS | OTHER_WORDS
+    ]
+    if unknown:
+        row = int(np.argmax(column.values == column.levels.index(unknown[0])))
+        raise DataError(
+            f"{source} has one value per record, which must be flags ({_FLAGS}), but row {row} holds {unknown[0]!r}: "
+            "correct it, or leave out the records that are neither"
+        )
+    return np.array([word in MEMBER_WORDS for word in words], np.bool_)[column.values]
+
+
+def _from_row_numbers(column: Column, n_records: int, source: str) -> tuple[BoolArray, list[Note]]:
+    n, rows = len(column.values), column.integers
+    if rows is None and column.kind == "number" and (column.values == np.rint(column.values)).all():
+        rows = column.values.astype(np.int64)
+    if rows is None or n > n_records or len(np.unique(rows)) < n:
+        raise DataError(
+            f"{source} has {n:,} values, but the data have {n_records:,} records: give one flag per record ({_FLAGS}), "
+            "or the row numbers of the members, counted from 0, each once"
+        )
+    if rows.min() < 0 or rows.max() >= n_records:
+        from_one = rows.min() >= 1 and rows.max() == n_records
+        raise DataError(
+            f"{source} holds the row number {rows.max() if rows.max() >= n_records else rows.min()}, but rows are "
+            f"counted from 0 to {n_records - 1}: {'subtract 1 from all of them' if from_one else 'correct it'}"
+        )
+    members = np.zeros(n_records, np.bool_)
+    members[rows] = True
+    text = (
+        f"Row numbers in {source} are counted from 0, and 0 is not among them. Subtract 1 if they were counted from 1"
+    )
+    return members, [] if members[0] else [Note("members-counted", "info", text)]

@@ -1,0 +1,270 @@
+"""Predictions of a model that exists already, as files and arrays of any tool hold them.
+
+Columns are matched with the classes of the data, the kind of the numbers is recognised or stated, and the result is
+one signal per record and view. Nothing is guessed where a wrong guess would look right: a single value per record can
+be the probability of the true label or of one class, so its kind must be stated, or its column be named after a class.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from plmia.auditing.matching import RecordIds, columns_in_order
+from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray
+from plmia.data.dataset import LabelledData
+from plmia.errors import DataError, Note, RecipeError, SignalsError
+from plmia.signals.signals import look_like_probabilities
+from plmia.training.recipes.confidences import (
+    Confidences,
+    conf_from_answers,
+    conf_from_logits,
+    conf_from_probabilities,
+    trained_from_answers,
+)
+from plmia.training.recipes.recipe import Recipe, Trained, accuracies
+from plmia.training.views import Views
+
+PredictionKind = Literal["auto", "probabilities", "logits", "confidence", "signal"]
+
+_MAX_NAMES = 5  # in a message
+_DECIMAL_COMMA = re.compile(r"\s*-?\d+,\d+\s*")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers of a given target, and notes on how they were read."""
+
+    trained: Trained
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Numbers that a model returned for the records of a data set.
+
+    Parameters
+    ----------
+    values : array [records], [records, columns] or [records, views, columns]
+        Class probabilities, logits, or one value per record, [records, views] if there are several views.
+    kind : {"auto", "probabilities", "logits", "confidence", "signal"}
+        What the numbers are. "auto" recognises class probabilities (rows in [0, 1] that add up to 1) and logits. The
+        kind of one value per record must be stated: "probabilities" for the probability of the true label,
+        "confidence" for its logit, "signal" for the signal of a recipe that has its own.
+    names : sequence of str, optional
+        Names of the columns. Those of classes are matched with the data, in any order; a single column that is named
+        after one of two classes is its probability or log-odds.
+    source : str
+        Where they come from, for messages.
+    notes : tuple of Note
+        Notes on how they were read.
+    """
+
+    values: Array
+    kind: PredictionKind = "auto"
+    names: Sequence[str] | None = None
+    source: str = "the predictions"
+    notes: tuple[Note, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(PredictionKind):
+            raise DataError(
+                f"there is no kind {self.kind!r} of predictions: choose from {', '.join(get_args(PredictionKind))}"
+            )
+
+    @classmethod
+    def of_frame(cls, frame: Any, kind: PredictionKind, source: str, ids: RecordIds | None) -> Predictions:
+        """Take the columns of numbers of a data frame; the others are not used, with a note."""
+        columns = columns_in_order(frame, source, ids)
+        numbers = [column for column in columns if column.kind in ("number", "boolean")]
+        others = [column for column in columns if column not in numbers]
+        for column in others:
+            if any(_DECIMAL_COMMA.fullmatch(level) for level in column.levels[:1]):
+                raise DataError(
+                    f"column {column.name!r} of {source} holds text such as {column.levels[0]!r}: write numbers with a "
+                    "decimal point"
+                )
+        if not numbers:
+            names = _listed([column.name for column in columns])
+            raise DataError(f"{source} has no column of numbers, but {names}: give one column per class")
+        text = f"Columns of {source} that hold no numbers were not used: {_listed([c.name for c in others])}"
+        notes = (Note("target-columns", "info", text),) if others else ()
+        values = np.stack([column.values for column in numbers], axis=1)
+        return cls(values, kind, [column.name for column in numbers], source, notes)
+
+    def ask(self, data: LabelledData, members: BoolArray, views: Views, recipe: Recipe) -> Answers:
+        """Return signals [records, views] of the recipe's kind, and accuracies where the classes tell them."""
+        if (recipe.signal == "signal") != (self.kind == "signal") and (recipe.signal, self.kind) != ("signal", "auto"):
+            what = "a signal of its own" if recipe.signal == "signal" else "true-label confidences"
+            raise DataError(
+                f"{self.source} is of the kind {self.kind!r}, but the recipe {recipe.name!r} returns {what}: give the "
+                "same of the target, or choose another recipe"
+            )
+        values = self._by_view(data.n_points, len(views))
+        if self.kind == "confidence" and look_like_probabilities(values):
+            raise DataError(
+                f"{self.source} has values in [0, 1], like probabilities: give the kind `probabilities` "
+                "(--target-kind), or the logits log p - log(1 - p) of the true label's probabilities p"
+            )
+        try:
+            if recipe.signal == "signal" or self.kind == "confidence":
+                return Answers(_of_confidences(map(Confidences, _single_column(values, self.source)), data, members))
+            if values.shape[2] == 1:
+                return self._of_one_column(values, data, members)
+            order, notes = self._class_columns(values.shape[2], data)
+            return Answers(_of_classes(values[:, :, order], self.kind, self.source, data, members), notes)
+        except (RecipeError, SignalsError) as error:
+            raise DataError(f"{self.source} cannot be used: {error}") from error
+
+    def _by_view(self, n_records: int, n_views: int) -> FloatArray:
+        """Finite numbers [records, views, columns]."""
+        values = np.asarray(self.values)
+        if values.dtype.kind not in "buif":
+            raise DataError(f"{self.source} holds values of type {values.dtype}: numbers are needed")
+        if values.ndim not in (1, 2, 3) or len(values) != n_records:
+            raise DataError(
+                f"{self.source} has shape {values.shape}, but the data have {n_records:,} records: give one row per "
+                "record, in the order of the data"
+            )
+        if values.ndim == 1 or (values.ndim == 2 and self.kind in ("confidence", "signal")):
+            values = values.reshape(n_records, -1, 1)
+        elif values.ndim == 2:
+            values = values[:, None, :]
+        if values.shape[1] != n_views or 0 in values.shape:
+            raise DataError(
+                f"{self.source} has shape {np.shape(self.values)}, but the references answer {n_views} "
+                f"view{'s' * (n_views > 1)} of each record: query the target likewise, [records, views, classes]"
+            )
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            where = f", column {self.names[bad[0][2]]!r}" if self.names is not None else ""
+            raise DataError(
+                f"{self.source} holds {values[tuple(bad[0])]} at record {bad[0][0]}{where}: every record needs finite "
+                "numbers"
+            )
+        return values.astype(np.float64)
+
+    def _of_one_column(self, values: FloatArray, data: LabelledData, members: BoolArray) -> Answers:
+        """Answers from one value per record: of the true label, or of the class that the column is named after."""
+        classes = _class_names(data)
+        own = None if self.names is None else _plain(self.names[0])
+        named = [k for k, name in enumerate(classes) if _plain(name) == own]
+        if named and len(classes) == 2:
+            inside = values.min() >= 0 and values.max() <= 1
+            kind: PredictionKind = self.kind if self.kind != "auto" else "probabilities" if inside else "logits"
+            others = 1 - values if kind == "probabilities" else np.zeros_like(values)
+            both = np.concatenate([values, others] if named == [0] else [others, values], axis=2)
+            return Answers(_of_classes(both, kind, self.source, data, members), self.notes)
+        if self.kind != "probabilities":
+            raise DataError(
+                f"{self.source} has one value per record, whose meaning cannot be recognised safely: state "
+                "--target-kind (target_kind in Python) as `probabilities` for the probability of the true label or "
+                "`confidence` for its logit, or name one column after each class"
+            )
+        pairs, first = np.concatenate([values, 1 - values], axis=2), np.zeros(len(values), np.intp)
+        found = [conf_from_probabilities(pair, first) for pair in pairs.swapaxes(0, 1)]
+        return Answers(_of_confidences(found, data, members), self.notes)
+
+    def _class_columns(self, n_columns: int, data: LabelledData) -> tuple[IntArray, tuple[Note, ...]]:
+        """Column of each class: by name in any order, otherwise in the order of the classes, with a note."""
+        classes = _class_names(data)
+        numbers = tuple(map(str, range(data.n_classes)))
+        found = None if self.names is None else match_names(self.names, classes)
+        if found is None and self.names is not None:
+            found = match_names(self.names, numbers)
+        if found is not None:
+            unused = [name for k, name in enumerate(self.names or ()) if k not in found]
+            text = f"Columns of {self.source} that are not classes of the data were not used: {_listed(unused)}"
+            return found, (*self.notes, *([Note("target-columns", "info", text)] if unused else ()))
+        known = {_plain(name) for name in self.names or ()} & {_plain(name) for name in classes}
+        if n_columns != len(classes) or known:
+            missing = [name for name in classes if _plain(name) not in known]
+            columns = f"the columns {_listed(self.names)}" if self.names is not None else f"{n_columns} columns"
+            raise DataError(
+                f"{self.source} has {columns}, but none for class {missing[0]!r} of the data's {len(classes)} classes: "
+                "give one column per class, named after it"
+            )
+        if self.names is None and data.class_names is None:
+            return np.arange(n_columns), self.notes
+        text = (
+            f"The columns of {self.source} are not named after the classes of the data, so they were taken in the "
+            f"order {_listed(classes)}. Check this order, or name the columns after the classes"
+        )
+        return np.arange(n_columns), (*self.notes, Note("target-columns", "info", text))
+
+
+def _single_column(values: FloatArray, source: str) -> Iterator[FloatArray]:
+    """Values [records] of each view, if there is one value per record and view."""
+    if values.shape[2] != 1:
+        raise DataError(f"{source} has {values.shape[2]} values per record and view, but one is needed")
+    yield from values[:, :, 0].T
+
+
+def _of_classes(
+    values: FloatArray, kind: PredictionKind, source: str, data: LabelledData, members: BoolArray
+) -> Trained:
+    """Answers from class probabilities or logits [records, views, classes]."""
+    convert: dict[str, Callable[[FloatArray, IntArray], Confidences]] = {
+        "auto": lambda answers, labels: conf_from_answers(answers, labels, f"{source} holds"),
+        "probabilities": conf_from_probabilities,
+        "logits": lambda answers, labels: Confidences(conf_from_logits(answers, labels)),
+    }
+    answers, labels = list(values.swapaxes(0, 1)), data.y
+    return trained_from_answers(source, answers, [convert[kind](view, labels) for view in answers], labels, members)
+
+
+def _of_confidences(found: Iterable[Confidences], data: LabelledData, members: BoolArray) -> Trained:
+    """Answers from one signal per record and view; with two classes, they tell which records are right."""
+    views = list(found)
+    conf = np.stack([view.conf for view in views], axis=1).astype(np.float32)
+    right = accuracies(conf[:, 0] > 0, members) if data.n_classes == 2 else (math.nan, math.nan)
+    return Trained(conf, *right, n_clipped=sum(view.n_clipped for view in views))
+
+
+# Names of classes -----------------------------------------------------------------------------------------------------
+
+
+def _class_names(data: LabelledData) -> tuple[str, ...]:
+    return tuple(data.class_names or map(str, range(data.n_classes)))
+
+
+def match_names(names: Sequence[str], classes: Sequence[str]) -> IntArray | None:
+    """Find the column of each class by its name, or None if not every class has exactly one.
+
+    Names are compared as they are, then without case, then as R changes them (``<=50K`` becomes ``X..50K``), then with
+    one prefix and one suffix around all of them (``.pred_yes``, ``prob.yes``, ``p0``).
+    """
+    plain = [_plain(name) for name in names]
+    forms = [(list(names), list(classes)), (plain, list(map(_plain, classes))), (plain, list(map(_r_name, classes)))]
+    forms = [(found, wanted) for found, wanted in forms if len(set(wanted)) == len(wanted)]
+    for found, wanted in forms:
+        if all(found.count(name) == 1 for name in wanted):
+            return np.array([found.index(name) for name in wanted])
+    for found, wanted in forms:
+        around = {name.partition(wanted[0])[::2] for name in found if wanted[0] and wanted[0] in name}
+        fitting = [(a, b) for a, b in around if all(found.count(f"{a}{name}{b}") == 1 for name in wanted)]
+        if len(fitting) == 1:
+            before, after = fitting[0]
+            return np.array([found.index(f"{before}{name}{after}") for name in wanted])
+    return None
+
+
+def _plain(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _r_name(name: str) -> str:
+    """Name as R's make.names writes it, without case."""
+    valid = re.match(r"[^\W\d_]|\.(?!\d)", name)
+    return _plain(("" if valid else "X") + re.sub(r"[^\w.]", ".", name))
+
+
+def _listed(names: Sequence[str] | None) -> str:
+    shown = [repr(name) for name in names or ()]
+    more = f" and {len(shown) - _MAX_NAMES} more" * (len(shown) > _MAX_NAMES)
+    return ", ".join(shown[:_MAX_NAMES]) + more

@@ -15,7 +15,8 @@ import numpy as np
 from plmia.data.arrays import Array, FloatArray32, IntArray
 from plmia.data.labels import encode_groups, encode_labels
 from plmia.data.npz import NPY_MAGIC, load_npy, load_npz, save_npy, unpack_bits, whole_number
-from plmia.data.tables import Table, is_frame
+from plmia.data.table_files import is_table_file, read_frame
+from plmia.data.tables import Selection, Table, is_frame
 from plmia.errors import DataError, Note, shown
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # Long arrays are hashed and checked in pieces of about this many bytes, so that memory-mapped ones stay on disk.
 _BLOCK_BYTES = 1 << 24
+# Number of columns that a message lists.
+MAX_LISTED = 40
 _NAMES = ("class_names", "feature_names", "texts", "group_names")
 
 
@@ -77,12 +80,12 @@ class LabelledData:
         if self.y is not None:
             y, names = encode_labels(self.y, self.n_points)
             keep("y", y)
-            keep("class_names", self.class_names or names)
+            keep("class_names", names if self.class_names is None else self.class_names)
         if self.groups is not None:
             groups, names, notes = encode_groups(self.groups, self.n_points)
             keep("groups", groups)
             keep("group_names", names if self.group_names is None else tuple(self.group_names))
-            keep("notes", (*self.notes, *notes))
+            keep("notes", tuple(dict.fromkeys((*self.notes, *notes))))
         if self.is_table and self.feature_names is None:
             keep("feature_names", self.X.names)
         for name, n, things in (
@@ -91,6 +94,35 @@ class LabelledData:
             ("texts", self.n_points, "records"),
         ):
             keep(name, _checked_texts(name, getattr(self, name), n, things))
+
+    @classmethod
+    def of_table(
+        cls, frame: Any, y: Any = None, groups: Any = None, drop: Sequence[str] = (), *, name: str = "data", **more: Any
+    ) -> LabelledData:
+        """Take labels and groups from columns of a data frame, which are then not features.
+
+        Parameters
+        ----------
+        frame : data frame
+            Of pandas, polars or pyarrow.
+        y, groups : str, or array, series or list [records], optional
+            Names of columns, or labels and groups themselves.
+        drop : sequence of str
+            Columns to leave out.
+        name, **more
+            As in `LabelledData`.
+        """
+        drop = (drop,) if isinstance(drop, str) else tuple(drop)
+        chosen = Selection(frame, [name for name in (y, groups) if isinstance(name, str)], drop)
+        notes: tuple[Note, ...] = more.pop("notes", ())
+        if isinstance(y, str):
+            y, names = encode_labels(chosen[y], chosen.n_records, what=f"column {shown(y)!r}")
+            more["class_names"] = names if more.get("class_names") is None else more["class_names"]
+        if isinstance(groups, str):
+            groups, names, missing = encode_groups(chosen[groups], chosen.n_records, what=f"column {shown(groups)!r}")
+            more["group_names"], notes = names, (*notes, *missing)
+        table = Table(chosen.rest)
+        return cls(table, y, groups, name, notes=(*notes, *table.doubtful_columns()), **more)
 
     @property
     def _has_features(self) -> bool:
@@ -340,23 +372,42 @@ def checked_groups(values: Any, n_points: int) -> IntArray:
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def read_data(path: Path, part: Part = "train", verify: bool = True) -> LabelledData:
+def read_data(
+    path: Path,
+    part: Part = "train",
+    verify: bool = True,
+    *,
+    label: str | None = None,
+    group: str | None = None,
+    drop: Sequence[str] = (),
+    decimal_comma: bool = False,
+) -> LabelledData:
     """Read a data set; its form is recognised from what is found at the path.
 
     Parameters
     ----------
     path : Path
-        An npz with `X` [points, ...], `y` [points] and optionally `groups` [points], where `X` may be bits packed
-        along features together with `n_features`; an npz with `features` and `labels` (integers, or one-hot
-        [points, classes]); a folder written by `LabelledData.save`; or a published archive or its folder, see
-        `plmia.data.archives.read_archive`.
+        A CSV or Parquet file (see `plmia.data.table_files`); an npz with `X` [records, ...], `y` [records] and
+        optionally `groups` [records], where `X` may be bits packed along features together with `n_features`; an npz
+        with `features` and `labels` (integers, or one-hot [records, classes]); a folder written by `LabelledData.save`;
+        or a published archive or its folder, see `plmia.data.archives.read_archive`.
     part : {"train", "valid", "test"}
         Which part of a published archive.
     verify : bool
-        Whether to compare a published archive with its checksum and number of points.
+        Whether to compare a published archive with its checksum and number of records.
+    label, group, drop : str, str, sequence of str
+        Of a CSV or Parquet file: the column of the labels, that of the groups, and columns to leave out.
+    decimal_comma : bool
+        Whether numbers in a CSV have decimal commas.
     """
     if not path.exists():
-        raise DataError(f"there is no {path}: give an npz with `X` and `y`, or a published archive")
+        raise DataError(
+            f"there is no {path}: give an npz with `X` and `y`, a CSV or Parquet file, or a published archive"
+        )
+    if path.is_file() and is_table_file(path):
+        return _from_table_file(path, label, group, drop, decimal_comma)
+    if label or group or drop or decimal_comma:
+        raise DataError(f"{path} is not a CSV or Parquet file: leave out label, group, drop and decimal_comma")
     if (path / "X.npy").exists():
         return LabelledData.load(path)
     if path.is_file() and (path.suffix in (".npz", ".npy") or _starts_like_numpy(path)):
@@ -365,6 +416,23 @@ def read_data(path: Path, part: Part = "train", verify: bool = True) -> Labelled
 
     found = read_archive(path, part, verify)
     return _located(path, found.X, found.y, None, found.name)
+
+
+def _from_table_file(
+    path: Path, label: str | None, group: str | None, drop: Sequence[str], decimal_comma: bool
+) -> LabelledData:
+    frame, notes = read_frame(path, decimal_comma)
+    if label is None:
+        columns = [shown(str(name)) for name in frame.columns]
+        more = f" and {len(columns) - MAX_LISTED} more" if len(columns) > MAX_LISTED else ""
+        raise DataError(
+            f"{path} is a table: name the column of the labels (--label, or label=), one of "
+            f"{', '.join(columns[:MAX_LISTED])}{more}"
+        )
+    try:
+        return LabelledData.of_table(frame, label, group, drop, name=path.name.partition(".")[0], notes=tuple(notes))
+    except DataError as error:
+        raise DataError(f"in {path} {error}") from error
 
 
 def _located(path: Path, X: Array, y: Array, groups: Array | None, name: str) -> LabelledData:

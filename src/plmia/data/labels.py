@@ -18,24 +18,25 @@ MANY_WITHOUT_GROUP = 0.05
 Names = tuple[str, ...]
 
 
-def encode_labels(values: Any, n_records: int) -> tuple[Array, Names | None]:
+def encode_labels(values: Any, n_records: int, *, what: str = "y") -> tuple[Array, Names | None]:
     """Encode labels: int64 classes 0 to C - 1 with the names of the classes, or float64 values without names.
 
     Integers, text, booleans, categories, and floats that are few whole numbers are classes, in sorted order. Their
-    names are None where the labels were 0 to C - 1 already. All other floats are values to predict.
+    names are None where the labels were 0 to C - 1 already. All other floats are values to predict. Errors say ``what``
+    the labels are.
     """
-    column = _column("y", values, n_records)
+    column = _column(what, values, n_records)
     if column.missing.any():
         raise DataError(
-            f"y is missing in {column.missing.sum():,} of {n_records:,} records (first in record "
+            f"{what} is missing in {column.missing.sum():,} of {n_records:,} records (first in record "
             f"{int(column.missing.argmax())}): remove these records, or give them a label"
         )
     if column.kind == "date":
-        raise DataError("y holds dates: give classes, or numbers such as days since a date")
+        raise DataError(f"{what} holds dates: give classes, or numbers such as days since a date")
     labels, levels = _classes(column)
     if labels is None:
-        return _checked_values(column.values), None
-    _require_classes(labels, levels, column)
+        return _checked_values(what, column.values), None
+    _require_classes(what, labels, levels, column.kind == "number")
     plain = column.kind == "number" and list(levels) == [str(c) for c in range(len(levels))]
     return labels, None if plain else levels
 
@@ -56,39 +57,39 @@ def _classes(column: Column) -> tuple[IntArray | None, Names]:
     return labels.astype(np.int64), tuple(str(int(value)) for value in found)
 
 
-def _require_classes(labels: IntArray, levels: Names, column: Column) -> None:
+def _require_classes(what: str, labels: IntArray, levels: Names, numbers: bool) -> None:
     if len(levels) < 2:
-        raise DataError(f"y holds only {levels[0]!r}, at least 2 classes are needed: add records of another class")
+        raise DataError(f"{what} holds only {levels[0]!r}, at least 2 classes are needed: add records of another class")
     counts = np.bincount(labels, minlength=len(levels))
     if counts.min() < 2:
         single = np.flatnonzero(counts < 2)
         named = f"class {levels[single[0]]!r}" + (
             f" (and {len(single) - 1:,} other classes)" if len(single) > 1 else ""
         )
-        values = "; give y as floats if these are values to predict, not classes" if column.kind == "number" else ""
+        values = "; give floats if these are values to predict, not classes" if numbers else ""
         raise DataError(
-            f"{named} has 1 record, at least 2 are needed to train with and without it: add records, or leave the "
-            f"class out{values}"
+            f"{named} of {what} has 1 record, at least 2 are needed to train with and without it: add records, or "
+            f"leave the class out{values}"
         )
 
 
-def _checked_values(values: Array) -> Array:
+def _checked_values(what: str, values: Array) -> Array:
     if not np.isfinite(values).all():
         record = int(np.argmin(np.isfinite(values)))
-        raise DataError(f"y holds {values[record]} at record {record}: every value must be finite")
+        raise DataError(f"{what} holds {values[record]} at record {record}: every value must be finite")
     if len(values) < 2 or np.ptp(values) == 0:
-        raise DataError(f"y holds only {values[0]}, at least 2 different values are needed: check y")
+        raise DataError(f"{what} holds only {values[0]}, at least 2 different values are needed: check it")
     return values
 
 
-def encode_groups(values: Any, n_records: int) -> tuple[IntArray, Names | None, list[Note]]:
+def encode_groups(values: Any, n_records: int, *, what: str = "groups") -> tuple[IntArray, Names | None, list[Note]]:
     """Encode groups as int64 [records], with their names unless they are integers; each missing one is its own group.
 
     Integers stay as they are. Text, booleans, dates, integers of more than 64 bits, and anything with missing values
     are numbered in sorted order.
     """
-    column = _column("groups", values, n_records)
-    groups, names = _numbered(column)
+    column = _column(what, values, n_records)
+    groups, names = _numbered(what, column)
     notes = _missing_groups(column)
     if (groups == groups[0]).all():
         name = groups[0] if names is None else repr(names[groups[0]])
@@ -96,7 +97,7 @@ def encode_groups(values: Any, n_records: int) -> tuple[IntArray, Names | None, 
     return groups, names, notes
 
 
-def _numbered(column: Column) -> tuple[IntArray, Names | None]:
+def _numbered(what: str, column: Column) -> tuple[IntArray, Names | None]:
     exact = column.integers
     if exact is not None and exact.dtype == np.int64:
         return exact, None
@@ -106,7 +107,7 @@ def _numbered(column: Column) -> tuple[IntArray, Names | None]:
     else:
         given = column.values if exact is None else exact
         if column.kind == "number" and exact is None:
-            _require_whole(given, missing)
+            _require_whole(what, given, missing)
         found, present = np.unique(given[~missing], return_inverse=True)
         levels = [str(bool(v)) if column.kind == "boolean" else str(int(v)) for v in found]
         codes = np.zeros(len(missing), np.int64)
@@ -116,11 +117,11 @@ def _numbered(column: Column) -> tuple[IntArray, Names | None]:
     return groups, (*levels, *(f"record {record} (no group)" for record in np.flatnonzero(missing)))
 
 
-def _require_whole(values: Array, missing: Array) -> None:
+def _require_whole(what: str, values: Array, missing: Array) -> None:
     odd = np.flatnonzero(~missing & (values != np.rint(values)))
     if len(odd):
         raise DataError(
-            f"groups hold {values[odd[0]]} at record {some(odd)}: whole numbers or names are needed, one per record"
+            f"{what} holds {values[odd[0]]} at record {some(odd)}: whole numbers or names are needed, one per record"
         )
 
 

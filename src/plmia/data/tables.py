@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray
-from plmia.errors import DataError, shown
+from plmia.errors import DataError, Note, did_you_mean, shown
 
 if TYPE_CHECKING:
     import narwhals as nw
@@ -33,6 +33,10 @@ _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("times", (datetime.time,)),
     ("durations", (datetime.timedelta, np.timedelta64)),
 )
+# Fewer distinct values do not tell an identifier from a feature.
+MIN_IDENTIFIERS = 20
+# Number of columns that a message names.
+_LISTED = 30
 _EPOCH = datetime.datetime(1970, 1, 1)
 _SECOND = datetime.timedelta(seconds=1)
 
@@ -322,10 +326,72 @@ class Table:
         chosen = np.asarray(chosen)
         return self._frame[np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen].to_native()
 
-    def without(self, names: Sequence[str]) -> Any:
-        """The frame without some of its columns."""
-        kept = [column for name, column in zip(self.names, self._frame.columns, strict=True) if name not in names]
-        return self._frame[kept].to_native()
+    def doubtful_columns(self) -> list[Note]:
+        """Note columns that hardly are features: identifiers, and columns with a single value."""
+        identifiers = [column.name for column in self.columns if _is_identifier(column)]
+        constant = [column.name for column in self.columns if len(self) > 1 and _is_constant(column)]
+        notes = []
+        if identifiers:
+            text = (
+                f"every value of {_listed(identifiers)} occurs once, as in an identifier: models can memorise it. "
+                "Leave it out with --drop (drop=) if it is not a feature"
+            )
+            notes.append(Note("column-types", "info", text))
+        if constant:
+            notes.append(Note("column-types", "info", f"{_listed(constant)} has one value, or none, in all records"))
+        return notes
+
+
+class Selection:
+    """A data frame without the columns that are named: labels, groups, and columns to leave out."""
+
+    def __init__(self, frame: Any, chosen: Sequence[str], dropped: Sequence[str]) -> None:
+        import narwhals as nw
+
+        _require_names(nw.to_native(frame, pass_through=True))
+        self._frame: nw.DataFrame[Any] = nw.from_native(frame, eager_only=True, pass_through=False)
+        self._names = {str(name): name for name in self._frame.columns}
+        for name in (*chosen, *dropped):
+            if name not in self._names:
+                listed = f"the columns are {_listed(list(self._names), '')}"
+                raise DataError(f"there is no column {shown(name)!r}: {did_you_mean(name, self._names, listed)}")
+        if both := [name for name in chosen if name in dropped or chosen.count(name) > 1]:
+            raise DataError(f"column {shown(both[0])!r} is named twice, as label, group or to drop: name it once")
+        self._taken = {*chosen, *dropped}
+        if len(self._taken) == len(self._names):
+            raise DataError("no column is left as a feature: name fewer columns as label, group or to drop")
+
+    @property
+    def n_records(self) -> int:
+        """Number of rows."""
+        return self._frame.shape[0]
+
+    def __getitem__(self, name: str) -> nw.Series[Any]:
+        return self._frame[self._names[name]]
+
+    @property
+    def rest(self) -> Any:
+        """The frame of all other columns, in the user's library."""
+        return self._frame[[given for name, given in self._names.items() if name not in self._taken]].to_native()
+
+
+def _listed(names: list[str], noun: str = "column ") -> str:
+    """Name up to `_LISTED` columns."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return noun + ", ".join(shown(name) if not noun else repr(shown(name)) for name in names[:_LISTED]) + more
+
+
+def _is_identifier(column: Column) -> bool:
+    """Whether all values of a column of text or integers are distinct."""
+    if len(column.values) < MIN_IDENTIFIERS or column.missing.any():
+        return False
+    if column.kind == "category" or column.levels:
+        return len(column.levels) == len(column.values) and column.kind != "date"
+    return column.integers is not None and len(np.unique(column.integers)) == len(column.values)
+
+
+def _is_constant(column: Column) -> bool:
+    return all(bool((key == key[0]).all()) for key in column.keys)
 
 
 def _type_text(series: nw.Series[Any]) -> str:

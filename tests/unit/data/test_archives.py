@@ -350,8 +350,8 @@ def test_two_sets_in_one_folder_are_not_guessed_between(tmp_path: Path) -> None:
 def test_anything_else_is_refused(tmp_path: Path, way: str) -> None:
     path = WAYS[way](tmp_path, {"notes/readme.txt": b"hello", "notes/train": b"choo choo"})
     refused(path, "not a data set", "CIFAR-10, CIFAR-100, CINIC-10, Purchase-100")
-    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
-    refused(tmp_path / "table.csv", "not a data set", "npz with `X` and `y`")
+    (tmp_path / "table.txt").write_text("a,b\n1,2\n")
+    refused(tmp_path / "table.txt", "not a data set", "npz with `X` and `y`")
 
 
 def test_nothing_leaves_the_archive(tmp_path: Path) -> None:

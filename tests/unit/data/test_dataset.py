@@ -62,7 +62,7 @@ def with_value(value: float) -> Any:
         (X, Y[:7], None, ["8 records", "y has 7", "same records"]),
         (X, Y[:, None], None, ["(8, 1)", "numpy.ravel"]),
         (X, np.zeros(8, int), None, ["at least 2 classes"]),
-        (X, np.array([0, 0, 0, 0, 1, 1, 1, 2]), None, ["class '2' has 1 record", "leave the class out", "floats"]),
+        (X, np.array([0, 0, 0, 0, 1, 1, 1, 2]), None, ["class '2' of y has 1 record", "leave the class out", "floats"]),
         (with_value(np.inf), Y, None, ["inf", "record 5", "[2]", "finite"]),
         (X.astype(complex), Y, None, ["complex128", "numbers are needed"]),
         (X.astype(str), Y, None, ["type <U", "numbers are needed", "data frame"]),

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import pytest
 
-from plmia.data.arrays import BoolArray
+from plmia.data.arrays import BoolArray, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError, require_members
 from plmia.training.recipes.named import RECIPES, as_recipe, parse_recipe
@@ -24,6 +24,7 @@ N = 60
 RNG = np.random.default_rng(0)
 Y = np.arange(N) % 3
 TABLE = LabelledData(RNG.normal(Y[:, None], 1.0, (N, 4)), Y)
+VALUES = LabelledData(TABLE.X, TABLE.X @ [1.0, 2.0, 0.0, 0.5] + RNG.normal(0, 0.1, N))
 IMAGES = LabelledData(RNG.integers(0, 255, (N, 8, 8, 3), dtype=np.uint8), Y)
 MEMBERS = np.stack([np.arange(N) % 4 < 2, np.arange(N) % 4 > 0])
 SEEDS = (3, 2**31 - 1)
@@ -57,16 +58,18 @@ TEXTS = {
     "mlp": "mlp?widths=8&epochs=2&batch=16&device=cpu",
     "wide-resnet": "wide-resnet?depth=10&width=1&epochs=1&batch=16&device=cpu&augment=True",
     "gbdt": "gbdt?rounds=3",
-    "sklearn:CLASSIFIER": "sklearn:DecisionTreeClassifier?max_depth=3",
+    "sklearn:ESTIMATOR": "sklearn:DecisionTreeClassifier?max_depth=3",
     "function:FILE.py": f"function:{Path(__file__).parent / 'own_recipe.py'}",
 }
 NEEDS = {"mlp": "torch", "wide-resnet": "torch", "gbdt": "lightgbm"}
 
 
-@pytest.fixture(params=[*RECIPES, "prior"])
+@pytest.fixture(params=[*RECIPES, "prior", "regressor"])
 def recipe(request: pytest.FixtureRequest) -> Recipe:
     if request.param == "prior":
         return Prior()
+    if request.param == "regressor":
+        return parse_recipe("sklearn:DecisionTreeRegressor?max_depth=3")
     needed = NEEDS.get(request.param)
     if needed and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")
@@ -75,6 +78,8 @@ def recipe(request: pytest.FixtureRequest) -> Recipe:
 
 @pytest.fixture
 def data(recipe: Recipe) -> LabelledData:
+    if recipe.signal == "signal":
+        return VALUES
     return IMAGES if recipe.name == "wide-resnet" else TABLE
 
 
@@ -98,6 +103,8 @@ def test_every_member_has_its_type(recipe: Recipe, data: LabelledData) -> None:
     assert recipe.stack >= 1
     assert isinstance(recipe.keeps_weights, bool)
     assert isinstance(recipe.augments, bool)
+    assert recipe.signal in get_args(SignalKind)
+    assert recipe.preprocessing(data) == ""
     assert isinstance(recipe.declared_files, tuple)
     recipe.check(data)
     assert all(isinstance(note, Note) and note.code == "recipe-preprocessing" for note in recipe.notes(data))
@@ -125,8 +132,8 @@ def test_one_result_per_model(recipe: Recipe, data: LabelledData, views: tuple[V
         assert outcome.conf.dtype == np.float32
         assert np.isfinite(outcome.conf).all()
         assert not outcome.diverged
-        assert 0 <= outcome.train_accuracy <= 1
-        assert 0 <= outcome.test_accuracy <= 1
+        known = recipe.signal == "confidence"
+        assert all((0 <= a <= 1) if known else np.isnan(a) for a in (outcome.train_accuracy, outcome.test_accuracy))
         assert outcome.weights is None
     np.testing.assert_array_equal(data.X, before[0])
     np.testing.assert_array_equal(data.y, before[1])
@@ -139,7 +146,7 @@ def test_a_model_depends_on_its_members_and_its_seed_alone(
     for row, seed, expected in zip(MEMBERS, SEEDS, together, strict=True):
         (alone,) = recipe.train(data, row[None], [seed], views)
         np.testing.assert_allclose(alone.conf, expected.conf, rtol=1e-5, atol=1e-5)
-        assert alone.train_accuracy == expected.train_accuracy
+        np.testing.assert_equal(alone.train_accuracy, expected.train_accuracy)
 
 
 def test_weights_are_returned_if_it_keeps_them(recipe: Recipe, data: LabelledData, views: tuple[View, ...]) -> None:

@@ -75,7 +75,7 @@ def test_a_target_like_its_references_is_not_alarming(references):
 def test_a_shift_of_the_whole_distribution_is_seen():
     """0.2 deviations at every point, with models that otherwise differ by chance alone: z is about 6."""
     rng = np.random.default_rng(0)
-    for sign, words in ((0.2, "more confident"), (-0.2, "less confident")):
+    for sign, words in ((0.2, "higher"), (-0.2, "lower")):
         alike = {"references": 32, "points": 2000, "model_shift": 0.0, "model_scale": 0.0}
         found = [unlike_references(draw_view(rng, target_shift=sign, **alike)).warning for _ in range(50)]
         assert sum(words in str(warning) for warning in found) >= 48

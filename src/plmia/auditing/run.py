@@ -33,7 +33,6 @@ from plmia.errors import (
     RecipeError,
     ReferencesError,
     TrainingError,
-    require_members,
     some,
 )
 from plmia.evaluation.targets import Setup
@@ -44,7 +43,7 @@ from plmia.signals.signals import Signals
 from plmia.signals.store import SignalStore, write_groups, writing
 from plmia.training.engines import Engine
 from plmia.training.recipes.named import as_recipe
-from plmia.training.recipes.recipe import Recipe, Trained, views_for
+from plmia.training.recipes.recipe import Recipe, Trained, check_recipe, views_for
 from plmia.training.records import TrainingRecord, training_notes
 from plmia.training.train import (
     Work,
@@ -83,8 +82,7 @@ class AuditPlan:
     may_skip: bool = False  # leave out attacks that lack references; otherwise they stop the audit
 
     def __post_init__(self) -> None:
-        require_members(self.recipe, Recipe, RecipeError)
-        self.recipe.check(self.data)
+        check_recipe(self.recipe, self.data)
         check_views(self.views, self.data)
         if self.target is not None:
             self.target.check(self.data)
@@ -436,7 +434,7 @@ def audit(
     where = output_folder(folder)
     recipe = as_recipe(model)
     X, columns = take_columns(X, (members, id_column))
-    data, extras = _audited(X, y, groups)
+    data, extras = _audited(X, y, groups, values=recipe.signal == "signal")
     target = _target(target, members, target_kind, id_column, columns, data)
     if references is None:
         references = design.n_models - 1 if isinstance(design, MembershipDesign) else 32
@@ -453,7 +451,7 @@ def audit(
 
 
 def _audited(
-    X: npt.ArrayLike | LabelledData | Path, y: npt.ArrayLike | None, groups: npt.ArrayLike | None
+    X: npt.ArrayLike | LabelledData | Path, y: npt.ArrayLike | None, groups: npt.ArrayLike | None, *, values: bool
 ) -> tuple[LabelledData, Extras | None]:
     """The data of an audit, and what the report may show of a file, with notes on the file."""
     if isinstance(X, LabelledData):
@@ -462,13 +460,11 @@ def _audited(
         from plmia.reporting import read_extras
 
         path = Path(X)
-        data = read_data(path)
+        data = read_data(path, values=values)
         unused = unused_arrays(path, DATA_ARRAYS, DataError)
         extras = read_extras(path, data)
         return data, replace(extras, notes=(*unused, *extras.notes))
-    if y is None:
-        raise DataError("X has no labels: give y, or a data set with its labels")
-    return LabelledData(X, y, groups), None
+    return LabelledData(X, y, groups, values=values), None
 
 
 def _target(

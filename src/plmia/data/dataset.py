@@ -61,6 +61,8 @@ class LabelledData:
         The records as text, for reports that show records.
     notes : tuple of Note
         Remarks on how the data were read.
+    values : bool
+        Whether all numbers in y are values to predict, whole numbers included.
     """
 
     X: Any  # Array, Table or Records
@@ -72,13 +74,14 @@ class LabelledData:
     texts: Sequence[str] | None = None
     group_names: Sequence[str] | None = None
     notes: tuple[Note, ...] = ()
+    values: bool = False
 
     def __post_init__(self) -> None:
         keep = functools.partial(object.__setattr__, self)
         keep("name", shown(self.name))
         keep("X", _checked_records(self.X))
         if self.y is not None:
-            y, names = encode_labels(self.y, self.n_points)
+            y, names = encode_labels(self.y, self.n_points, self.values and self.class_names is None)
             keep("y", y)
             keep("class_names", names if self.class_names is None else self.class_names)
         if self.groups is not None:
@@ -116,7 +119,9 @@ class LabelledData:
         chosen = Selection(frame, [name for name in (y, groups) if isinstance(name, str)], drop)
         notes: tuple[Note, ...] = more.pop("notes", ())
         if isinstance(y, str):
-            y, names = encode_labels(chosen[y], chosen.n_records, what=f"column {shown(y)!r}")
+            y, names = encode_labels(
+                chosen[y], chosen.n_records, more.get("values", False), what=f"column {shown(y)!r}"
+            )
             more["class_names"] = names if more.get("class_names") is None else more["class_names"]
         if isinstance(groups, str):
             groups, names, missing = encode_groups(chosen[groups], chosen.n_records, what=f"column {shown(groups)!r}")
@@ -264,7 +269,9 @@ class LabelledData:
         paths = {name: folder / f"{name}.npy" for name in ("X", "y", "groups", *_NAMES)}
         arrays = {name: load_npy(path) for name, path in paths.items() if name == "X" or path.exists()}
         names = {name: arrays[name].tolist() for name in _NAMES if name in arrays}
-        return cls(arrays["X"], arrays.get("y"), arrays.get("groups"), folder.name, **names)
+        y = arrays.get("y")
+        values = y is not None and y.dtype.kind == "f"
+        return cls(arrays["X"], y, arrays.get("groups"), folder.name, **names, values=values)
 
 
 # Checks --------------------------------------------------------------------------------------------------------------
@@ -381,6 +388,7 @@ def read_data(
     group: str | None = None,
     drop: Sequence[str] = (),
     decimal_comma: bool = False,
+    values: bool = False,
 ) -> LabelledData:
     """Read a data set; its form is recognised from what is found at the path.
 
@@ -399,19 +407,21 @@ def read_data(
         Of a CSV or Parquet file: the column of the labels, that of the groups, and columns to leave out.
     decimal_comma : bool
         Whether numbers in a CSV have decimal commas.
+    values : bool
+        Whether numbers in y are values to predict; see `LabelledData`.
     """
     if not path.exists():
         raise DataError(
             f"there is no {path}: give an npz with `X` and `y`, a CSV or Parquet file, or a published archive"
         )
     if path.is_file() and is_table_file(path):
-        return _from_table_file(path, label, group, drop, decimal_comma)
+        return _from_table_file(path, label, group, drop, decimal_comma, values)
     if label or group or drop or decimal_comma:
         raise DataError(f"{path} is not a CSV or Parquet file: leave out label, group, drop and decimal_comma")
     if (path / "X.npy").exists():
         return LabelledData.load(path)
     if path.is_file() and (path.suffix in (".npz", ".npy") or _starts_like_numpy(path)):
-        return _from_npz(path)
+        return _from_npz(path, values)
     from plmia.data.archives import read_archive
 
     found = read_archive(path, part, verify)
@@ -419,7 +429,7 @@ def read_data(
 
 
 def _from_table_file(
-    path: Path, label: str | None, group: str | None, drop: Sequence[str], decimal_comma: bool
+    path: Path, label: str | None, group: str | None, drop: Sequence[str], decimal_comma: bool, values: bool
 ) -> LabelledData:
     frame, notes = read_frame(path, decimal_comma)
     if label is None:
@@ -430,14 +440,15 @@ def _from_table_file(
             f"{', '.join(columns[:MAX_LISTED])}{more}"
         )
     try:
-        return LabelledData.of_table(frame, label, group, drop, name=path.name.partition(".")[0], notes=tuple(notes))
+        name = path.name.partition(".")[0]
+        return LabelledData.of_table(frame, label, group, drop, name=name, notes=tuple(notes), values=values)
     except DataError as error:
         raise DataError(f"in {path} {error}") from error
 
 
-def _located(path: Path, X: Array, y: Array, groups: Array | None, name: str) -> LabelledData:
+def _located(path: Path, X: Array, y: Array, groups: Array | None, name: str, values: bool = False) -> LabelledData:
     try:
-        return LabelledData(X, y, groups, name)
+        return LabelledData(X, y, groups, name, values=values)
     except DataError as error:
         raise DataError(f"in {path} {error}") from error
 
@@ -451,7 +462,7 @@ def _starts_like_numpy(path: Path) -> bool:
     return start.startswith(b"PK\x03\x04") or start == NPY_MAGIC
 
 
-def _from_npz(path: Path) -> LabelledData:
+def _from_npz(path: Path, values: bool) -> LabelledData:
     names = {"X", "y", "groups", "n_features", "features", "labels"}
     arrays = load_npz(path, names, "`X` and `y`", DataError)
     if "X" not in arrays and {"features", "labels"} <= arrays.keys():
@@ -462,7 +473,7 @@ def _from_npz(path: Path) -> LabelledData:
     X = arrays["X"]
     if "n_features" in arrays:
         X = _unpacked(path, X, arrays["n_features"])
-    return _located(path, X, arrays["y"], arrays.get("groups"), path.stem)
+    return _located(path, X, arrays["y"], arrays.get("groups"), path.stem, values)
 
 
 def _unpacked(path: Path, X: Array, n_features: Array) -> Array:

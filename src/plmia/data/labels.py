@@ -18,12 +18,14 @@ MANY_WITHOUT_GROUP = 0.05
 Names = tuple[str, ...]
 
 
-def encode_labels(values: Any, n_records: int, *, what: str = "y") -> tuple[Array, Names | None]:
+def encode_labels(
+    values: Any, n_records: int, predicted: bool = False, *, what: str = "y"
+) -> tuple[Array, Names | None]:
     """Encode labels: int64 classes 0 to C - 1 with the names of the classes, or float64 values without names.
 
     Integers, text, booleans, categories, and floats that are few whole numbers are classes, in sorted order. Their
-    names are None where the labels were 0 to C - 1 already. All other floats are values to predict. Errors say ``what``
-    the labels are.
+    names are None where the labels were 0 to C - 1 already. All other floats are values to predict; so are all numbers
+    if ``predicted``. Errors say ``what`` the labels are.
     """
     column = _column(what, values, n_records)
     if column.missing.any():
@@ -33,7 +35,7 @@ def encode_labels(values: Any, n_records: int, *, what: str = "y") -> tuple[Arra
         )
     if column.kind == "date":
         raise DataError(f"{what} holds dates: give classes, or numbers such as days since a date")
-    labels, levels = _classes(column)
+    labels, levels = (None, ()) if predicted and column.kind == "number" else _classes(column)
     if labels is None:
         return _checked_values(what, column.values), None
     _require_classes(what, labels, levels, column.kind == "number")

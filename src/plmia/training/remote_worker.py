@@ -23,7 +23,7 @@ from plmia.data.designs import audit_design
 from plmia.errors import PlmiaError
 from plmia.signals.store import read_stacks, store_key, write_stack
 from plmia.training.recipes.named import parse_recipe
-from plmia.training.recipes.recipe import Recipe, views_for
+from plmia.training.recipes.recipe import Recipe, check_recipe, views_for
 from plmia.training.train import Job, Work, audit_about, for_store, seed_of
 from plmia.training.views import View, check_views, parse_views
 
@@ -42,7 +42,7 @@ def train_stacks(
 
     By default it trains all models, and as many ``at_once`` as the recipe takes. Several machines can share them.
     """
-    recipe.check(data)
+    check_recipe(recipe, data)
     check_views(views, data)
     design = audit_design(data.n_points, references, np.random.default_rng(seed), data.groups)
     design.require_classes(data.labels)
@@ -66,8 +66,9 @@ def _train_stack(work: Work, job: Job, folder: Path, key: str) -> None:
         write_stack(folder, good, signals, provenance, key=key)
     for model, outcome in zip(job.models, trained, strict=True):
         accuracy = f"{outcome.train_accuracy:.4f} train, {outcome.test_accuracy:.4f} held out"
+        known = accuracy if work.recipe.signal == "confidence" else "trained"
         seconds = f"{total / len(trained):.1f} s"
-        print(f"model {model}: {'diverged' if outcome.diverged else accuracy}, {seconds}", flush=True)  # noqa: T201
+        print(f"model {model}: {'diverged' if outcome.diverged else known}, {seconds}", flush=True)  # noqa: T201
 
 
 def main() -> None:
@@ -84,8 +85,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the stacks")
     given = parser.parse_args()
     try:
-        data = read_data(given.data)
         recipe = parse_recipe(given.recipe)
+        data = read_data(given.data, values=recipe.signal == "signal")
         views = parse_views(given.views) if given.views else views_for(recipe, data)
         models = range(given.first, (given.references if given.last is None else given.last) + 1)
         train_stacks(data, recipe, views, given.references, given.seed, given.output, models)

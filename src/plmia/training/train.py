@@ -56,6 +56,7 @@ def audit_about(
         "design": design,
         **groups_about(data.groups),
         **signal_about(recipe.signal),
+        **({"preprocessing": prepared} if (prepared := recipe.preprocessing(data)) else {}),
     }
 
 

@@ -295,11 +295,12 @@ def test_a_name_with_options_is_the_object() -> None:
     [
         (
             "sklearn:RandomForestClasifier",
-            "no classifier 'RandomForestClasifier': did you mean 'RandomForestClassifier'",
+            "no classifier or regressor 'RandomForestClasifier': did you mean 'RandomForestClassifier'",
         ),
-        ("sklearn:qqqq", "no classifier 'qqqq': see scikit-learn's list"),
-        ("sklearn:", "no classifier ''"),
-        ("sklearn:LinearRegression", "no classifier 'LinearRegression': did you mean"),
+        ("sklearn:qqqq", "no classifier or regressor 'qqqq': see scikit-learn's list"),
+        ("sklearn:", "no classifier or regressor ''"),
+        ("sklearn:LinearRegresion", "'LinearRegresion': did you mean 'LinearRegression'"),
+        ("sklearn:KMeans", "no classifier or regressor 'KMeans'"),
         ("sklearn:RandomForestClassifier?n_estimator=7", "no option 'n_estimator': did you mean 'n_estimators'"),
         ("sklearn:GaussianNB?zzz=7", "no option 'zzz': it has priors, var_smoothing"),
         ("sklearn:VotingClassifier", "VotingClassifier cannot be made with {}: .*estimators"),

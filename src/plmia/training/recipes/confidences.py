@@ -1,4 +1,4 @@
-"""Logit-scaled true-label confidences from the answers of a classifier: logits or class probabilities.
+"""Signals from the answers of a model: logit-scaled true-label confidences of a classifier, or signals of its own.
 
 Not part of `recipe`, since its formulas need scipy, which a machine that only trains networks may lack.
 """
@@ -136,6 +136,14 @@ def trained_from_answers(
         sum_error=max(view.sum_error for view in confidences),
         trouble=_not_finite(function, answers),
     )
+
+
+def trained_from_signals(function: str, signals: Sequence[Array]) -> Trained:
+    """Result of a model whose signals [points], one array per view, a function returned; see `Recipe.signal`."""
+    columns = [np.asarray(view, dtype=np.float64).reshape(len(view), 1) for view in signals]
+    with np.errstate(over="ignore"):  # infinite signals are refused like others
+        values = np.hstack(columns).astype(np.float32)
+    return Trained(values, trouble=_not_finite(function, columns))
 
 
 def _not_finite(function: str, answers: Sequence[Array]) -> str:

@@ -27,7 +27,7 @@ RECIPES = {
     "mlp": "multi-layer perceptron, a whole stack of models at once (torch)",
     "wide-resnet": "Wide-ResNet for images (torch)",
     "gbdt": "gradient-boosted trees (LightGBM; library=xgboost)",
-    "sklearn:CLASSIFIER": "any scikit-learn classifier with predict_proba",
+    "sklearn:ESTIMATOR": "any scikit-learn classifier with predict_proba, or regressor",
     "function:FILE.py": "your own train(X, y, seed) and query(model, X, y)",
 }
 
@@ -56,7 +56,7 @@ def parse_recipe(text: str) -> Recipe:
 
 
 def as_recipe(model: Any) -> Recipe:
-    """Recipe from a name, a scikit-learn classifier, a pair of functions, or a recipe, whose members are checked.
+    """Recipe from a name, a scikit-learn estimator, a pair of functions, or a recipe, whose members are checked.
 
     Its identity stays as it is now, even if the user's code changes its own variables later.
     """
@@ -103,7 +103,7 @@ def recipe_from_json(description: dict[str, Any]) -> Recipe:
             "Python, or use the recipe `function`"
         )
     raise RecipeError(
-        f"JSON cannot describe the recipe {name!r}, only {', '.join(_CLASSES)} and scikit-learn classifiers: give "
+        f"JSON cannot describe the recipe {name!r}, only {', '.join(_CLASSES)} and scikit-learn estimators: give "
         "function:FILE.py for functions of your own"
     )
 

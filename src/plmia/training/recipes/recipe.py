@@ -25,7 +25,7 @@ import numpy as np
 
 from plmia.data.arrays import Array, BoolArray, FloatArray32, SignalKind
 from plmia.data.dataset import LabelledData
-from plmia.errors import Note, RecipeError, shown
+from plmia.errors import Note, RecipeError, require_members, shown
 from plmia.training.views import VIEW_SETS, View, Views, default_views
 
 
@@ -113,6 +113,11 @@ class Recipe(Protocol):
         """Raise `RecipeError` if this recipe does not fit ``data``."""
         del data
 
+    def preprocessing(self, data: LabelledData) -> str:
+        """Identity of what the recipe does to ``data`` beyond `to_json`; empty if that is nothing."""
+        del data
+        return ""
+
     def notes(self, data: LabelledData) -> list[Note]:
         """Return notes on how the recipe converts ``data`` before models see them."""
         del data
@@ -167,6 +172,18 @@ class BuiltInRecipe(Recipe):
         """All options that decide what is trained."""
         values = {own.name: getattr(self, own.name) for own in fields(self) if own.compare}
         return {"recipe": self.name} | {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def check_recipe(recipe: Recipe, data: LabelledData) -> None:
+    """Raise `RecipeError` if a recipe lacks members, or does not fit the data or their labels."""
+    require_members(recipe, Recipe, RecipeError)
+    if recipe.signal == "confidence" and data.labels is None:
+        y = "X has no labels" if data.y is None else "y holds numbers to predict, not classes"
+        raise RecipeError(
+            f"{y}, but the recipe {recipe.name} needs the class of each record: give y as classes, or a recipe with "
+            "a signal of its own, such as a regressor"
+        )
+    recipe.check(data)
 
 
 def accuracies(right: BoolArray, members: BoolArray) -> tuple[float, float]:

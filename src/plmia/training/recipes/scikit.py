@@ -1,4 +1,7 @@
-"""Any scikit-learn classifier with `predict_proba`, by name or as an object; it gets X unchanged."""
+"""Any scikit-learn classifier with `predict_proba` or regressor, by name or as an object; it gets X unchanged.
+
+The signal of a regressor is minus the absolute residual; `benchmarks/regression_signals.py` compares it with others.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from plmia.data.arrays import BoolArray
+from plmia.data.arrays import Array, BoolArray, IntArray, SignalKind
 from plmia.data.dataset import LabelledData
+from plmia.data.encoding import array_columns, columns_of
 from plmia.data.user_code import failure, lacks_memory
 from plmia.errors import Note, RecipeError, did_you_mean
-from plmia.training.recipes.confidences import conf_from_probabilities, trained_from_answers
+from plmia.training.recipes.confidences import conf_from_probabilities, trained_from_answers, trained_from_signals
+from plmia.training.recipes.estimators import (
+    default_encoding,
+    encoding_note,
+    is_regressor,
+    takes_images,
+    with_native_categories,
+)
 from plmia.training.recipes.identity import Identity, NoIdentityError, is_own, text_of, used_once
 from plmia.training.recipes.recipe import (
     DeclaredFile,
@@ -34,15 +45,16 @@ _REMEDY = 'Give a key of your own to reuse them: plmia.Sklearn(estimator, key="v
 
 @dataclass(frozen=True, eq=False)
 class Sklearn(Recipe):
-    """Train clones of a classifier, each on its own points with its own random state.
+    """Train clones of a classifier or regressor, each on its own points with its own random state.
 
-    The classifier gets X with the type, shape and values that the user gave. Images are flattened only for classifiers
-    that consist of scikit-learn's own parts, which take tables; see `takes_images`.
+    The estimator gets X with the type, shape and values that the user gave. Two exceptions are for estimators that
+    consist of scikit-learn's own parts: images are flattened (see `takes_images`), and tables with text or missing
+    values are encoded if no part is preprocessing (see `default_encoding`).
 
     Parameters
     ----------
     template : object
-        A scikit-learn classifier (or pipeline, or anything with the same methods) with `predict_proba`.
+        A scikit-learn classifier (or pipeline, or anything with the same methods) with `predict_proba`, or a regressor.
     files : sequence of path, optional
         Files and folders that the classifier reads, identified by their contents; relative to the working folder.
     key : str, optional
@@ -57,25 +69,26 @@ class Sklearn(Recipe):
     name: ClassVar[str] = "sklearn"
 
     def __post_init__(self) -> None:
-        needed = ("fit", "predict_proba", "get_params")
+        needed = ("fit", "predict" if is_regressor(self.template) else "predict_proba", "get_params")
         missing = [method for method in needed if not hasattr(self.template, method)]
         if missing:
             raise RecipeError(
                 f"{type(self.template).__name__} lacks {' and '.join(missing)}: "
-                "give a classifier that returns probabilities (SVC: probability=True), or use the recipe `function`"
+                "give a regressor or a classifier that returns probabilities (SVC: probability=True), or use the "
+                "recipe `function`"
             )
         # Once: a worker, where the files may differ, gets the digests with the recipe.
         object.__setattr__(self, "_declared", declare_files(self.files, Path(), "files"))
 
     @classmethod
     def named(cls, name: str, params: dict[str, Any]) -> Sklearn:
-        """Build the scikit-learn classifier called ``name``."""
+        """Build the scikit-learn classifier or regressor called ``name``."""
         from sklearn.utils import all_estimators
 
-        known = dict(all_estimators(type_filter="classifier"))
+        known = dict(all_estimators(type_filter=["classifier", "regressor"]))
         if name not in known:
-            hint = did_you_mean(name, known, "see scikit-learn's list of classifiers")
-            raise RecipeError(f"scikit-learn has no classifier {name!r}: {hint}")
+            hint = did_you_mean(name, known, "see scikit-learn's list of estimators")
+            raise RecipeError(f"scikit-learn has no classifier or regressor {name!r}: {hint}")
         kind = known[name]
         options = list(kind._get_param_names())
         for key in params:
@@ -92,6 +105,11 @@ class Sklearn(Recipe):
 
     def __hash__(self) -> int:
         return hash(str(self.to_json()))
+
+    @property
+    def signal(self) -> SignalKind:
+        """Confidences of a classifier; of a regressor, minus the absolute residual."""
+        return "signal" if is_regressor(self.template) else "confidence"
 
     @property
     def declared_files(self) -> tuple[DeclaredFile, ...]:
@@ -131,33 +149,61 @@ class Sklearn(Recipe):
             return about | {"key": used_once()}, str(error)
         return about | {"params": texts} | ({"sources": sources} if sources else {}), ""
 
+    def preprocessing(self, data: LabelledData) -> str:
+        """Default preprocessing, if there is any."""
+        encoding = default_encoding(self.template, data)
+        return "" if encoding is None else encoding.identity
+
+    def check(self, data: LabelledData) -> None:
+        """Take arrays and tables; a regressor needs values to predict."""
+        kind = type(self.template).__name__
+        if not (data.is_array or data.is_table):
+            raise RecipeError(f"{kind} takes arrays and tables, but X is of another kind: give an array or a table")
+        if self.signal == "signal" and (data.y is None or data.labels is not None):
+            y = "is missing" if data.y is None else "holds classes"
+            raise RecipeError(f"{kind} predicts numbers, but y {y}: give one number per record, as floats")
+
     def notes(self, data: LabelledData) -> list[Note]:
-        """Note that images are flattened, or that finished models will not be reused, if that is so."""
+        """Note that images are flattened, columns are encoded, or finished models will not be reused, if that is so."""
+        texts = [encoding_note(self.template, data)]
+        if data.is_images and not takes_images(self.template):
+            texts.append(
+                f"images {list(data.X.shape[1:])} are flattened to {data.X[0].size} features for "
+                f"{type(self.template).__name__}, values unchanged: scikit-learn's estimators take tables"
+            )
         _, unread = self._about or self._read()
-        unknown = Identity("", unread).notes(_REMEDY)
-        if not data.is_images or takes_images(self.template):
-            return unknown
-        text = (
-            f"images {list(data.X.shape[1:])} are flattened to {data.X[0].size} features for "
-            f"{type(self.template).__name__}, values unchanged: scikit-learn's classifiers take tables"
-        )
-        return [Note("recipe-preprocessing", "info", text), *unknown]
+        prepared = [Note("recipe-preprocessing", "info", text) for text in texts if text]
+        return [*prepared, *Identity("", unread).notes(_REMEDY)]
 
     def train(
         self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False
     ) -> list[Trained]:
-        """Train and query one classifier after another; see `Recipe.train`."""
+        """Train and query one estimator after another; see `Recipe.train`."""
         if keep_weights:
             raise RecipeError("scikit-learn models cannot be saved as safetensors: leave out --keep-models")
         results = []
         for row, seed in zip(members, seeds, strict=True):
             with noting_reads() as reads:
-                X = _accepted(self.template, data, data.rows(row))
-                with _named("fit", self.template, X):
-                    fitted = self._with_seed(seed).fit(X, data.y[row])
-                trained = self.query(fitted, data, row, views)
+                trained = self._train_one(data, row, seed, views)
             results.append(replace(trained, undeclared=undeclared(reads, self._declared, Path())))
         return results
+
+    def _train_one(self, data: LabelledData, row: BoolArray, seed: int, views: Views) -> Trained:
+        model, encoding = self._with_seed(seed), default_encoding(self.template, data)
+        if encoding is None:
+            X = _accepted(model, data, data.rows(row))
+            with _named("fit", model, X):
+                fitted = model.fit(X, data.y[row])
+            return self.query(fitted, data, row, views)
+        # Columns are encoded as the training records alone tell.
+        columns = columns_of(data)
+        encode = encoding.fit(columns.rows(row))
+        X = encode(columns.rows(row))
+        model = with_native_categories(model, X.shape[1], encode.n_native)
+        with _named("fit", model, X):
+            fitted = model.fit(X, data.y[row])
+        shown = [encode(columns if data.is_table else array_columns(view.apply(data.X))) for view in views]
+        return _ask(fitted, data, row, shown)
 
     def _with_seed(self, seed: int) -> Any:
         from sklearn.base import clone
@@ -172,49 +218,58 @@ class Sklearn(Recipe):
 
     @staticmethod
     def query(fitted: Any, data: LabelledData, members: BoolArray, views: Views) -> Trained:
-        """Query a fitted classifier on all points and views."""
-        if not (hasattr(fitted, "predict_proba") and hasattr(fitted, "classes_")):
-            raise RecipeError(
-                f"{type(fitted).__name__} returns no probabilities, or was not fitted: give a fitted classifier with "
-                "predict_proba, or its signals"
-            )
-        classes = np.asarray(fitted.classes_)
-        missing = np.setdiff1d(np.arange(data.n_classes), classes)
-        if len(missing):
-            raise RecipeError(
-                f"the model was trained without class {missing[0]}, so it has no probability for it: give more points "
-                "of that class, or leave it out"
-            )
-        if not np.array_equal(classes, np.arange(len(classes))):
-            raise RecipeError(
-                f"the model has classes {classes[0]} to {classes[-1]}, the data 0 to {data.n_classes - 1}: number both "
-                "in the same way"
-            )
-        answers = []
-        for view in views:
-            # A copy: a model that changes its argument must not change it for the next one.
-            X = _accepted(fitted, data, view.shown(data))
-            with _named("predict_proba", fitted, X):
-                answers.append(np.asarray(fitted.predict_proba(X)))
-        confidences = [conf_from_probabilities(answer, data.y) for answer in answers]
-        return trained_from_answers("predict_proba", answers, confidences, data.y, members)
+        """Query a fitted estimator on all points and views."""
+        # Copies: a model that changes its argument must not change it for the next one.
+        return _ask(fitted, data, members, [_accepted(fitted, data, view.shown(data)) for view in views])
 
 
-def takes_images(model: Any) -> bool:
-    """Whether a classifier gets X of more than two dimensions unchanged.
+def _ask(fitted: Any, data: LabelledData, members: BoolArray, shown: Sequence[Any]) -> Trained:
+    """Query a fitted estimator on all points, as each view shows them."""
+    if is_regressor(fitted) and data.labels is None and data.y is not None:
+        predictions = [_answer(fitted, "predict", X) for X in shown]
+        return trained_from_signals("predict", [-np.abs(_flat(p, data.n_points) - data.y) for p in predictions])
+    if not (hasattr(fitted, "predict_proba") and hasattr(fitted, "classes_")):
+        raise RecipeError(
+            f"{type(fitted).__name__} returns no probabilities, or was not fitted: give a fitted classifier with "
+            "predict_proba, or its signals"
+        )
+    order = _order(fitted.classes_, data)
+    answers = [_answer(fitted, "predict_proba", X) for X in shown]
+    # Answers of another shape are refused below.
+    answers = [a[:, order] if a.ndim == 2 and a.shape[1] == len(fitted.classes_) else a for a in answers]
+    confidences = [conf_from_probabilities(answer, data.y) for answer in answers]
+    return trained_from_answers("predict_proba", answers, confidences, data.y, members)
 
-    Classifiers that consist of scikit-learn's own parts take tables, except for the two parts below. All others may
-    take images, so they get them.
-    """
-    from sklearn.feature_extraction.image import PatchExtractor
-    from sklearn.preprocessing import FunctionTransformer
 
-    params = [model, *model.get_params(deep=True).values()] if hasattr(model, "get_params") else [model]
-    parts = [part for part in params if hasattr(part, "get_params") and not isinstance(part, type)]
-    return not parts or any(
-        not type(part).__module__.startswith("sklearn.") or isinstance(part, FunctionTransformer | PatchExtractor)
-        for part in parts
-    )
+def _answer(fitted: Any, method: str, X: Any) -> Array:
+    with _named(method, fitted, X):
+        return np.asarray(getattr(fitted, method)(X))
+
+
+def _flat(predictions: Array, n: int) -> Array:
+    if predictions.size != n:
+        raise RecipeError(f"predict returned shape {predictions.shape}, but [{n}] is needed: one number per point")
+    return predictions.reshape(n)
+
+
+def _order(classes: Any, data: LabelledData) -> IntArray:
+    """Column of each class in a model's probabilities; classes are known by their numbers or original names."""
+    found: Array = np.asarray(classes)
+    names = [str(c) for c in found]
+    if data.class_names is not None and set(names) >= set(data.class_names):
+        return np.array([names.index(name) for name in data.class_names])
+    missing = np.setdiff1d(np.arange(data.n_classes), found) if found.dtype.kind in "iu" else found[:0]
+    if len(missing):
+        raise RecipeError(
+            f"the model was trained without class {missing[0]}, so it has no probability for it: give more points "
+            "of that class, or leave it out"
+        )
+    if not np.array_equal(found, np.arange(len(found))):
+        own = f"{data.class_names[0]} to {data.class_names[-1]}" if data.class_names else f"0 to {data.n_classes - 1}"
+        raise RecipeError(
+            f"the model has classes {found[0]} to {found[-1]}, the data {own}: number or name both in the same way"
+        )
+    return np.arange(len(found))
 
 
 def _accepted(model: Any, data: LabelledData, X: Any) -> Any:
@@ -233,8 +288,12 @@ def _named(method: str, model: Any, X: Any) -> Iterator[None]:
         kind = type(model)
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) if is_own(kind.__module__) else None
         what = f"{method} of {kind.__name__} raised, {failure(error, file)}"
-        flat = f" (it got X of shape {np.shape(X)}: if it takes tables only, give X.reshape(len(X), -1))"
-        raise RecipeError(what + (flat if np.ndim(X) > 2 else "")) from error
+        hint = ""
+        if not isinstance(X, np.ndarray):
+            hint = " (it got the table as it is: prepare all columns in your pipeline, or give the last step alone)"
+        elif X.ndim > 2:
+            hint = f" (it got X of shape {X.shape}: if it takes tables only, give X.reshape(len(X), -1))"
+        raise RecipeError(what + hint) from error
 
 
 def _is_state(key: str) -> bool:

@@ -15,6 +15,7 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -113,6 +114,14 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None, 
     if near:
         return f"did you mean {near[0]!r}?"
     return otherwise if otherwise is not None else f"known are {', '.join(names)}"
+
+
+def install_hint(extra: str) -> str:
+    """Command that installs an extra of plmia: from the checkout that this package runs from, or as published."""
+    checkout = Path(__file__).resolve().parents[2]
+    published = not (checkout / "pyproject.toml").is_file()
+    command = f"pip install 'plmia[{extra}]'" if published else f"pip install -e '{checkout}[{extra}]'"
+    return f"{command} (without a GPU, first the CPU build of torch, see pytorch.org)" if extra == "torch" else command
 
 
 def require_rate(name: str, value: float, error: type[PlmiaError] = PlmiaError) -> None:

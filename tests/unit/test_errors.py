@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from plmia.errors import (
     after_colon,
     did_you_mean,
     doubts,
+    install_hint,
     percent,
     require_members,
     require_rate,
@@ -24,6 +26,18 @@ from plmia.errors import (
     shown,
     some,
 )
+
+
+def test_extras_are_installed_from_the_checkout_or_as_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "src" / "plmia" / "errors.py"
+    monkeypatch.setattr("plmia.errors.__file__", str(module))
+    assert install_hint("gbdt") == "pip install 'plmia[gbdt]'"
+    assert install_hint("torch").startswith("pip install 'plmia[torch]'")
+    assert "CPU build" in install_hint("torch")
+    (tmp_path / "pyproject.toml").touch()
+    assert install_hint("gbdt") == f"pip install -e '{tmp_path}[gbdt]'"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from typing import IO, Literal, NamedTuple
 import numpy as np
 
 from plmia.data.arrays import Array, Labels
-from plmia.errors import DataError
+from plmia.errors import DataError, install_hint
 
 Part = Literal["train", "valid", "test"]
 
@@ -252,7 +252,7 @@ def _decoded(member: Member) -> Array:
         pillow = import_module("PIL.Image")
     except ImportError as error:
         raise DataError(
-            f"CINIC-10 is made of PNG images, which Pillow reads: pip install 'plmia[images]' ({error})"
+            f"CINIC-10 is made of PNG images, which Pillow reads ({error}): {install_hint('images')}"
         ) from error
     raw = member.read()
     try:

@@ -32,7 +32,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from plmia.data.user_code import lacks_memory
-from plmia.errors import PlmiaError, RecipeError, TrainingError
+from plmia.errors import PlmiaError, RecipeError, TrainingError, install_hint
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -403,5 +403,5 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise TrainingError("Ray is not installed: pip install 'plmia[ray]', or leave out --engine ray") from error
+        raise TrainingError(f"Ray is not installed: {install_hint('ray')}, or leave out --engine ray") from error
     return ray

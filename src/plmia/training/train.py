@@ -25,7 +25,7 @@ import numpy.typing as npt
 from plmia.data.arrays import FloatArray32
 from plmia.data.dataset import LabelledData
 from plmia.data.files import file_lock, replacing
-from plmia.errors import OutputError, PlmiaWarning, RecipeError, TrainingError, require_members, some
+from plmia.errors import OutputError, PlmiaWarning, RecipeError, TrainingError, install_hint, require_members, some
 from plmia.signals.store import SignalStore, differences, groups_about, signal_about
 from plmia.training.engines import Engine, Failed, Inline, LocalProcesses, pickled
 from plmia.training.recipes.identity import ONCE
@@ -299,7 +299,7 @@ def _save_weights(path: Path, trained: Trained) -> None:
     try:
         from safetensors.numpy import save
     except ImportError as error:
-        raise TrainingError("keeping models needs safetensors: pip install 'plmia[torch]'") from error
+        raise TrainingError(f"keeping models needs safetensors: {install_hint('torch')}") from error
     if trained.weights is None:
         raise TrainingError("this recipe returns no weights to keep: leave out --keep-models")
     try:

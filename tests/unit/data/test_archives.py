@@ -21,7 +21,7 @@ import pytest
 import plmia.data.archives
 from plmia.data.archives import CINIC_CLASSES, PUBLISHED, read_archive
 from plmia.data.dataset import read_data
-from plmia.errors import DataError
+from plmia.errors import DataError, install_hint
 
 Files = dict[str, bytes]
 
@@ -193,7 +193,7 @@ def test_damaged_images_are_named(tmp_path: Path, name: str, raw: bytes, words: 
 def test_without_pillow_cinic_10_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    refused(write_folder(tmp_path, cinic_files()), "pip install 'plmia[images]'")
+    refused(write_folder(tmp_path, cinic_files()), install_hint("images"))
 
 
 @ways

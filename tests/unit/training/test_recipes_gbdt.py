@@ -117,10 +117,10 @@ def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
         GBDT(library="catboost")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("library", "package"), [("xgboost", "xgboost-cpu"), ("lightgbm", r"plmia\[gbdt\]")])
+@pytest.mark.parametrize(("library", "package"), [("xgboost", "xgboost-cpu"), ("lightgbm", r"-e '.*\[gbdt\]'")])
 def test_a_library_that_is_missing_is_named(library: Any, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(RecipeError, match=f"{library} is not installed: pip install '{package}'"):
+    with pytest.raises(RecipeError, match=f"{library} is not installed: pip install {package}"):
         GBDT(library=library).check(data_of(2))
 
 

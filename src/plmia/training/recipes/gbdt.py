@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from plmia.data.arrays import Array, BoolArray, FloatArray
 from plmia.data.dataset import LabelledData
-from plmia.errors import Note, RecipeError
+from plmia.errors import Note, RecipeError, install_hint
 from plmia.training.recipes.confidences import Confidences, conf_from_logits, trained_from_answers
 from plmia.training.recipes.recipe import BuiltInRecipe, Trained, float32_notes
 from plmia.training.views import Views
@@ -62,8 +62,8 @@ class GBDT(BuiltInRecipe):
         try:
             return import_module(self.library)
         except ImportError as error:
-            package = "plmia[gbdt]" if self.library == "lightgbm" else "xgboost-cpu"
-            raise RecipeError(f"{self.library} is not installed: pip install '{package}'") from error
+            remedy = install_hint("gbdt") if self.library == "lightgbm" else "pip install xgboost-cpu"
+            raise RecipeError(f"{self.library} is not installed: {remedy}") from error
 
     def train(
         self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
 
-from plmia.errors import RecipeError, did_you_mean, require_members
+from plmia.errors import RecipeError, did_you_mean, install_hint, require_members
 from plmia.training.recipes.recipe import Recipe
 
 # Imported when named: torch and LightGBM are slow to import.
@@ -21,8 +21,8 @@ _CLASSES = {
     "wide-resnet": ("plmia.training.recipes.wide_resnet", "WideResNet"),
     "gbdt": ("plmia.training.recipes.gbdt", "GBDT"),
 }
-# Packages that a recipe may need, and what installs them.
-_PACKAGES = {"torch": "plmia[torch]", "lightgbm": "plmia[gbdt]", "xgboost": "xgboost-cpu"}
+# Packages that the modules of recipes import, and the extra of plmia that installs them.
+_EXTRAS = {"torch": "torch", "lightgbm": "gbdt"}
 RECIPES = {
     "mlp": "multi-layer perceptron, a whole stack of models at once (torch)",
     "wide-resnet": "Wide-ResNet for images (torch)",
@@ -124,8 +124,8 @@ def _build(name: str, params: dict[str, Any]) -> Recipe:
         recipe = getattr(import_module(module), kind)
     except ImportError as error:
         needed = (error.name or "").partition(".")[0]
-        if needed in _PACKAGES:
-            remedy = f"needs {needed}: pip install '{_PACKAGES[needed]}' ({error})"
+        if needed in _EXTRAS:
+            remedy = f"needs {needed} ({error}): {install_hint(_EXTRAS[needed])}"
         else:
             remedy = f"cannot be imported ({error}): install what is missing, or correct {module}"
         raise RecipeError(f"recipe {name!r} {remedy}") from error

@@ -239,6 +239,8 @@ def _source(target: Any, kind: PredictionKind, ids: RecordIds | None) -> Source:
 
 def _from_file(path: Path, kind: PredictionKind, ids: RecordIds | None) -> Source:
     ending = path.suffix.lower()
+    if not path.is_file():
+        raise DataError(f"there is no file {path} with the target's predictions or model: check the path")
     if ending in _PICKLED:
         raise DataError(
             f"{path} can run code when it is read, so it is never loaded: save the model as skops or ONNX, or its "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from plmia.auditing.matching import RecordIds, read_frame
+from plmia.auditing.matching import RecordIds
 from plmia.auditing.members import read_members
 from plmia.auditing.model_files import OnnxModel, read_skops
 from plmia.auditing.predictions import Answers, PredictionKind, Predictions
@@ -18,6 +18,7 @@ from plmia.data.arrays import BoolArray, FloatArray32, Labels, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign, count_split_groups
 from plmia.data.npz import load_array
+from plmia.data.table_files import is_table_file, read_frame
 from plmia.data.tables import is_frame, is_series
 from plmia.errors import DataError, Note, RecipeError, percent
 from plmia.evaluation.diagnostics.signals import unlike_answers, unlike_records
@@ -255,4 +256,11 @@ def _from_file(path: Path, kind: PredictionKind, ids: RecordIds | None) -> Sourc
         name, values = load_array(path, kinds, "the target's predictions", DataError)
         stated = cast("PredictionKind", name) if kind == "auto" and name in kinds else kind
         return Predictions(values, stated, source=str(path))
-    return Predictions.of_frame(read_frame(path), kind, str(path), ids)
+    if not is_table_file(path):
+        raise DataError(
+            f"{path} has none of the endings csv, parquet, npz, npy, onnx or skops: save the target's predictions or "
+            "model as one of these"
+        )
+    frame, notes = read_frame(path)
+    found = Predictions.of_frame(frame, kind, str(path), ids)
+    return replace(found, notes=(*notes, *found.notes))

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,12 +63,6 @@ def _require_distinct(ids: Sequence[str], what: str) -> None:
         double = next(own for own, count in Counter(ids).items() if count > 1)
         rows = [row for row, own in enumerate(ids) if own == double]
         raise DataError(f"{what} has {double!r} in rows {some(rows)}: to match records, each needs an id of its own")
-
-
-def read_frame(path: Path) -> Any:
-    """Read a CSV or Parquet file."""
-    pandas = import_module("pandas")
-    return pandas.read_parquet(path) if path.suffix == ".parquet" else pandas.read_csv(path, sep=None, engine="python")
 
 
 def take_columns(X: Any, names: Sequence[Any]) -> tuple[Any, dict[str, Any]]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from plmia.auditing.matching import RecordIds, columns_in_order, read_frame
+from plmia.auditing.matching import RecordIds, columns_in_order
 from plmia.data.arrays import BoolArray
 from plmia.data.npz import load_array
+from plmia.data.table_files import read_frame
 from plmia.data.tables import Column
 from plmia.errors import DataError, Note
 
@@ -36,7 +37,7 @@ def read_members(members: Any, n_records: int, ids: RecordIds | None) -> tuple[B
     lines = _lines(path, n_records) if path.suffix.lower() in (".txt", ".csv") else None
     if lines is not None and ids is None:
         return members_of(Column.read(source, source, lines), n_records, source)
-    columns = columns_in_order(read_frame(path), source, ids)
+    columns = columns_in_order(read_frame(path)[0], source, ids)
     named = [column for column in columns if column.name.strip().casefold() in _NAMES]
     chosen = named if len(named) == 1 else columns
     if len(chosen) != 1:

@@ -1,9 +1,9 @@
 """plmia audits machine-learning models for membership leakage, with error rates that hold.
 
-Every verb of the command is a function of the same name: `audit`, `design`, `score`, `report`, `compare`, `gate`,
-`plan`, `import_signals`, `demo`, `reproduce`. The other names below are what these take and return. Everything else is
-importable from its package, for example ``plmia.evaluation.intervals``. A name is imported when it is first used, so
-``import plmia`` takes no time; type checkers and editors see the imports under ``TYPE_CHECKING``.
+Every verb of the command is a function of the same name: `audit`, `design`, `score`, `screen`, `report`, `compare`,
+`gate`, `plan`, `import_signals`, `demo`, `reproduce`. The other names below are what these take and return. Everything
+else is importable from its package, for example ``plmia.evaluation.intervals``. A name is imported when it is first
+used, so ``import plmia`` takes no time; type checkers and editors see the imports under ``TYPE_CHECKING``.
 
 >>> import plmia
 >>> plmia.PL_MIA.name
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from plmia.auditing.reproduce import reproduce
     from plmia.auditing.run import audit, demo
     from plmia.auditing.score import Audit, score
+    from plmia.auditing.screen import screen
     from plmia.auditing.verbs import compare, design, import_signals, plan, report
     from plmia.data.dataset import LabelledData, read_data
     from plmia.data.designs import MembershipDesign, exact_k_per_point
@@ -62,15 +63,15 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "ATTACKS", "ATTACK_P", "ATTACK_R", "LIRA", "LIRA_FIXED", "PL_MIA", "PL_MIA_EB", "PL_MIA_PLUS", "PL_MIA_POOLED",
-    "RMIA", "Analytic", "Attack", "AttackView", "Audit", "BinaryVote", "CauchyCombination", "Conformal",
-    "FixedVariance", "Function", "GateDecision", "GaussianLR", "GivenTarget", "HeldOut", "Inline", "Known",
-    "LabelledData", "LocalProcesses", "Loss", "MedianCentre", "MedianOfViews", "MembershipDesign", "NoCalibration",
-    "Note", "PerPointVariance", "Plan", "PlmiaError", "PlmiaWarning", "PooledVariance", "Ray", "Run", "SavedRun",
-    "Setup", "SideBySide", "SignalStore", "Signals", "Sklearn", "Tolerance", "View", "WithinClass", "attack_targets",
-    "audit", "compare", "decide", "demo", "design", "epsilon_bound", "evaluate", "exact_k_per_point", "find_attack",
-    "gate", "import_signals", "judge", "logit_from_logits", "logit_from_probabilities", "plan", "read_data",
-    "read_signals", "report", "reproduce", "score",
+    "ATTACKS", "ATTACK_P", "ATTACK_R", "LIRA", "LIRA_FIXED", "PL_MIA", "PL_MIA_EB",
+    "PL_MIA_PLUS", "PL_MIA_POOLED", "RMIA", "Analytic", "Attack", "AttackView", "Audit", "BinaryVote",
+    "CauchyCombination", "Conformal", "FixedVariance", "Function", "GateDecision", "GaussianLR", "GivenTarget",
+    "HeldOut", "Inline", "Known", "LabelledData", "LocalProcesses", "Loss", "MedianCentre", "MedianOfViews",
+    "MembershipDesign", "NoCalibration", "Note", "PerPointVariance", "Plan", "PlmiaError", "PlmiaWarning",
+    "PooledVariance", "Ray", "Run", "SavedRun", "Setup", "SideBySide", "SignalStore", "Signals", "Sklearn", "Tolerance",
+    "View", "WithinClass", "attack_targets", "audit", "compare", "decide", "demo", "design", "epsilon_bound",
+    "evaluate", "exact_k_per_point", "find_attack", "gate", "import_signals", "judge", "logit_from_logits",
+    "logit_from_probabilities", "plan", "read_data", "read_signals", "report", "reproduce", "score", "screen",
 ]
 # fmt: on
 
@@ -88,6 +89,7 @@ _NAMES = {
     "auditing.reproduce": "reproduce",
     "auditing.run": "audit demo",
     "auditing.score": "Audit score",
+    "auditing.screen": "screen",
     "auditing.verbs": "compare design import_signals plan report",
     "data.dataset": "LabelledData read_data",
     "data.designs": "MembershipDesign exact_k_per_point",

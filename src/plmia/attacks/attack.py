@@ -20,6 +20,7 @@ from plmia.attacks.calibration import (
     SharedPopulation,
     ViewAggregation,
 )
+from plmia.attacks.conditional import ConditionalExcess
 from plmia.attacks.empirical_bayes import EmpiricalBayesLR
 from plmia.attacks.statistics import (
     BayesLR,
@@ -169,9 +170,17 @@ PL_MIA_EB = Attack(
     CauchyCombination(),
     note="empirical Bayes: priors learned over points, joint over views",
 )
+ATTACK_P_CONDITIONAL = Attack(
+    "attack-p-conditional",
+    ConditionalExcess(),
+    BinaryVote(),
+    note="signal beyond what the record explains, ranked in the population (plmia screen)",
+)
 
 _ALL = (ATTACK_P, ATTACK_R, LIRA, LIRA_FIXED, RMIA, PL_MIA_PLUS, PL_MIA, PL_MIA_POOLED, PL_MIA_EB)
 ATTACKS: dict[str, Attack] = {attack.name: attack for attack in _ALL}
+# Attacks that need no references; the second one needs the data.
+SCREENING: dict[str, Attack] = {attack.name: attack for attack in (ATTACK_P, ATTACK_P_CONDITIONAL)}
 
 
 def find_attack(name: str) -> Attack:
@@ -179,9 +188,10 @@ def find_attack(name: str) -> Attack:
     if ".py:" in name:
         path, _, variable = name.rpartition(":")
         return _load(Path(path), variable)
-    if name in ATTACKS:
-        return ATTACKS[name]
-    hint = did_you_mean(name.lower().replace("_", "-"), ATTACKS, cutoff=0.4)
+    known = ATTACKS | SCREENING
+    if name in known:
+        return known[name]
+    hint = did_you_mean(name.lower().replace("_", "-"), known, cutoff=0.4)
     raise AttackError(f"there is no attack {name!r}: {hint} (an attack of your own: FILE.py:NAME)")
 
 

@@ -33,7 +33,10 @@ from plmia.numerics import count_below
 
 Tick = Callable[[int], None]
 Refused = Callable[[str, PlmiaError], None]
-"""Called with the name of an attack that lacks references, or whose population statistic is constant, and the error."""
+"""Called with the name of an attack that lacks references or a population with some spread, and the error."""
+Lacking = ReferencesError | PopulationError
+"""Error of an attack that lacks references or a population; it need not stop the others."""
+LACKING = ReferencesError, PopulationError
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,7 @@ class StatisticValues:
             self.per_view[block.points] = phi
 
 
-def evaluate_statistics(
-    attacks: Sequence[Attack], view: AttackView
-) -> dict[Statistic, StatisticValues | ReferencesError]:
+def evaluate_statistics(attacks: Sequence[Attack], view: AttackView) -> dict[Statistic, StatisticValues | Lacking]:
     """Evaluate the statistics of all attacks block by block; sums over references are computed once."""
     # Statistics that read the sums of a fit have a pass of their own, after which these sums are freed. A statistic
     # that lacks references does not stop the others: its error is in its place.
@@ -103,16 +104,16 @@ def evaluate_statistics(
     return {**_one_pass(readers, view.with_sums(kept)), **_one_pass(others, view)}
 
 
-def _one_pass(attacks: Sequence[Attack], view: AttackView) -> dict[Statistic, StatisticValues | ReferencesError]:
+def _one_pass(attacks: Sequence[Attack], view: AttackView) -> dict[Statistic, StatisticValues | Lacking]:
     users: dict[Statistic, list[Attack]] = {}
     for attack in attacks:
         users.setdefault(attack.statistic, []).append(attack)
     fitted: dict[Statistic, StatisticValues] = {}
-    refused: dict[Statistic, ReferencesError] = {}
+    refused: dict[Statistic, Lacking] = {}
     for statistic, alike in users.items():
         try:
             fitted[statistic] = StatisticValues.fit(alike, view)
-        except ReferencesError as error:
+        except LACKING as error:
             refused[statistic] = error
     for block in view.blocks():
         for statistic, values in fitted.items():
@@ -149,7 +150,7 @@ def score(attack: Attack, view: AttackView, rng: np.random.Generator, tick: Tick
     """Score every point of ``view``; ``rng`` draws fresh populations, ``tick`` gets numbers of finished points."""
     require_like_queries(view)
     values = evaluate_statistics([attack], view)[attack.statistic]
-    if isinstance(values, ReferencesError):
+    if isinstance(values, Lacking):
         raise values
     return _calibrate(attack, values, view, rng, tick)
 
@@ -188,10 +189,10 @@ def score_unchecked(
         same = (attack.statistic, attack.views, attack.population)
         rng = np.random.default_rng([seed, zlib.crc32(attack.name.encode())])
         try:
-            if isinstance(values, ReferencesError):
+            if isinstance(values, Lacking):
                 raise values
             scores = _calibrate(attack, values, view, rng, tick, conformal.get(same))
-        except (ReferencesError, PopulationError) as error:
+        except LACKING as error:
             if refused is None:
                 raise
             refused(attack.name, error)

@@ -472,6 +472,14 @@ class Block:
         return sum_over(self.references, Probabilities(), self.mode == "offline")
 
 
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What is known of the records themselves: numbers [points, columns], NaN where missing."""
+
+    columns: Floats
+    categories: tuple[int, ...] = ()  # columns whose numbers 0, 1, ... are names without an order
+
+
 @dataclass(frozen=True)
 class AttackView:
     """Everything that an attack may know about one target.
@@ -494,6 +502,8 @@ class AttackView:
         Offline, statistics use OUT references only (`sec:exp_offline`).
     known : KnownSums, optional
         Sums over the references that are already known.
+    features : Features, optional
+        The records as numbers; only attacks that predict signals from records read them.
     """
 
     target: FloatArray
@@ -502,6 +512,7 @@ class AttackView:
     labels: Labels | None = None
     mode: Mode = "online"
     known: KnownSums | None = None
+    features: Features | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -511,6 +522,11 @@ class AttackView:
             raise SignalsError(
                 f"the target's signals have shape {self.target.shape}, the references' {expected} [points, views]: "
                 "query the target on the same points and views"
+            )
+        if self.features is not None and len(self.features.columns) != self.n_points:
+            raise SignalsError(
+                f"the features are of {len(self.features.columns)} points, the target's signals of {self.n_points}: "
+                "give the features of the same points"
             )
         z = self.population
         if len(z) and (z.min() < 0 or z.max() >= self.n_points or np.bincount(z).max() > 1):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from plmia.attacks.attack import ATTACKS
+from plmia.attacks.attack import ATTACKS, SCREENING
 from plmia.errors import CODES, SIZE, Note, PlmiaError, did_you_mean, doubts, require_rate, round_percent
 from plmia.evaluation.intervals import Interval, tpr_interval
 from plmia.results.saved import Overview, SavedRun
@@ -143,7 +143,8 @@ def _outcome(within: bool, beats_chance: bool, remaining: Sequence[Note]) -> Out
 
 
 def _uses_no_references(attack: str) -> bool:
-    return attack in ATTACKS and not ATTACKS[attack].uses_references
+    known = ATTACKS | SCREENING
+    return attack in known and not known[attack].uses_references
 
 
 def _why_undecided(notes: Sequence[Note]) -> str:
@@ -157,6 +158,11 @@ def _why_undecided(notes: Sequence[Note]) -> str:
 
 def _require_codes(codes: Collection[str], saved: SavedRun) -> None:
     """Refuse codes that no check has, and say which checks failed here."""
+    if "screening" in codes:
+        raise PlmiaError(
+            "the check 'screening' cannot be accepted, since a screening cannot show that a model leaks little: audit "
+            "with references"
+        )
     for code in codes:
         if code not in CODES:
             here = ", ".join(note.code for note in doubts(saved.notes)) or "none"

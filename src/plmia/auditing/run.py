@@ -187,14 +187,8 @@ class AuditPlan:
     def notes(self) -> list[Note]:
         """Notes on the results that are known before training."""
         found = [*self.data.notes, *self.recipe.notes(self.data)]
-        if copies := self.design.split_duplicates(self.data):
-            # Few copies blur little; many hide members among their copies.
-            many = copies > MANY_COPIES * self.data.n_points
-            text = (
-                f"{copies:,} of {self.data.n_points:,} records have exact copies on the other side of a split, "
-                "which blurs who is a member. Keep copies together with groups, or leave them out."
-            )
-            found.append(Note("split-copies", "caution" if many else "info", text))
+        if (copies := copies_note(self.design, self.data)) is not None:
+            found.append(copies)
         fewest = int(self._fewest(self.design.matrix).min())
         if names := ", ".join(attack.name for attack in self.attacks if self._least(attack) > fewest):
             text = (
@@ -206,6 +200,19 @@ class AuditPlan:
             conf, kind = self._given.trained.conf, self.recipe.signal
             found += [*self._given.notes, *self.target.doubts(conf, self.design, self.data, kind)]
         return found
+
+
+def copies_note(design: MembershipDesign, data: LabelledData) -> Note | None:
+    """Say how many records have exact copies on the other side of a split, if any."""
+    if not (copies := design.split_duplicates(data)):
+        return None
+    # Few copies blur little; many hide members among their copies.
+    many = copies > MANY_COPIES * data.n_points
+    text = (
+        f"{copies:,} of {data.n_points:,} records have exact copies on the other side of a split, "
+        "which blurs who is a member. Keep copies together with groups, or leave them out."
+    )
+    return Note("split-copies", "caution" if many else "info", text)
 
 
 def run_audit(
@@ -434,8 +441,8 @@ def audit(
     where = output_folder(folder)
     recipe = as_recipe(model)
     X, columns = take_columns(X, (members, id_column))
-    data, extras = _audited(X, y, groups, values=recipe.signal == "signal")
-    target = _target(target, members, target_kind, id_column, columns, data)
+    data, extras = audited_data(X, y, groups, values=recipe.signal == "signal")
+    target = given_target(target, members, target_kind, id_column, columns, data)
     if references is None:
         references = design.n_models - 1 if isinstance(design, MembershipDesign) else 32
     setup = Setup(mode, references, population, seed)
@@ -450,7 +457,7 @@ def audit(
     return run_audit(plan, where, engine, keep_models, show_records=show_records, extras=extras, progress=progress)
 
 
-def _audited(
+def audited_data(
     X: npt.ArrayLike | LabelledData | Path, y: npt.ArrayLike | None, groups: npt.ArrayLike | None, *, values: bool
 ) -> tuple[LabelledData, Extras | None]:
     """The data of an audit, and what the report may show of a file, with notes on the file."""
@@ -467,7 +474,7 @@ def _audited(
     return LabelledData(X, y, groups, values=values), None
 
 
-def _target(
+def given_target(
     target: Any, members: Any, kind: PredictionKind, id_column: str | None, columns: dict[str, Any], data: LabelledData
 ) -> GivenTarget | None:
     """The given target, from what the user has and from columns of the data."""

@@ -16,7 +16,7 @@ from plmia.attacks.view import Mode
 from plmia.auditing.progress import Meter
 from plmia.data.designs import count_split_groups
 from plmia.data.npz import SIGNALS_ARRAYS, unused_arrays
-from plmia.errors import AttackError, Note, OutputError, PlmiaError, PlmiaWarning, SignalsError, some
+from plmia.errors import AttackError, Note, OutputError, PlmiaError, PlmiaWarning, ReferencesError, SignalsError, some
 from plmia.evaluation.records import RecordTable
 from plmia.evaluation.targets import Setup
 from plmia.results.folder import run_attacks
@@ -102,6 +102,8 @@ def score(
         raise SignalsError("copies can be merged into a run only: give the folder that plmia design made")
     for copy in merge:
         warnings.warn(f"took in {len(Run(run or where).merge(copy))} models from {copy}", PlmiaWarning, stacklevel=2)
+    if references == 0:
+        raise ReferencesError("0 references were requested, at least 1 is needed: screen the model with plmia screen")
     setup = Setup(mode, references, population, seed)
     chosen = choose_attacks(attacks)
     found = open_signals(signals, scale)
@@ -112,7 +114,7 @@ def score(
     for note in found.notes:
         if note.code == "unfinished-models":
             warnings.warn(note.text, PlmiaWarning, stacklevel=2)
-    notes = [*found.notes, *_split_groups(values, targets)]
+    notes = [*found.notes, *split_groups(values, targets)]
     with Meter("scoring", len(targets) * len(chosen) * values.n_points, progress) as meter:
         about = replace(About.of(values, targets, setup, found.records), plmia=__version__, audit=found.about)
         result = run_attacks(
@@ -263,7 +265,7 @@ def _targets(target: int | str | Sequence[int | str], signals: Signals) -> list[
     return sorted(numbers)
 
 
-def _split_groups(signals: Signals, targets: list[int]) -> Iterator[Note]:
+def split_groups(signals: Signals, targets: list[int]) -> Iterator[Note]:
     """Say of the first target whose members share groups with non-members how many such groups there are."""
     if signals.groups is None:
         return

@@ -19,6 +19,7 @@ COMMANDS = {
     "audit": ("audit", "Train a target and its references, and run every attack."),
     "design": ("design", "Choose who trains on what, for a script of your own."),
     "score": ("score", "Run attacks on signals that exist already."),
+    "screen": ("screen", "Screen one model without references."),
     "report": ("report", "Write the report of results that exist already."),
     "compare": ("compare", "Compare audits, or attacks of one audit, with tests."),
     "gate": ("gate", "Fail if an audited model may leak more than allowed."),

@@ -96,11 +96,12 @@ def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), v
     console = stdout()
     console.print(fitting_table(result, console, asked, verbose))
     hidden = 0 if verbose else len(result.attacks) - len(_shown_attacks(result, asked))
-    # The verdict of such an audit quotes its first doubt.
+    # The verdict of such an audit quotes its first doubt; that of a screening says what a screening is.
     quoted = result.verdict.status in ("invalid", "inconclusive")
     serious = doubts(result.notes)
     others = [note for note in result.notes if note not in serious]
-    for line in shown_notes([("", note) for note in [*serious[quoted:], *others]], verbose, hidden):
+    unsaid = [note for note in serious[quoted:] if note.text not in result.verdict.text]
+    for line in shown_notes([("", note) for note in [*unsaid, *others]], verbose, hidden):
         print_line(line)
     print_line(NAMES_MEMBERS)
     names = ("report.html", "metrics.json", "scores.npz", "records.csv")
@@ -166,8 +167,7 @@ def _headline(about: About, verbose: bool) -> Iterator[str]:
             f"{targets} target{'s' * (targets > 1)}",
             f"{about.signals.points:,} records",
             f"{views} view{'s' * (views > 1)}",
-            about.mode,
-            f"{_range(about.references)} reference{'s' * (about.references != (1,))}",
+            *(["no references"] if about.screening else [about.mode, _references(about)]),
             f"population {_range(about.population)}; rates in percent",
         ]
     )
@@ -175,7 +175,12 @@ def _headline(about: About, verbose: bool) -> Iterator[str]:
     if accuracy is not None and (verbose or accuracy.measure == "accuracy") and accuracy.target.members is not None:
         target = f"{percent(accuracy.target.members)} and {percent(accuracy.target.non_members)}"
         members, others = (accuracy.of_references(side, ranged=verbose) for side in ("members", "non_members"))
-        yield f"{accuracy.measure} on members and non-members: target {target}, references {members} and {others}"
+        beside = "" if about.screening else f", references {members} and {others}"
+        yield f"{accuracy.measure} on members and non-members: target {target}{beside}"
+
+
+def _references(about: About) -> str:
+    return f"{_range(about.references)} reference{'s' * (about.references != (1,))}"
 
 
 def _range(values: Sequence[int]) -> str:

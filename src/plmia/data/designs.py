@@ -149,7 +149,8 @@ class ReferencePlan:
             alone = len(self.order[own]) == 1
             why = "there is no other model" if alone else "all others trained on the same split or its complement"
             raise ReferencesError(
-                f"target {target} has no eligible reference ({why}): add models trained on other splits"
+                f"target {target} has no eligible reference ({why}): add models trained on other splits, or screen it "
+                "without references (plmia screen)"
             )
         if self.wanted is None:
             return others

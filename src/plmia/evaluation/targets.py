@@ -13,6 +13,7 @@ from plmia.attacks.attack import Attack
 from plmia.attacks.scoring import Refused, Scores, Tick, score_unchecked
 from plmia.attacks.view import (
     AttackView,
+    Features,
     KnownSums,
     Mode,
     References,
@@ -40,9 +41,10 @@ class Setup:
     mode : {"online", "offline"}
         Whether statistics may use IN references.
     references : int, optional
-        References per target; by default all that are eligible.
+        References per target; by default all that are eligible. With 0, only attacks without references can run.
     population : int, optional
-        Size of Z; by default a quarter of the target's non-members, at least 100, at most half of them.
+        Size of Z; by default a quarter of the target's non-members, at least 100, at most half of them. Without
+        references half of them, since signals can then be predicted from known non-members only.
     seed : int
         Seed of references, populations and all other random choices.
     """
@@ -93,6 +95,7 @@ def attack_targets(
     setup: Setup,
     tick: Tick = lambda _: None,
     refused: Refused | None = None,
+    features: Features | None = None,
 ) -> Iterator[AttackResult]:
     """Run each attack on each target in turn.
 
@@ -114,6 +117,8 @@ def attack_targets(
     refused : callable, optional
         Called with each attack that lacks references, or whose population statistic is constant, on a target; it has
         no result there. By default that raises.
+    features : Features, optional
+        The records as numbers, for attacks that predict signals from them.
     """
     signals = signals.standardised()
     row_of = dict(zip(targets, signals.rows(targets, "target"), strict=True))
@@ -121,7 +126,8 @@ def attack_targets(
     plan = ReferencePlan.draw(
         signals.design, setup.references, np.random.default_rng([setup.seed, 0]), np.array(signals.models)
     )
-    for served in _serve(signals, attacks, plan, targets, setup):
+    alone = setup.references == 0
+    for served in _unserved(signals, targets) if alone else _serve(signals, attacks, plan, targets, setup):
         truth, population = truths[served.target]
         view = AttackView(
             signals.values[row_of[served.target]].astype(np.float64),
@@ -130,9 +136,10 @@ def attack_targets(
             signals.labels,
             setup.mode,
             served.known,
+            features,
         )
         split = plan.order[plan.split_of(served.target)]
-        left_out = split[split != served.target]
+        left_out = split[split != served.target][: 0 if alone else None]
         # The population is drawn from non-members, and `_serve` has compared their counts with those of members.
         for scores in score_unchecked(attacks, view, setup.seed, tick, refused):
             yield AttackResult(served.target, scores, truth, population, served.models, left_out, view, served.notes)
@@ -150,7 +157,8 @@ def _truth(signals: Signals, target: int, row: int, setup: Setup) -> tuple[Truth
         )
     size = setup.population
     if size is None:
-        size = min(max(len(outsiders) // 4, 100), len(outsiders) // 2)
+        most = len(outsiders) // 2
+        size = most if setup.references == 0 else min(max(len(outsiders) // 4, 100), most)
     if len(outsiders) < 4:
         raise PopulationError(
             f"target {target} has {len(outsiders)} non-members, 4 are needed for population and evaluation: "
@@ -184,6 +192,14 @@ class _Served:
     models: IntArray
     known: KnownSums | None = None
     notes: tuple[Note, ...] = ()
+
+
+def _unserved(signals: Signals, targets: Iterable[int]) -> Iterator[_Served]:
+    """Yield each target without references."""
+    nobody = np.array([], dtype=np.intp)
+    references = References(signals.values, nobody, np.zeros((0, signals.n_points), bool))
+    for target in targets:
+        yield _Served(target, references, nobody)
 
 
 def _serve(

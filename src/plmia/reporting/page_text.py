@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from plmia.attacks.attack import ATTACKS
+from plmia.attacks.attack import ATTACKS, SCREENING
 from plmia.errors import Note, doubts, percent, round_percent, sentence
 from plmia.evaluation.intervals import Interval
 from plmia.reporting.content import Content
@@ -42,6 +42,8 @@ NEXT_STEPS = {
     "invalid": "Correct what the check names and audit again. Until then, no number on this page is reliable.",
     "inconclusive": "Correct what the checks below name and audit again. Until then, this audit neither shows a leak "
     "nor excludes one.",
+    "screening": "Audit with references: plmia audit trains them and takes the same model as its target, plmia design "
+    "prepares your own training script. Until then, a leak is neither shown nor excluded.",
     "no_leak_shown": "Ask how much may have been missed. That these attacks found nothing with so many references and "
     "records is not proof of safety. plmia gate tests whether a leak that they may have missed stays below a limit "
     "that you set. plmia plan estimates what a larger audit would find.",
@@ -66,7 +68,9 @@ def next_step(content: Content) -> str:
     change = "Reduce overfitting (stop earlier, regularise, use differential privacy)"
     if own is not None and others is not None and own - others < SMALL_GAP:
         change = "Change the training (differential privacy limits what a model reveals about a record)"
-    return NEXT_STEPS[grade if grade in NEXT_STEPS else content.verdict.status].format(change=change)
+    status = content.verdict.status
+    situation = "screening" if about.screening and status == "inconclusive" else status
+    return NEXT_STEPS[grade if grade in NEXT_STEPS else situation].format(change=change)
 
 
 @dataclass(frozen=True)
@@ -157,13 +161,12 @@ def _scale(tpr: float, interval: Interval, chance: float) -> Scale:
 def audited(content: Content) -> list[tuple[str, str]]:
     """Facts about the audit: names and values."""
     about, signals = content.about, content.about.signals
-    views = f", {signals.views} views of each record" if signals.views > 1 else ""
     written = (content.saved.folder / "scores.npz").stat().st_mtime
     rows = [
         ("Data", _data(content)),
         ("Recipe", about.recipe),
         ("Model", _model(content)),
-        ("References", f"{_extent(about.references)} models trained in the same way{views}, {about.mode} attack"),
+        ("References", _references(content)),
         ("Target", _target(content)),
         *_accuracy_rows(content),
         ("Signal", about.signal and "a number of the recipe's own per record, larger for members"),
@@ -175,6 +178,14 @@ def audited(content: Content) -> list[tuple[str, str]]:
         ("Signals, SHA-256", signals.sha256),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _references(content: Content) -> str:
+    about, n_views = content.about, content.about.signals.views
+    views = f", {n_views} views of each record" if n_views > 1 else ""
+    if about.screening:
+        return f"none: this is a screening{views}"
+    return f"{_extent(about.references)} models trained in the same way{views}, {about.mode} attack"
 
 
 def _extent(sizes: Sequence[int]) -> str:
@@ -291,7 +302,8 @@ def check_cell(attack: AttackSummary) -> tuple[str, str]:
 
 def glossary(content: Content) -> list[tuple[str, str]]:
     """Names of the attacks and what they are, except for attacks of the user."""
-    return [(name, sentence(ATTACKS[name].note)) for name in content.result.attacks if name in ATTACKS]
+    known = ATTACKS | SCREENING
+    return [(name, sentence(known[name].note)) for name in content.result.attacks if name in known]
 
 
 def gaussianity(content: Content) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from plmia.attacks.attack import Attack
 from plmia.attacks.scoring import Tick
+from plmia.attacks.view import Features
 from plmia.data.arrays import Array, Labels
 from plmia.data.files import Staging
 from plmia.data.npz import npz_entry
@@ -25,7 +26,7 @@ from plmia.evaluation.targets import AttackResult, Setup, attack_targets
 from plmia.results.result import About, RunResult
 from plmia.results.saved import SCORE_ARRAYS, metrics_text, seal, sha256_of
 from plmia.results.summary import Summary, if_possible
-from plmia.results.wording import NO_REFERENCES_USED
+from plmia.results.wording import NO_REFERENCES_USED, SCREENED
 from plmia.signals.signals import Signals
 
 
@@ -41,27 +42,33 @@ def run_attacks(
     may_skip: bool = False,
     notes: Sequence[Note] = (),
     show_records: bool = False,
+    features: Features | None = None,
 ) -> RunResult:
     """Attack, assess, and write the results to a folder.
 
     ``about`` says what was run, by default what the other arguments say; ``notes`` what is known before the run. With
     ``may_skip``, an attack that cannot run is left out with a note, see `_results`; otherwise it stops the run. With
-    ``show_records``, scores.npz and records.csv hold the group of each record.
+    ``show_records``, scores.npz and records.csv hold the group of each record. ``features`` are the records as numbers,
+    for attacks that predict signals from them.
     """
     require_plausible(signals)
     summary = Summary([attack.name for attack in attacks], len(targets))
     summary.add_notes(notes)
-    if not any(attack.uses_references for attack in attacks):
+    if setup.references == 0:
+        summary.add_notes([SCREENED])
+    elif not any(attack.uses_references for attack in attacks):
         summary.add_notes([NO_REFERENCES_USED])
     with ResultFolder(folder, min(targets), signals.groups if show_records else None) as results:
-        for result in _results(signals, attacks, targets, setup, tick, summary, may_skip=may_skip):
+        for result in _results(signals, attacks, targets, setup, tick, summary, features, may_skip=may_skip):
             results.add(result)
             summary.add(result)
             if len(targets) == 1:
                 results.keep_only(summary.evidence.attack)
         best = next(attack for attack in attacks if attack.name == summary.evidence.attack)
         rng = np.random.default_rng([setup.seed, 2])
-        power = if_possible(lambda: enough_references(signals, best, min(targets), setup, rng))
+        power = None
+        if setup.references != 0:
+            power = if_possible(lambda: enough_references(signals, best, min(targets), setup, rng))
         return results.finish(summary.result(about or About.of(signals, targets, setup), power))
 
 
@@ -72,6 +79,7 @@ def _results(
     setup: Setup,
     tick: Tick,
     summary: Summary,
+    features: Features | None,
     *,
     may_skip: bool,
 ) -> Iterator[AttackResult]:
@@ -84,10 +92,10 @@ def _results(
     def skip(name: str, error: PlmiaError) -> None:
         summary.leave_out(name, str(error))
         # Attacks that use no references are too weak to be called an audit.
-        if not any(by_name[left].uses_references for left in summary.attacks):
+        if not any(by_name[left].uses_references or setup.references == 0 for left in summary.attacks):
             raise error
 
-    for result in attack_targets(signals, attacks, targets, setup, tick, skip if may_skip else None):
+    for result in attack_targets(signals, attacks, targets, setup, tick, skip if may_skip else None, features):
         name = result.scores.attack
         if name not in summary.attacks:
             continue  # it was left out on another target

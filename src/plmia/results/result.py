@@ -382,6 +382,11 @@ class About:
         return None if self.audit is None else cast("str | None", self.audit.get("data"))
 
     @property
+    def screening(self) -> bool:
+        """Whether the target was screened without references."""
+        return self.references == (0,)
+
+    @property
     def given_target(self) -> bool:
         """Whether the target existed before the audit."""
         return self.audit is not None and self.audit.get("target", "trained") != "trained"

@@ -147,6 +147,7 @@ class Summary:
         self._excluded: dict[int, list[int]] = {}
         self._checks: dict[int, typed.TargetChecks] = {}
         self._gaussianity: Gaussianity | None = None
+        self._grouped: int | None = None  # target by whose references the records are grouped
         self._by_group: dict[str, tuple[Measured | None, ...]] = {}
         self._power: EnoughReferences | None = None
         self._fits: dict[tuple[str, int], Mapping[str, object]] = {}
@@ -176,6 +177,8 @@ class Summary:
 
     def _measure_groups(self, result: AttackResult) -> None:
         """Measure the attack by Gaussianity of the records; only on the first target, since that sorts all signals."""
+        if not len(result.references):
+            return
         if self._gaussianity is None:
             self._gaussianity = gaussianity(result.view.references)
             self._grouped = result.target
@@ -286,7 +289,7 @@ class Summary:
 
     def _reference_notes(self) -> Iterator[Note]:
         """Whether the references are enough and like the target, and which models were excluded."""
-        if (fewest := min(self._references)) < LEAST_REFERENCES:
+        if 0 < (fewest := min(self._references)) < LEAST_REFERENCES:
             yield Note("few-references", "caution", wording.few_references(fewest, LEAST_REFERENCES))
         likeness = {target: checks.unlike_references for target, checks in sorted(self._checks.items())}
         if unlike := {target: like.warning for target, like in likeness.items() if like and like.warning}:

@@ -25,6 +25,11 @@ NO_REFERENCES_USED = Note(
     "caution",
     "Only attacks that use no references were run. They can show a leak, but cannot exclude one.",
 )
+SCREENED = Note(
+    "screening",
+    "caution",
+    "This is a screening of one model without references: it can show a leak, but cannot show its absence.",
+)
 UNVERIFIED = Note(
     "unverified-results",
     "caution",
@@ -59,6 +64,8 @@ def verdict_text(evidence: Evidence, status: Status, grade: Grade | None, doubts
         sentences.append(_identified(evidence))
     if evidence.unnamed is None:
         sentences.append(_named(evidence.exposed, fdr))
+    if SCREENED in doubts:
+        sentences.append(SCREENED.text)
     first, *others = sentences or ["No attack does better than guessing."]
     return " ".join([f"{start}: {after_colon(first)}", *others])
 

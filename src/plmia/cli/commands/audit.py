@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from plmia.auditing import run as verb
-from plmia.auditing.predictions import PredictionKind
 from plmia.cli.commands.options import (
     PATH,
     attack_option,
     design_option,
+    given_target_options,
     mode_option,
     output_option,
     parse_design,
@@ -48,20 +48,7 @@ folder_option = output_option("Folder of the audit.")
     metavar="FILE",
     help="A model that exists already: its predictions (csv, parquet, npz, npy) or the model itself (onnx, skops).",
 )
-@click.option(
-    "--members",
-    metavar="FILE|COLUMN",
-    help="Records that the target trained on: a column of the data, or a file with one flag per record or with row "
-    "numbers, counted from 0.",
-)
-@click.option(
-    "--target-kind",
-    type=click.Choice(get_args(PredictionKind)),
-    default="auto",
-    show_default=True,
-    help="What the predictions are; one value per record is the true label's probability or its confidence (logit).",
-)
-@click.option("--id", "id_column", metavar="COLUMN", help="Match the target's rows by this column, not by their order.")
+@given_target_options
 @attack_option
 @mode_option
 @population_option

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast, get_args
 
 import click
 
+from plmia.auditing.predictions import PredictionKind
 from plmia.data.designs import DesignKind, MembershipDesign
 from plmia.data.npz import load_npy
 from plmia.errors import AttackError, DataError
@@ -91,6 +92,28 @@ seed_option = click.option(
 )
 quiet_option = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 verbose_option = click.option("--verbose", is_flag=True, help="Print all attacks, columns and notes.")
+
+
+def given_target_options(command: Command) -> Command:
+    """Add the options on a model that exists already: --members, --target-kind and --id."""
+    members = click.option(
+        "--members",
+        metavar="FILE|COLUMN",
+        help="Records that the target trained on: a column of the data, or a file with one flag per record or with row "
+        "numbers, counted from 0.",
+    )
+    kind = click.option(
+        "--target-kind",
+        type=click.Choice(get_args(PredictionKind)),
+        default="auto",
+        show_default=True,
+        help="What the predictions are; one value per record is the true label's probability or its confidence "
+        "(logit).",
+    )
+    ids = click.option(
+        "--id", "id_column", metavar="COLUMN", help="Match the target's rows by this column, not by their order."
+    )
+    return members(kind(ids(command)))
 
 
 def result_options(command: Command) -> Command:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from plmia.attacks.attack import ATTACKS
+from plmia.attacks.attack import ATTACKS, SCREENING
 from plmia.auditing import score as verb
 from plmia.cli.commands.options import (
     PATH,
@@ -33,16 +33,17 @@ def attacks(as_json: bool) -> None:
     Example:
       plmia attacks --json
     """  # noqa: D301 - click wants the control character itself
+    known = ATTACKS | SCREENING
     if as_json:
         listing = {
             name: {"statistic": str(attack.statistic), "calibration": str(attack.calibration), "note": attack.note}
-            for name, attack in ATTACKS.items()
+            for name, attack in known.items()
         }
         click.echo(json.dumps(listing, indent=1))
         return
     rows = [
         [name, type(attack.statistic).__name__, type(attack.calibration).__name__, attack.note]
-        for name, attack in ATTACKS.items()
+        for name, attack in known.items()
     ]
     click.echo(text_table([["attack", "statistic", "calibration", "description"], *rows], left=4))
 

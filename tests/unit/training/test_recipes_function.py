@@ -113,10 +113,86 @@ def test_answers_that_are_not_numbers_mean_that_the_model_diverged() -> None:
     assert "query returned NaN for point 0, 1, 2, 3, 4 and 35 more" in trained.trouble
 
 
-def test_answers_of_another_shape_are_refused() -> None:
-    recipe = Function.of(fit, lambda model, X, y: np.zeros(len(X)), key="k")
-    with pytest.raises(RecipeError, match=r"query.*\(40,\).*\[40, 2\]"):
+@pytest.mark.parametrize("shape", [(N,), (N, 1)])
+def test_one_number_per_record_is_no_answer_of_a_query(shape: tuple[int, ...]) -> None:
+    """It may be meant as a signal, which is given by another name."""
+    recipe = Function.of(fit, lambda model, X, y: np.zeros(shape), key="k")
+    with pytest.raises(RecipeError, match=r"one number per record.*\[40, 2\].*signal="):
         recipe.train(DATA, MEMBERS[:1], [1], VIEWS)
+
+
+@pytest.mark.parametrize("answer", [np.zeros((N - 1, 2)), np.zeros((N, 2, 2)), np.zeros(())])
+def test_answers_of_another_shape_are_refused(answer: Any) -> None:
+    with pytest.raises(RecipeError, match=r"query.*\(.*\).*\[40, 2\]"):
+        Function.of(fit, lambda model, X, y: answer, key="k").train(DATA, MEMBERS[:1], [1], VIEWS)
+    with pytest.raises(RecipeError, match=r"signal.*\(.*\).*\[40\]"):
+        Function.of(fit, signal=lambda model, X, y: answer, key="k").train(DATA, MEMBERS[:1], [1], VIEWS)
+
+
+def test_answers_that_are_no_numbers_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    for answer in (["a"] * N, [[1.0], [1.0, 2.0]], object(), torch.zeros(N, 2, requires_grad=True)):
+        with pytest.raises(RecipeError, match=f"query returned a {type(answer).__name__} .*numpy array"):
+            Function.of(fit, lambda model, X, y, a=answer: a, key="k").train(DATA, MEMBERS[:1], [1], VIEWS)
+
+
+# Signals of one's own ------------------------------------------------------------------------------------------------
+
+VALUES = LabelledData(RNG.normal(size=(N, 3)), RNG.normal(size=N))
+NO_LABELS = LabelledData(RNG.normal(size=(N, 3)))
+
+
+def mean(X: Any, y: Any, seed: int) -> Any:
+    return None if y is None else y.mean(), X.mean(axis=0)
+
+
+def closeness(model: Any, X: Any, y: Any) -> Any:
+    return -((X - model[1]) ** 2).sum(axis=1) - (0 if y is None else (y - model[0]) ** 2)
+
+
+@pytest.mark.parametrize("data", [VALUES, NO_LABELS, DATA], ids=["values", "no labels", "classes"])
+def test_a_signal_needs_no_classes(data: LabelledData) -> None:
+    recipe = Function.of(mean, signal=closeness)
+    assert recipe.signal == "signal"
+    for members, trained in zip(MEMBERS, recipe.train(data, MEMBERS, [1, 2], VIEWS), strict=True):
+        model = mean(data.X[members], None if data.y is None else data.y[members], 0)
+        expected = np.stack([closeness(model, view.apply(data.X), data.y) for view in VIEWS], axis=1)
+        np.testing.assert_allclose(trained.conf, expected, rtol=1e-6)
+        assert trained.conf.dtype == np.float32
+        assert np.isnan([trained.train_accuracy, trained.test_accuracy]).all()
+        given = recipe.query_given(model, data, members, VIEWS)
+        np.testing.assert_array_equal(given.conf, trained.conf)
+
+
+def test_a_signal_that_is_not_finite_means_that_the_model_diverged() -> None:
+    (trained,) = Function.of(mean, signal=lambda m, X, y: np.full(len(X), np.inf)).train(
+        VALUES, MEMBERS[:1], [1], VIEWS
+    )
+    assert trained.diverged
+    assert "signal returned infinity" in trained.trouble
+
+
+def test_a_signal_is_another_recipe_than_a_query() -> None:
+    assert Function.of(fit, logits) != Function.of(fit, signal=logits)
+    for wrong in ({}, {"query": logits, "signal": logits}):
+        with pytest.raises(RecipeError, match=r"either query.*or signal"):
+            Function.of(fit, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_file_may_define_a_signal(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    train = "def train(X, y, seed): return X.mean()\n"
+    signal = "def signal(model, X, y): return -abs(X[:, 0] - model)\n"
+    path.write_text(train + signal)
+    recipe = Function.from_file(path)
+    assert recipe.signal == "signal"
+    arrived = ForkingPickler.loads(ForkingPickler.dumps(recipe))
+    assert arrived == recipe
+    assert arrived.signal == "signal"
+    (trained,) = recipe.train(NO_LABELS, MEMBERS[:1], [0], (View(),))
+    assert np.isfinite(trained.conf).all()
+    path.write_text(train + signal + "def query(model, X, y): return X\n")
+    assert Function.from_file(path).signal == "confidence"
 
 
 def test_weights_are_not_kept() -> None:

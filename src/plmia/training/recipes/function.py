@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from plmia.data.arrays import BoolArray
+from plmia.data.arrays import Array, BoolArray, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.user_code import failure, lacks_memory, read_user_file, run_user_text
 from plmia.errors import Note, RecipeError, shown
-from plmia.training.recipes.confidences import conf_from_answers, trained_from_answers
+from plmia.training.recipes.confidences import conf_from_answers, trained_from_answers, trained_from_signals
 from plmia.training.recipes.identity import Identity, identify
 from plmia.training.recipes.recipe import (
     DeclaredFile,
@@ -33,13 +33,16 @@ _REMEDY = 'Give a key of your own to reuse them: plmia.Function.of(train, query,
 
 @dataclass(frozen=True, eq=False)
 class Function(Recipe):
-    """Train with ``train(X, y, seed) -> model``, query with ``query(model, X, y) -> logits or probabilities``.
+    """Train with ``train(X, y, seed) -> model``, query with ``query(model, X, y)`` or ``signal(model, X, y)``.
+
+    X is what the user gave: an array, a data frame or a list of records. y holds the classes 0 to C - 1 in the order of
+    their names, numbers to predict, or is None.
 
     Parameters
     ----------
     fit, ask : callable
-        ``train(X [n, ...], y [n], seed)``, which gets the training points only, unchanged; and ``query(model,
-        X [n, ...], y [n])``, which returns logits or class probabilities [n, classes].
+        ``train``, which gets the training records only; and ``query``, which returns logits or class probabilities
+        [n, classes] of all records, or ``signal``, which returns one number [n] per record, larger for members.
     key : str
         Identifies this pair of functions when plmia looks for finished models.
     unread : str
@@ -49,6 +52,7 @@ class Function(Recipe):
     fit: Callable[..., Any]
     ask: Callable[..., Any]
     key: str
+    signal: SignalKind = "confidence"  # what ``ask`` returns
     file: str | None = None  # the file that defines both
     text: bytes | None = field(default=None, repr=False)  # contents of that file
     files: tuple[DeclaredFile, ...] = ()  # files and folders that the functions read
@@ -61,20 +65,29 @@ class Function(Recipe):
     def of(
         cls,
         train: Callable[..., Any],
-        query: Callable[..., Any],
+        query: Callable[..., Any] | None = None,
         key: str | None = None,
         files: Sequence[str | Path] = (),
+        *,
+        signal: Callable[..., Any] | None = None,
     ) -> Function:
-        """Take two functions, identified by their code and all that it refers to unless ``key`` is given.
+        """Take ``train`` with ``query`` or ``signal``, identified by their code and all that it refers to.
 
-        ``files`` and folders that the functions read are identified by their contents.
+        ``key``, if given, identifies them instead. Contents identify the ``files`` and folders that they read.
         """
-        made = cls(train, query, key or "", files=declare_files(files, Path(), "files"), keyed=key is not None)
-        return made.identified()
+        kind: SignalKind = "confidence" if signal is None else "signal"
+        ask = query if signal is None else signal
+        if ask is None or (query is not None and signal is not None):
+            raise RecipeError(
+                "give either query, which returns class probabilities or logits, or signal, which returns one number "
+                "per record: Function.of(train, query) or Function.of(train, signal=signal)"
+            )
+        declared = declare_files(files, Path(), "files")
+        return cls(train, ask, key or "", kind, files=declared, keyed=key is not None).identified()
 
     @classmethod
     def from_file(cls, path: Path) -> Function:
-        """Take `train` and `query` from a Python file, identified by its text and the files it declares.
+        """Take `train` and `query` or `signal` from a Python file, identified by its text and the files it declares.
 
         A list ``files`` in it names the files and folders that it reads, relative to its own folder.
         """
@@ -85,21 +98,25 @@ class Function(Recipe):
         """Run the text of a file; ``files``, if given, were hashed by the process that sent the recipe."""
         with noting_reads() as reads:
             module = run_user_text(text, path, RecipeError)
-        for name in ("train", "query"):
-            if not callable(getattr(module, name, None)):
+        train, query, signal = (getattr(module, name, None) for name in ("train", "query", "signal"))
+        kind: SignalKind = "confidence" if callable(query) else "signal"
+        ask = query if callable(query) else signal
+        for name, function in (("train", train), ("query", ask)):
+            if not callable(function):
                 raise RecipeError(
-                    f"{path} does not define a function {name!r}: it needs train(X, y, seed) and query(model, X, y)"
+                    f"{path} does not define a function {name!r}: it needs train(X, y, seed), and query(model, X, y) "
+                    "or signal(model, X, y)"
                 )
         if files is None:
             files = declare_files(getattr(module, "files", ()), path.parent, f"`files` in {path.name}")
-        key = hashlib.sha256(text).hexdigest()
-        return cls(module.train, module.query, key, str(path), text, files, frozenset(reads | imported_files(module)))
+        key, seen = hashlib.sha256(text).hexdigest(), frozenset(reads | imported_files(module))
+        return cls(cast("Any", train), cast("Any", ask), key, kind, str(path), text, files, seen)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process cannot import a user's file by name, and the file may change meanwhile.
         if self.file is not None and self.text is not None:
             return (Function._from_text, (self.text, Path(self.file), self.files))
-        return (Function, (self.fit, self.ask, self.key, None, None, self.files, self.reads, self.unread, self.keyed))
+        return (Function, tuple(getattr(self, own.name) for own in fields(self)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Function) and self.to_json() == other.to_json()
@@ -111,7 +128,7 @@ class Function(Recipe):
         """Identify the functions as they are now, unless the user's key or their file identifies them."""
         if self.keyed or self.file is not None:
             return self
-        identity = identify("train or query", (self.fit, self.ask))
+        identity = identify("train or query", (self.fit, self.ask, self.signal))
         return replace(self, key=identity.key, unread=identity.unread)
 
     def notes(self, data: LabelledData) -> list[Note]:
@@ -135,7 +152,7 @@ class Function(Recipe):
         return self.name if self.file is None else f"{self.name}:{shown(Path(self.file).name)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Key, and digests of the declared files."""
+        """Key, and digests of the declared files; whether it has a signal of its own stands with the store."""
         return {"recipe": self.name, "key": self.key} | files_json(self.files)
 
     def train(
@@ -147,16 +164,32 @@ class Function(Recipe):
         results = []
         for row, seed in zip(members, seeds, strict=True):
             with noting_reads() as reads:
-                model = self._call("train", self.fit, data.rows(row), data.y[row], seed)
-                # Copies: functions that change their arguments must not change them for the next model.
-                answers = [
-                    np.asarray(self._call("query", self.ask, model, view.shown(data), data.y.copy())) for view in views
-                ]
-            confidences = [conf_from_answers(answer, data.y) for answer in answers]
-            trained = trained_from_answers("query", answers, confidences, data.y, row)
+                y = None if data.y is None else data.y[row]
+                model = self._call("train", self.fit, data.rows(row), y, seed)
+                trained = self.query_given(model, data, row, views)
             base = Path() if self.file is None else Path(self.file).parent
             results.append(replace(trained, undeclared=undeclared(self.reads | reads, self.files, base)))
         return results
+
+    def query_given(self, model: Any, data: LabelledData, members: BoolArray, views: Views) -> Trained:
+        """Query a model, one of those that `train` makes or one like them; see `Recipe.query_given`."""
+        role = "query" if self.signal == "confidence" else "signal"
+        answers = []
+        for view in views:
+            # Copies: functions that change their arguments must not change them for the next model.
+            y = None if data.y is None else data.y.copy()
+            answers.append(_numbers(role, self._call(role, self.ask, model, view.shown(data), y)))
+        if self.signal == "signal":
+            return trained_from_signals(role, [_one_per_record(answer, data.n_points) for answer in answers])
+        if answers[0].shape in ((data.n_points,), (data.n_points, 1)):
+            where = "plmia.Function.of(train, signal=…)" if self.file is None else f"the name `signal` in {self.source}"
+            raise RecipeError(
+                f"query returned one number per record, but probabilities or logits [{data.n_points}, "
+                f"{data.n_classes}] are needed: return those, or give a function that returns a signal, larger for "
+                f"members, as {where}"
+            )
+        confidences = [conf_from_answers(answer, data.y) for answer in answers]
+        return trained_from_answers(role, answers, confidences, data.y, members)
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call the user's function; an exception becomes a `RecipeError` that names the line of the user's file."""
@@ -168,3 +201,21 @@ class Function(Recipe):
             code = getattr(function, "__code__", None)
             file = self.file or (code.co_filename if code is not None else None)
             raise RecipeError(f"{name} raised, {failure(error, file)}") from error
+
+
+def _numbers(role: str, answer: Any) -> Array:
+    """Answer of a user's function as an array of floats."""
+    try:
+        return np.asarray(answer, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError for tensors with gradients
+        raise RecipeError(
+            f"{role} returned a {type(answer).__name__} that is not an array of numbers ({error}): return a numpy array"
+        ) from error
+
+
+def _one_per_record(answer: Array, n: int) -> Array:
+    if answer.shape not in ((n,), (n, 1)):
+        raise RecipeError(
+            f"signal returned shape {answer.shape}, but [{n}] is needed: one number per record, larger for members"
+        )
+    return answer.reshape(n)

@@ -28,7 +28,7 @@ RECIPES = {
     "wide-resnet": "Wide-ResNet for images (torch)",
     "gbdt": "gradient-boosted trees (LightGBM; library=xgboost)",
     "sklearn:ESTIMATOR": "any scikit-learn classifier with predict_proba, or regressor",
-    "function:FILE.py": "your own train(X, y, seed) and query(model, X, y)",
+    "function:FILE.py": "your own train(X, y, seed) and query(model, X, y), or signal(model, X, y)",
 }
 
 

@@ -35,6 +35,8 @@ SLOW_PACKAGES = {"scipy.stats", "sklearn", "torch", "lightgbm", "pandas"}
 SLOW_AT_TOP: dict[tuple[str, ...], set[str]] = {
     ("training", "recipes", "mlp"): {"torch"},
     ("training", "recipes", "torch_device"): {"torch"},
+    ("training", "recipes", "torch_loop"): {"torch"},
+    ("training", "recipes", "torch_module"): {"torch"},
     ("training", "recipes", "wide_resnet"): {"torch"},
 }
 

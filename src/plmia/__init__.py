@@ -57,21 +57,22 @@ if TYPE_CHECKING:
     from plmia.training.own_script import Run
     from plmia.training.recipes.function import Function
     from plmia.training.recipes.scikit import Sklearn
+    from plmia.training.recipes.torch_module import Torch
     from plmia.training.views import View
 
 __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "ATTACKS", "ATTACK_P", "ATTACK_R", "LIRA", "LIRA_FIXED", "PL_MIA", "PL_MIA_EB",
-    "PL_MIA_PLUS", "PL_MIA_POOLED", "RMIA", "Analytic", "Attack", "AttackView", "Audit", "BinaryVote",
-    "CauchyCombination", "Conformal", "FixedVariance", "Function", "GateDecision", "GaussianLR", "GivenTarget",
-    "HeldOut", "Inline", "Known", "LabelledData", "LocalProcesses", "Loss", "MedianCentre", "MedianOfViews",
-    "MembershipDesign", "NoCalibration", "Note", "PerPointVariance", "Plan", "PlmiaError", "PlmiaWarning",
-    "PooledVariance", "Ray", "Run", "SavedRun", "Setup", "SideBySide", "SignalStore", "Signals", "Sklearn", "Tolerance",
-    "View", "WithinClass", "attack_targets", "audit", "compare", "decide", "demo", "design", "epsilon_bound",
-    "evaluate", "exact_k_per_point", "find_attack", "gate", "import_signals", "judge", "logit_from_logits",
-    "logit_from_probabilities", "plan", "read_data", "read_signals", "report", "reproduce", "score", "screen",
+    "ATTACKS", "ATTACK_P", "ATTACK_R", "LIRA", "LIRA_FIXED", "PL_MIA", "PL_MIA_EB", "PL_MIA_PLUS", "PL_MIA_POOLED",
+    "RMIA", "Analytic", "Attack", "AttackView", "Audit", "BinaryVote", "CauchyCombination", "Conformal",
+    "FixedVariance", "Function", "GateDecision", "GaussianLR", "GivenTarget", "HeldOut", "Inline", "Known",
+    "LabelledData", "LocalProcesses", "Loss", "MedianCentre", "MedianOfViews", "MembershipDesign", "NoCalibration",
+    "Note", "PerPointVariance", "Plan", "PlmiaError", "PlmiaWarning", "PooledVariance", "Ray", "Run", "SavedRun",
+    "Setup", "SideBySide", "SignalStore", "Signals", "Sklearn", "Tolerance", "Torch", "View", "WithinClass",
+    "attack_targets", "audit", "compare", "decide", "demo", "design", "epsilon_bound", "evaluate", "exact_k_per_point",
+    "find_attack", "gate", "import_signals", "judge", "logit_from_logits", "logit_from_probabilities", "plan",
+    "read_data", "read_signals", "report", "reproduce", "score", "screen",
 ]
 # fmt: on
 
@@ -107,6 +108,7 @@ _NAMES = {
     "training.own_script": "Run",
     "training.recipes.function": "Function",
     "training.recipes.scikit": "Sklearn",
+    "training.recipes.torch_module": "Torch",
     "training.views": "View",
 }
 _MODULE = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -171,6 +171,7 @@ CODES: dict[str, str] = {
     "records-unlike-references": "a given target's signals do not follow those of its references from record to record",
     "records-unnamed": "no single record can be identified with this population",
     "screening": "one model was screened without references, which can show a leak but not its absence",
+    "records-vary": "records of a dataset change each time they are read",
     "split-copies": "copies of a record are on both sides of a split",
     "split-groups": "groups hold members and non-members of the target",
     "table-read": "how a CSV file was read: separator, missing values, types that are not obvious",

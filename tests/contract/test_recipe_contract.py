@@ -64,10 +64,21 @@ TEXTS = {
 NEEDS = {"mlp": "torch", "wide-resnet": "torch", "gbdt": "lightgbm"}
 
 
-@pytest.fixture(params=[*RECIPES, "prior", "regressor"])
+def perceptron() -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.fixture(params=[*RECIPES, "prior", "regressor", "torch"])
 def recipe(request: pytest.FixtureRequest) -> Recipe:
     if request.param == "prior":
         return Prior()
+    if request.param == "torch":
+        pytest.importorskip("torch")
+        from plmia import Torch
+
+        return Torch(perceptron, epochs=2, batch=16, device="cpu")
     if request.param == "regressor":
         return parse_recipe("sklearn:DecisionTreeRegressor?max_depth=3")
     needed = NEEDS.get(request.param)

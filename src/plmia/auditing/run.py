@@ -453,7 +453,7 @@ def audit(
         warnings.warn(f"took in {len(merged)} models from {merge}", PlmiaWarning, stacklevel=2)
     for note in (*(extras.notes if extras else ()), *plan.warnings()):
         warnings.warn(note.text, PlmiaWarning, stacklevel=2)
-    engine = engine or default_engine(recipe)
+    engine = engine or default_engine(recipe, data=data)
     return run_audit(plan, where, engine, keep_models, show_records=show_records, extras=extras, progress=progress)
 
 

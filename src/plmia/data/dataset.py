@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from plmia.data.arrays import Array, FloatArray32, IntArray
 from plmia.data.labels import encode_groups, encode_labels
 from plmia.data.npz import NPY_MAGIC, load_npy, load_npz, save_npy, unpack_bits, whole_number
+from plmia.data.records import Records, is_records
 from plmia.data.table_files import is_table_file, read_frame
 from plmia.data.tables import Selection, Table, is_frame
 from plmia.errors import DataError, Note, shown
@@ -29,26 +30,19 @@ MAX_LISTED = 40
 _NAMES = ("class_names", "feature_names", "texts", "group_names")
 
 
-@runtime_checkable
-class Records(Protocol):
-    """Records of any kind, by number: a map-style dataset of torch, for example."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, record: int, /) -> Any: ...
-
-
 @dataclass(frozen=True, eq=False)
 class LabelledData:
     """Records with their labels, checked.
 
     Parameters
     ----------
-    X : array [records, features], [records, height, width] or [records, height, width, channels], data frame or Records
+    X : array [records, features], [records, height, width] or [records, height, width, channels], data frame or dataset
         Numbers: bool, integers, or floats of up to 64 bits, NaN where missing; or a frame of pandas, polars or pyarrow;
-        or an object with `len` and records by number.
+        or an object with `len` and records by number, such as a map-style dataset of PyTorch (kept as `Records`).
     y : array, series or list [records], optional
         Classes (integers, text, booleans, categories, or floats that are few whole numbers), each of at least two
-        records; or float values to predict. Kept as int64 classes 0 to C - 1 in sorted order, or float64 values.
+        records; or float values to predict. A dataset of (input, label) pairs has its own. Kept as int64 classes 0 to
+        C - 1 in sorted order, or float64 values.
     groups : array, series or list [records], optional
         Records of one group (the rows of one patient, for example) are all members or all non-members.
     name : str
@@ -79,6 +73,11 @@ class LabelledData:
     def __post_init__(self) -> None:
         keep = functools.partial(object.__setattr__, self)
         keep("name", shown(self.name))
+        if is_records(self.X):
+            records, labels = Records.read(self.X, self.y)
+            keep("X", records)
+            keep("y", labels)
+            keep("notes", (*self.notes, *records.notes()))
         keep("X", _checked_records(self.X))
         if self.y is not None:
             y, names = encode_labels(self.y, self.n_points, self.values and self.class_names is None)
@@ -192,7 +191,7 @@ class LabelledData:
         """
         firsts: dict[bytes, int] = {}
         found = np.empty(self.n_points, dtype=np.intp)
-        for start, block in _blocks(self.X.row_keys() if self.is_table else self.X):
+        for start, block in _blocks(self.X if self.is_array else self.X.row_keys()):
             for point, row in enumerate(np.ascontiguousarray(block), start):
                 found[point] = firsts.setdefault(hashlib.blake2b(row.data, digest_size=16).digest(), point)
         return found
@@ -205,7 +204,7 @@ class LabelledData:
     def rows(self, chosen: Array | None = None) -> Any:
         """Records for the user's code, by a bool mask [records] or by number; all by default.
 
-        An array, or a frame of the user's library, that shares no memory with the data.
+        An array, or a frame of the user's library, that shares no memory with the data; or a map-style dataset.
         """
         if self.is_array:
             return np.array(self.X) if chosen is None else self.X[chosen]
@@ -228,6 +227,8 @@ class LabelledData:
 
     def _numbers(self) -> Array:
         """X as an array of numbers [records, features]."""
+        if isinstance(self.X, Records):
+            raise DataError("X is a dataset that is read by record, but an array or a table is needed: use plmia.Torch")
         if not self.is_table:
             flat: Array = self.X.reshape(self.n_points, -1)
             return flat
@@ -324,18 +325,10 @@ def _checked_texts(name: str, texts: Any, n: int | None, things: str) -> tuple[s
 
 
 def _checked_records(values: Any) -> Any:
-    """X as an array or a table; other records as they are."""
-    if isinstance(values, Table):
+    """X as an array, a table or records."""
+    if isinstance(values, Table | Records):
         return values
-    if is_frame(values):
-        return Table(values)
-    if isinstance(values, Records) and not isinstance(values, str | list | tuple | dict) and not _is_array_like(values):
-        return values
-    return _checked_points(values)
-
-
-def _is_array_like(values: Any) -> bool:
-    return hasattr(values, "__array__") or hasattr(values, "__array_interface__")
+    return Table(values) if is_frame(values) else _checked_points(values)
 
 
 def _checked_points(values: Any) -> Array:

@@ -175,13 +175,13 @@ def seed_of(seed: int, model: int, attempt: int) -> int:
     return int(np.random.SeedSequence([seed, model, attempt]).generate_state(1)[0] >> 1)
 
 
-def default_engine(recipe: Recipe, workers: int | None = None) -> Engine:
-    """One process per core; this process alone, with a warning, if the recipe cannot be sent to others."""
+def default_engine(recipe: Recipe, workers: int | None = None, data: LabelledData | None = None) -> Engine:
+    """One process per core; this process alone, with a warning, if the recipe or the data cannot be sent to others."""
     try:
-        pickled(recipe)
+        pickled((recipe, None if data is None or data.is_array else data))
     except TrainingError as error:
         text = (
-            "Models train one after another in this process, because the recipe cannot be sent to other processes "
+            "Models train one after another in this process, because recipe and data cannot be sent to other processes "
             f"({error.__cause__}). Open files, locks and connections inside train or fit; or accept this with "
             "engine=plmia.Inline()."
         )

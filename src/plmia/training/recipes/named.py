@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
@@ -64,6 +65,10 @@ def as_recipe(model: Any) -> Recipe:
 
     if isinstance(model, str):
         return parse_recipe(model)
+    torch = sys.modules.get("torch")  # whoever has a module has imported it
+    kind = model if isinstance(model, type) else type(model)
+    if torch is not None and issubclass(kind, torch.nn.Module):
+        raise RecipeError(f"{kind.__name__} is a PyTorch module: give plmia.Torch({kind.__name__}, epochs=…, lr=…)")
     if isinstance(model, type):
         raise RecipeError(f"{model.__name__} is a class: give an object, {model.__name__}()")
     if isinstance(model, tuple | list):

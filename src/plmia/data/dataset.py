@@ -213,7 +213,8 @@ class LabelledData:
     def features(self) -> FloatArray32:
         """Float32 array [records, features]: images flattened, and scaled to [0, 1] if their type is uint8.
 
-        For recipes with their own preprocessing. All others use `rows`.
+        Text, categories, dates and missing values are encoded, see `features_encoding`. For recipes with their own
+        preprocessing. All others use `rows`.
         """
         flat = self._numbers()
         with np.errstate(over="ignore"):
@@ -226,16 +227,17 @@ class LabelledData:
         return features
 
     def _numbers(self) -> Array:
-        """X as an array of numbers [records, features]."""
+        """X as an array of numbers [records, features]; text, categories, dates and missing values are encoded."""
+        from plmia.data.encoding import columns_of, features_encoding
+
         if isinstance(self.X, Records):
             raise DataError("X is a dataset that is read by record, but an array or a table is needed: use plmia.Torch")
-        if not self.is_table:
+        encoding = features_encoding(self)
+        if encoding is None and self.is_array:
             flat: Array = self.X.reshape(self.n_points, -1)
             return flat
-        texts = [column.name for column in self.X.columns if column.kind == "category"]
-        if texts:
-            raise DataError(f"column {texts[0]!r} of X holds text or categories: numbers are needed; encode it first")
-        return np.stack([column.values for column in self.X.columns], axis=1)
+        columns = columns_of(self)
+        return columns.numbers if encoding is None else encoding.fit(columns)(columns)
 
     @cached_property
     def merged_by_float32(self) -> list[tuple[int, int, int]]:

@@ -152,3 +152,11 @@ def is_plain(data: LabelledData) -> bool:
         kinds_are_plain = all(column.kind in ("number", "boolean") for column in data.X.columns)
         return kinds_are_plain and not any(column.missing.any() for column in data.X.columns)
     return not data.is_array or data.X.dtype.kind != "f" or not np.isnan(data.X).any()
+
+
+def features_encoding(data: LabelledData) -> Encoding | None:
+    """Encoding of `LabelledData.features`, which learns from all records; None if X holds complete numbers only.
+
+    Images stay as they are, too.
+    """
+    return None if data.is_images or is_plain(data) else Encoding(scale=False)

@@ -12,13 +12,16 @@ import numpy.typing as npt
 
 from plmia.data.arrays import Array, BoolArray, FloatArray
 from plmia.data.dataset import LabelledData
+from plmia.data.encoding import Encoding, columns_of
 from plmia.errors import Note, RecipeError, install_hint
 from plmia.training.recipes.confidences import Confidences, conf_from_logits, trained_from_answers
-from plmia.training.recipes.recipe import BuiltInRecipe, Trained, float32_notes
+from plmia.training.recipes.recipe import BuiltInRecipe, Trained, float32_notes, require_columns
 from plmia.training.views import Views
 
 # LightGBM allows no more.
 _MAX_LEAVES = 131072
+# Per column; LightGBM's histograms have 255 bins.
+_MAX_CATEGORIES = 254
 
 Table = npt.NDArray[np.floating]
 
@@ -47,16 +50,29 @@ class GBDT(BuiltInRecipe):
             )
 
     def check(self, data: LabelledData) -> None:
-        """Take any numeric data, if the library is installed."""
-        del data
+        """Take arrays and tables, if the library is installed."""
+        require_columns(self.name, data)
         self._library()
 
+    def preprocessing(self, data: LabelledData) -> str:
+        """Encoding of text and categories, if there are any."""
+        return self._encoding.identity if data.is_table and columns_of(data).categories.shape[1] else ""
+
+    @property
+    def _encoding(self) -> Encoding:
+        """Both libraries take missing numbers; LightGBM also takes categories."""
+        if self.library == "lightgbm":
+            return Encoding(impute=False, scale=False, categories="native", max_categories=_MAX_CATEGORIES)
+        return Encoding(impute=False, scale=False)
+
     def notes(self, data: LabelledData) -> list[Note]:
-        """Note that images are flattened; XGBoost also reads X as 32-bit floats."""
-        flattens = ["flattens images"] * data.is_images
+        """Note that images are flattened and columns are encoded; XGBoost also reads X as 32-bit floats."""
+        steps = ["flattens images"] * data.is_images
+        if data.is_table and (done := self._encoding.steps(columns_of(data))):
+            steps.append(f"prepares the columns, which each model learns from its training records ({'; '.join(done)})")
         if self.library == "xgboost":
-            return float32_notes(self.name, ["converts X to 32-bit floats", *flattens], data)
-        return [Note("recipe-preprocessing", "info", f"the recipe {self.name} {step}") for step in flattens]
+            return float32_notes(self.name, ["converts X to 32-bit floats", *steps], data)
+        return [Note("recipe-preprocessing", "info", f"the recipe {self.name} {step}") for step in steps]
 
     def _library(self) -> Any:
         try:
@@ -72,10 +88,10 @@ class GBDT(BuiltInRecipe):
         if keep_weights:
             raise RecipeError("boosted trees cannot be saved as safetensors: leave out --keep-models")
         margins_of = self._lightgbm_margins if self.library == "lightgbm" else self._xgboost_margins
-        table, queries = _table(data.X), [_table(view.apply(data.X)) for view in views]
         trained = []
         for row, seed in zip(members, seeds, strict=True):
-            margins = margins_of(table[row], data.y[row], data.n_classes, seed % 2**31, queries)
+            shown = self._shown(data, row, views)
+            margins = margins_of(shown, row, data, seed % 2**31)
             if data.n_classes == 2:
                 # One margin, for class 1: the logit itself, up to its sign.
                 margins = [np.stack([np.zeros(len(m)), m.reshape(len(m))], axis=1) for m in margins]
@@ -83,13 +99,19 @@ class GBDT(BuiltInRecipe):
             trained.append(trained_from_answers(self.library, margins, confidences, data.y, row))
         return trained
 
-    def _lightgbm_margins(
-        self, X: Table, y: Array, n_classes: int, seed: int, queries: Sequence[Table]
-    ) -> list[FloatArray]:
+    def _shown(self, data: LabelledData, row: BoolArray, views: Views) -> _Shown:
+        if data.is_array:
+            return _Shown(_table(data.X)[row], [_table(view.apply(data.X)) for view in views])
+        columns = columns_of(data)
+        encode = self._encoding.fit(columns.rows(row))
+        table = encode(columns)
+        return _Shown(table[row], [table] * len(views), encode.n_native)
+
+    def _lightgbm_margins(self, shown: _Shown, row: BoolArray, data: LabelledData, seed: int) -> list[FloatArray]:
         library = self._library()
-        several = {"objective": "multiclass", "num_class": n_classes}
+        several = {"objective": "multiclass", "num_class": data.n_classes}
         params = {
-            **({"objective": "binary"} if n_classes == 2 else several),
+            **({"objective": "binary"} if data.n_classes == 2 else several),
             "learning_rate": self.learning_rate,
             "bagging_fraction": self.subsample,
             "bagging_freq": 1,
@@ -105,17 +127,18 @@ class GBDT(BuiltInRecipe):
             "num_threads": 1,
             "verbosity": -1,
         }
-        train_set = library.Dataset(X, y, params={"feature_pre_filter": False, "verbosity": -1})
+        width = shown.members.shape[1]
+        native = {"categorical_feature": list(range(width - shown.n_native, width))} if shown.n_native else {}
+        settings = {"feature_pre_filter": False, "verbosity": -1}
+        train_set = library.Dataset(shown.members, data.y[row], params=settings, **native)
         booster = library.train(params, train_set, num_boost_round=self.rounds)
-        return [np.asarray(booster.predict(x, raw_score=True, num_threads=1)) for x in queries]
+        return [np.asarray(booster.predict(x, raw_score=True, num_threads=1)) for x in shown.queries]
 
-    def _xgboost_margins(
-        self, X: Table, y: Array, n_classes: int, seed: int, queries: Sequence[Table]
-    ) -> list[FloatArray]:
+    def _xgboost_margins(self, shown: _Shown, row: BoolArray, data: LabelledData, seed: int) -> list[FloatArray]:
         library = self._library()
-        several = {"objective": "multi:softprob", "num_class": n_classes}
+        several = {"objective": "multi:softprob", "num_class": data.n_classes}
         params = {
-            **({"objective": "binary:logistic"} if n_classes == 2 else several),
+            **({"objective": "binary:logistic"} if data.n_classes == 2 else several),
             "eta": self.learning_rate,
             "subsample": self.subsample,
             "max_depth": self.depth,
@@ -123,8 +146,17 @@ class GBDT(BuiltInRecipe):
             "nthread": 1,
             "tree_method": "hist",
         }
-        booster = library.train(params, library.DMatrix(X, y), num_boost_round=self.rounds)
-        return [np.asarray(booster.predict(library.DMatrix(x), output_margin=True), np.float64) for x in queries]
+        booster = library.train(params, library.DMatrix(shown.members, data.y[row]), num_boost_round=self.rounds)
+        return [np.asarray(booster.predict(library.DMatrix(x), output_margin=True), np.float64) for x in shown.queries]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Features as one model sees them."""
+
+    members: Table  # of its training points
+    queries: Sequence[Table]  # of all points, in each view
+    n_native: int = 0  # number of columns, the last ones, that hold categories
 
 
 def _table(X: Array) -> Table:

@@ -18,7 +18,15 @@ from plmia.data.arrays import Array, BoolArray, FloatArray32, IntArray
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
 from plmia.training.recipes import torch_device
-from plmia.training.recipes.recipe import BuiltInRecipe, Trained, accuracies, float32_notes
+from plmia.training.recipes.recipe import (
+    BuiltInRecipe,
+    Trained,
+    accuracies,
+    features_identity,
+    features_steps,
+    float32_notes,
+    require_features,
+)
 from plmia.training.recipes.torch_device import to_device
 from plmia.training.views import View, Views
 
@@ -71,14 +79,18 @@ class MLP(BuiltInRecipe):
             raise RecipeError(f"mlp has no schedule {self.schedule!r}: choose constant or cosine")
 
     def check(self, data: LabelledData) -> None:
-        """Take any numeric data, if the device exists."""
-        del data
+        """Take arrays and tables, and images without missing pixels, if the device exists."""
+        require_features(self.name, data)
         torch_device.pick_device(self.device)
+
+    def preprocessing(self, data: LabelledData) -> str:
+        """Encoding of text, categories and missing values, if there are any."""
+        return features_identity(data)
 
     def notes(self, data: LabelledData) -> list[Note]:
         """Note that features become 32-bit floats, and other conversions."""
         pixels = data.is_images and data.X.dtype == np.uint8
-        steps = (
+        steps = features_steps(data) + (
             ["converts X to 32-bit floats"]
             + ["flattens images"] * data.is_images
             + ["divides pixels by 255"] * pixels

@@ -25,6 +25,7 @@ import numpy as np
 
 from plmia.data.arrays import Array, BoolArray, FloatArray32, SignalKind
 from plmia.data.dataset import LabelledData
+from plmia.data.encoding import columns_of, features_encoding, is_plain
 from plmia.errors import Note, RecipeError, require_members, shown
 from plmia.training.views import VIEW_SETS, View, Views, default_views
 
@@ -200,6 +201,32 @@ def views_for(recipe: Recipe, data: LabelledData) -> tuple[View, ...]:
     cost every attack power. So there is one view, unless the recipe augments its images.
     """
     return default_views(data) if recipe.augments else VIEW_SETS["one"]
+
+
+def require_columns(recipe: str, data: LabelledData) -> None:
+    """Raise `RecipeError` unless X is an array or a table."""
+    if not (data.is_array or data.is_table):
+        raise RecipeError(f"the recipe {recipe} takes arrays and tables, but X is {data.form}: give one of these")
+
+
+def require_features(recipe: str, data: LabelledData) -> None:
+    """Raise `RecipeError` unless X is an array or a table; images must not lack pixels, which are not encoded."""
+    require_columns(recipe, data)
+    if data.is_images and not is_plain(data):
+        raise RecipeError(f"the recipe {recipe} takes no images with missing values (NaN): fill them in first")
+
+
+def features_identity(data: LabelledData) -> str:
+    """`Recipe.preprocessing` of a recipe that uses `LabelledData.features`."""
+    encoding = features_encoding(data)
+    return "" if encoding is None else encoding.identity
+
+
+def features_steps(data: LabelledData) -> list[str]:
+    """What `LabelledData.features` does to text, categories and missing values, in words for `float32_notes`."""
+    encoding = features_encoding(data)
+    steps = [] if encoding is None else encoding.steps(columns_of(data))
+    return [f"prepares the columns, which is learned from all records ({'; '.join(steps)})"] if steps else []
 
 
 def float32_notes(recipe: str, steps: Sequence[str], data: LabelledData) -> list[Note]:

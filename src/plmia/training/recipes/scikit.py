@@ -36,6 +36,7 @@ from plmia.training.recipes.recipe import (
     declare_files,
     files_json,
     noting_reads,
+    require_columns,
     undeclared,
 )
 from plmia.training.views import Views
@@ -157,8 +158,7 @@ class Sklearn(Recipe):
     def check(self, data: LabelledData) -> None:
         """Take arrays and tables; a regressor needs values to predict."""
         kind = type(self.template).__name__
-        if not (data.is_array or data.is_table):
-            raise RecipeError(f"{kind} takes arrays and tables, but X is of another kind: give an array or a table")
+        require_columns(self.name, data)
         if self.signal == "signal" and (data.y is None or data.labels is not None):
             y = "is missing" if data.y is None else "holds classes"
             raise RecipeError(f"{kind} predicts numbers, but y {y}: give one number per record, as floats")

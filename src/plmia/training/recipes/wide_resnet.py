@@ -18,7 +18,7 @@ from plmia.data.arrays import Array, BoolArray, FloatArray32, IntArray
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
 from plmia.training.recipes import torch_device
-from plmia.training.recipes.recipe import BuiltInRecipe, Trained, accuracies, float32_notes
+from plmia.training.recipes.recipe import BuiltInRecipe, Trained, accuracies, float32_notes, require_features
 from plmia.training.recipes.torch_device import to_device
 from plmia.training.views import Views
 
@@ -78,10 +78,12 @@ class WideResNet(BuiltInRecipe):
     def check(self, data: LabelledData) -> None:
         """Take images of at least 8 x 8 pixels, grey or with channels, if the device exists."""
         if not data.is_images:
+            shape = f" {list(data.X.shape)}" if data.is_array or data.is_table else ""
             raise RecipeError(
-                "wide-resnet needs images [points, height, width(, channels)], but the data are a table "
-                f"{list(data.X.shape)}: use mlp or gbdt"
+                f"wide-resnet needs images [points, height, width(, channels)], but X is {data.form}{shape}: use mlp "
+                "or gbdt"
             )
+        require_features(self.name, data)
         if min(data.X.shape[1:3]) < _MIN_PIXELS:
             raise RecipeError(
                 f"wide-resnet needs at least {_MIN_PIXELS} x {_MIN_PIXELS} pixels, but the images have "

@@ -385,8 +385,9 @@ def audit(
 
     Parameters
     ----------
-    model : scikit-learn classifier, Recipe or str
-        How to train, or the name of a recipe ("mlp", "gbdt?depth=5"). Clones of a classifier are trained.
+    model : scikit-learn estimator, pair of functions, Recipe or str
+        How to train, or the name of a recipe ("mlp", "gbdt?depth=5"). Clones of an estimator are trained. Functions are
+        ``train(X, y, seed)`` and ``query(model, X, y)``, or without classes ``signal(model, X, y)``; see `Function`.
     X : array [points, ...], pandas data frame, LabelledData or path
         Features or images, numbers only; or a data set with its labels, or the file of one (see `read_data`).
     y : int array [points], optional
@@ -442,6 +443,8 @@ def audit(
     recipe = as_recipe(model)
     X, columns = take_columns(X, (members, id_column))
     data, extras = audited_data(X, y, groups, values=recipe.signal == "signal")
+    if isinstance(model, tuple | list) and data.labels is None:
+        recipe = as_recipe(model, classes=False)
     target = given_target(target, members, target_kind, id_column, columns, data)
     if references is None:
         references = design.n_models - 1 if isinstance(design, MembershipDesign) else 32

@@ -176,14 +176,17 @@ def seed_of(seed: int, model: int, attempt: int) -> int:
 
 
 def default_engine(recipe: Recipe, workers: int | None = None, data: LabelledData | None = None) -> Engine:
-    """One process per core; this process alone, with a warning, if the recipe or the data cannot be sent to others."""
+    """One process per core; this process alone, with a warning, if recipe or data cannot be sent to others.
+
+    Arrays are not sent: processes of this machine map them.
+    """
     try:
         pickled((recipe, None if data is None or data.is_array else data))
     except TrainingError as error:
         text = (
-            "Models train one after another in this process, because recipe and data cannot be sent to other processes "
-            f"({error.__cause__}). Open files, locks and connections inside train or fit; or accept this with "
-            "engine=plmia.Inline()."
+            "Models train one after another in this process, because the training code or the records cannot be sent "
+            f"to other processes ({error.__cause__}). Open files, locks and connections inside the code that uses "
+            "them, or accept this with engine=plmia.Inline()."
         )
         warnings.warn(text, PlmiaWarning, stacklevel=3)
         return Inline()

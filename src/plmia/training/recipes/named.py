@@ -56,10 +56,11 @@ def parse_recipe(text: str) -> Recipe:
     return _build(head, params)
 
 
-def as_recipe(model: Any) -> Recipe:
+def as_recipe(model: Any, classes: bool = True) -> Recipe:
     """Recipe from a name, a scikit-learn estimator, a pair of functions, or a recipe, whose members are checked.
 
-    Its identity stays as it is now, even if the user's code changes its own variables later.
+    Without ``classes``, the second function of a pair returns signals. The recipe keeps its present identity, even if
+    the user's code changes its own variables later.
     """
     from plmia.training.recipes.scikit import Sklearn
 
@@ -72,7 +73,7 @@ def as_recipe(model: Any) -> Recipe:
     if isinstance(model, type):
         raise RecipeError(f"{model.__name__} is a class: give an object, {model.__name__}()")
     if isinstance(model, tuple | list):
-        return _of_functions(model)
+        return _of_functions(model, classes)
     if isinstance(model, FunctionType | partial):
         raise RecipeError("a way to train is a pair of functions: give (train, query), see plmia.Function")
     if not (hasattr(model, "to_json") or (hasattr(model, "train") and hasattr(model, "check"))):
@@ -81,13 +82,14 @@ def as_recipe(model: Any) -> Recipe:
     return cast("Recipe", model).identified()
 
 
-def _of_functions(functions: Sequence[Any]) -> Recipe:
+def _of_functions(functions: Sequence[Any], classes: bool) -> Recipe:
     from plmia.training.recipes.function import Function
 
     if len(functions) != 2 or not all(map(callable, functions)):
         names = ", ".join(type(function).__name__ for function in functions)
         raise RecipeError(f"({names}) is not a pair of functions: give (train, query), see plmia.Function")
-    return Function.of(*functions)
+    train, second = functions
+    return Function.of(train, second) if classes else Function.of(train, signal=second)
 
 
 def recipe_from_json(description: dict[str, Any]) -> Recipe:

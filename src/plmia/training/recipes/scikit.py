@@ -311,4 +311,5 @@ def _text(name: str, value: Any, listed: set[int]) -> str:
 
 
 def _name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    # Without the function that defines it, which is lost when the class is sent to another process.
+    return f"{kind.__module__}.{kind.__qualname__.rpartition('<locals>.')[2]}"

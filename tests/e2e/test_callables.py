@@ -182,3 +182,47 @@ def _by_value(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
     space = dict(globals()) | {"__name__": "__main__"}
     space["predict"] = FunctionType(predict.__code__, space)
     return FunctionType(make.__code__, space)
+
+
+def test_a_pair_without_classes_returns_signals(tmp_path: Path) -> None:
+    """Values to predict reach the functions as they are; without y, they get None."""
+    seen: list[Any] = []
+
+    def train(X: Any, y: Any, seed: int) -> Any:
+        seen.append(y)
+        return X, (0 if y is None else y)
+
+    def signal(model: Any, X: Any, y: Any) -> Any:
+        near = np.abs(X[:, None] - model[0]).sum(axis=2) + np.abs((0 if y is None else y[:, None]) - model[1])
+        return -near.min(axis=1) + 0.01 * X[:, 0]
+
+    values = RNG.normal(size=N)
+    for y in (values, None):
+        seen.clear()
+        run = plmia.audit((train, signal), X, y, **OPTIONS, engine=plmia.Inline(), folder=tmp_path / str(y is None))
+        assert run.auc("attack-r") > 0.6
+        assert all(got is None for got in seen) if y is None else set(np.concatenate(seen)) <= set(values)
+    whole = plmia.Function.of(train, signal=signal)
+    seen.clear()
+    plmia.audit(whole, X, np.arange(N) + 20, **OPTIONS, engine=plmia.Inline(), folder=tmp_path / "whole numbers")
+    assert set(np.concatenate(seen)) <= set(range(20, 20 + N))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_functions_get_the_users_own_frame(library: str, tmp_path: Path) -> None:
+    frames = pytest.importorskip(library)
+    frame = frames.DataFrame({"a": X[:, 0], "b": ["x", None] * (N // 2), "c": Y})
+    labels = np.where(Y == 1, "yes", "no")
+
+    def train(X: Any, y: Any, seed: int) -> Any:
+        assert type(X).__module__.startswith(library)
+        assert list(X.columns) == ["a", "b", "c"]
+        assert set(y) == {0, 1}  # "no" is 0, "yes" is 1
+        np.testing.assert_array_equal(np.asarray(X["c"]), y)
+        return GaussianNB().fit(np.asarray(X["a"])[:, None], y)
+
+    def query(model: Any, X: Any, y: Any) -> Any:
+        return model.predict_proba(np.asarray(X["a"])[:, None])
+
+    here = plmia.audit((train, query), frame, labels, **OPTIONS, engine=plmia.Inline(), folder=tmp_path / "run")
+    assert here.result.about.signals is not None

@@ -634,3 +634,13 @@ def test_a_gpu_trains_as_well(make: Callable[[], nn.Module], options: dict[str, 
     for one, other in zip(on_gpu, on_cpu, strict=True):
         assert abs(one.train_accuracy - other.train_accuracy) < 0.15
         assert np.isfinite(one.conf).all()
+
+
+def test_the_identity_is_that_of_the_moment() -> None:
+    """A recipe that is used for a second audit must not keep the identity of the first."""
+    widths = [4]
+    recipe, keyed = (Torch(lambda: nn.Linear(widths[0], 2), device="cpu", key=key) for key in (None, "mine"))
+    assert recipe.identified() == recipe
+    widths[0] = 5
+    assert recipe.identified() != recipe
+    assert keyed.identified() == keyed

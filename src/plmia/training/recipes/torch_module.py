@@ -132,6 +132,7 @@ class Torch(Recipe):
         self._check_code(loss=loss, transform=transform, fit=fit, query=query, signal=signal)
         self.files = declare_files(files, Path(), "files")
         code = (make_module, optimizer, loss, transform, fit, query, signal)
+        self._code = None if key is not None else code
         self.identity = Identity(key) if key is not None else identify("make_module", code)
 
     def _check_code(self, **functions: Call | None) -> None:
@@ -146,6 +147,13 @@ class Torch(Recipe):
                 raise RecipeError(f"torch has {name}={function!r}: give a function")
         if not isinstance(self.most, int) or self.most < 1:
             raise RecipeError(f"torch has stack={self.most!r}: a whole number of at least 1 is needed")
+
+    def identified(self) -> Torch:
+        """Identify the code as it is now, unless the user's key identifies it."""
+        fixed = copy.copy(self)
+        if self._code is not None:
+            fixed.identity = identify("make_module", self._code)
+        return fixed
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Torch) and self.to_json() == other.to_json()

@@ -175,6 +175,7 @@ CODES: dict[str, str] = {
     "split-copies": "copies of a record are on both sides of a split",
     "split-groups": "groups hold members and non-members of the target",
     "table-read": "how a CSV file was read: separator, missing values, types that are not obvious",
+    "target-at-chance": "a given target is right no more often than the most frequent class",
     "target-columns": "columns of a given target's predictions that were taken in order, or not used",
     "texts-replaced": "characters of texts or names that cannot be written are shown as U+FFFD",
     "tied-scores": "most scores of an attack are tied",

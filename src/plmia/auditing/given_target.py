@@ -19,11 +19,11 @@ from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign, count_split_groups
 from plmia.data.npz import load_array
 from plmia.data.table_files import is_table_file, read_frame
-from plmia.data.tables import is_frame, is_series
+from plmia.data.tables import is_frame
 from plmia.errors import DataError, Note, RecipeError, percent
 from plmia.evaluation.diagnostics.signals import unlike_answers, unlike_records
 from plmia.signals.signals import Signals
-from plmia.training.recipes.recipe import Recipe
+from plmia.training.recipes.recipe import Recipe, Trained
 from plmia.training.recipes.scikit import Sklearn
 from plmia.training.views import Views
 
@@ -73,9 +73,9 @@ class GivenTarget:
 
     Parameters
     ----------
-    members : bool array [points]
-        True for points that it trained on; whole groups only.
-    conf : float array [points] or [points, views], optional
+    members : bool array [records]
+        True for records that it trained on; whole groups only.
+    conf : float array [records] or [records, views], optional
         Its logit-scaled true-label confidences (probabilities are refused), or its signals as the recipe defines them.
     model : object, optional
         A fitted model to query instead: a scikit-learn classifier, which gets X unchanged, or one that the recipe can
@@ -104,11 +104,11 @@ class GivenTarget:
         if self.members.shape != (data.n_points,) or self.members.dtype != np.bool_:
             raise DataError(
                 f"the target's members have shape {self.members.shape} and type {self.members.dtype}: "
-                f"a bool array [{data.n_points}] is needed, True for points that it trained on"
+                f"a bool array [{data.n_points}] is needed, True for records that it trained on"
             )
         if self.members.all() or not self.members.any():
             raise DataError(
-                f"the target trained on {'all' if self.members.all() else 'none'} of the {data.n_points:,} points: "
+                f"the target trained on {'all' if self.members.all() else 'none'} of the {data.n_points:,} records: "
                 "add non-members (or members), since both are needed"
             )
         cut, n_groups = (0, 0) if data.groups is None else count_split_groups(self.members, data.groups)
@@ -131,18 +131,22 @@ class GivenTarget:
         return min(max(round(share * references), fewest), references - fewest)
 
     def ask(self, data: LabelledData, views: Views, recipe: Recipe) -> Answers:
-        """Return its signals [points, views], its accuracies where they are known (else NaN), and notes."""
-        source = self.source or Predictions(np.asarray(self.conf), recipe.signal, source="the target's signals (conf)")
+        """Return its signals [records, views], its accuracies where they are known (else NaN), and notes."""
+        source = self.source or Predictions(np.asarray(self.conf), recipe.signal, source="the array `conf`")
         answers = source.ask(data, self.members, views, recipe)
         if not np.ptp(answers.trained.conf, axis=0).any():
-            raise DataError("the target's signals are the same at all points, so no attack can work: check them")
+            raise DataError("the target's signals are the same at all records, so no attack can work: check them")
         return answers
 
-    def doubts(self, conf: FloatArray32, design: MembershipDesign, data: LabelledData, kind: SignalKind) -> list[Note]:
+    def doubts(self, answers: Trained, design: MembershipDesign, data: LabelledData, kind: SignalKind) -> list[Note]:
         """Reasons for doubt that are known before any reference is trained; model 0 of the design is the target."""
-        # One point per group: points of one group are not independent evidence.
+        # One record per group: records of one group are not independent evidence.
         alone = np.arange(data.n_points) if data.groups is None else np.unique(data.groups, return_index=True)[1]
-        notes = _other_share(design.matrix[:, alone], data), _inverted(conf[:, 0], self.members, len(alone), kind)
+        notes = (
+            _other_share(design.matrix[:, alone], data),
+            _inverted(answers.conf[:, 0], self.members, len(alone), kind),
+            _at_chance(answers, self.members, data),
+        )
         return [*self.notes, *(note for note in notes if note)]
 
     def compared(self, signals: Signals) -> list[Note]:
@@ -170,12 +174,28 @@ def _other_share(units: BoolArray, data: LabelledData) -> Note | None:
     own, theirs = float(units[0].mean()), float(units[1:].mean())
     if abs(own - theirs) <= MAX_SHARE_DIFFERENCE:
         return None
-    what = "points" if data.groups is None else "groups"
+    what = "records" if data.groups is None else "groups"
     text = (
         f"The target trained on {100 * own:.0f} % of the {what}, its references on {100 * theirs:.0f} %, so attacks "
-        f"may find too little. Use the default design, or audit with more {'non-' * (own > theirs)}members."
+        f"may find too little. Train more references in the default design, or audit with more "
+        f"{'non-' * (own > theirs)}members."
     )
     return Note("other-share", "caution", text)
+
+
+def _at_chance(answers: Trained, members: BoolArray, data: LabelledData) -> Note | None:
+    """Note that the target is right no more often than the most frequent class is the true one."""
+    right = float(np.where(members, answers.train_accuracy, answers.test_accuracy).mean())
+    if data.labels is None or math.isnan(right):
+        return None
+    usual = float(np.bincount(data.labels).max()) / data.n_points
+    if right > usual + 2 * math.sqrt(usual * (1 - usual) / data.n_points):
+        return None
+    text = (
+        f"The given target is right at {percent(right)} of the records; the most frequent class is the true one at "
+        f"{percent(usual)}. Check that it is of these data, and the order of its rows and classes"
+    )
+    return Note("target-at-chance", "info", text)
 
 
 def _inverted(conf: FloatArray32, members: BoolArray, n_units: int, kind: SignalKind) -> Note | None:
@@ -215,7 +235,7 @@ def as_target(
     kind : str
         What predictions are; see `Predictions`.
     ids : RecordIds, optional
-        Ids by which the rows of files are matched with the records; by default they have the same order.
+        Ids by which the rows of tables are matched with the records; by default they have the same order.
     """
     if isinstance(target, GivenTarget) or (target is None and members is None):
         if members is not None:
@@ -232,10 +252,16 @@ def _source(target: Any, kind: PredictionKind, ids: RecordIds | None) -> Source:
     if isinstance(target, str | Path):
         return _from_file(Path(target), kind, ids)
     if is_frame(target):
-        return Predictions.of_frame(target, kind, "the target's predictions", ids)
-    if is_series(target) or isinstance(target, np.ndarray | list | tuple):
-        return Predictions(np.asarray(target), kind, source="the target's predictions")
+        return Predictions.of_frame(target, kind, "the table `target`", ids)
+    if isinstance(target, list | tuple) or hasattr(target, "__array__"):
+        _require_no_ids(ids, "`target`")
+        return Predictions(np.asarray(target), kind, source="the array `target`")
     return FittedModel(target)
+
+
+def _require_no_ids(ids: RecordIds | None, source: str) -> None:
+    if ids is not None:
+        raise DataError(f"{source} is an array without a column {ids.column!r} to match its rows by: give a table")
 
 
 def _from_file(path: Path, kind: PredictionKind, ids: RecordIds | None) -> Source:
@@ -252,6 +278,7 @@ def _from_file(path: Path, kind: PredictionKind, ids: RecordIds | None) -> Sourc
     if ending == ".skops":
         return FittedModel(read_skops(path))
     if ending in (".npz", ".npy"):
+        _require_no_ids(ids, str(path))
         kinds = get_args(PredictionKind)[1:]
         name, values = load_array(path, kinds, "the target's predictions", DataError)
         stated = cast("PredictionKind", name) if kind == "auto" and name in kinds else kind

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from plmia.data.arrays import IntArray
+from plmia.data.arrays import BoolArray, IntArray
 from plmia.data.tables import Column, is_frame
 from plmia.errors import DataError, did_you_mean, some
 
@@ -48,6 +48,17 @@ class RecordIds:
                 f"{self.column} {self.ids[missing[0]]!r}): add them, or leave these records out of the data"
             )
         return np.array([row_of[own] for own in self.ids])
+
+    def among(self, listed: Sequence[str], source: str) -> BoolArray:
+        """Records [records] whose ids are listed in a file, whose first line may be a heading."""
+        known = set(self.ids)
+        unknown = [own for own in listed[listed[0] not in known :] if own not in known]
+        if unknown:
+            raise DataError(
+                f"{source} lists {unknown[0]!r}, which is not in column {self.column!r} of the data: correct it"
+            )
+        wanted = set(listed)
+        return np.array([own in wanted for own in self.ids])
 
 
 def _texts(column: Column) -> tuple[str, ...]:

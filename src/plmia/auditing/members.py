@@ -1,7 +1,8 @@
 """Which records a given target trained on, from arrays, files and columns of any form.
 
 One rule tells flags from row numbers: as many values as there are records are flags, one per record; fewer are the
-numbers of its training records, counted from 0. A list of all row numbers would leave no non-members to audit.
+numbers of its training records, counted from 0. A list of all row numbers would leave no non-members to audit. Where
+records are matched by ids, a text file with one column lists the ids of the members instead.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ def read_members(members: Any, n_records: int, ids: RecordIds | None) -> tuple[B
     if path.suffix.lower() in (".npz", ".npy"):
         values = load_array(path, _NAMES, "the target's members", DataError)[1]
         return members_of(Column.read(source, source, values), n_records, source)
-    lines = _lines(path, n_records) if path.suffix.lower() in (".txt", ".csv") else None
-    if lines is not None and ids is None:
-        return members_of(Column.read(source, source, lines), n_records, source)
+    lines = _lines(path) if path.suffix.lower() in (".txt", ".csv") else None
+    if lines is not None and ids is not None:
+        return ids.among(lines, source), []
+    if lines is not None:
+        return members_of(Column.read(source, source, _without_heading(lines, n_records)), n_records, source)
     columns = columns_in_order(read_frame(path)[0], source, ids)
     named = [column for column in columns if column.name.strip().casefold() in _NAMES]
     chosen = named if len(named) == 1 else columns
@@ -46,15 +49,17 @@ def read_members(members: Any, n_records: int, ids: RecordIds | None) -> tuple[B
     return members_of(chosen[0], n_records, source)
 
 
-def _lines(path: Path, n_records: int) -> list[Any] | None:
-    """Values of a text file with one per line, without its heading; None if lines have several values."""
+def _lines(path: Path) -> list[str] | None:
+    """Values of a text file with one per line; None if lines have several values."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read ({error}): give text in UTF-8") from error
     lines = [line.strip().strip('"') for line in text.splitlines() if line.strip()]
-    if not lines or any(separator in line for line in lines for separator in ",;\t"):
-        return None
+    return None if not lines or any(separator in line for line in lines for separator in ",;\t") else lines
+
+
+def _without_heading(lines: list[str], n_records: int) -> list[Any]:
     is_value = lines[0].isdecimal() or lines[0].casefold() in MEMBER_WORDS | OTHER_WORDS
     values = lines if is_value and len(lines) != n_records + 1 else lines[1:]
     return [int(value) for value in values] if all(value.isdecimal() for value in values) else values

@@ -14,7 +14,7 @@ from plmia.data.arrays import Array, BoolArray, FloatArray
 from plmia.data.dataset import LabelledData
 from plmia.data.tables import Column, Table, is_frame
 from plmia.data.user_code import lacks_memory
-from plmia.errors import DataError, did_you_mean
+from plmia.errors import DataError, did_you_mean, install_hint
 from plmia.training.recipes.recipe import Recipe
 from plmia.training.views import Views
 
@@ -38,7 +38,7 @@ def _require(package: str, path: Path) -> Any:
         return import_module(package)
     except ImportError as error:
         raise DataError(
-            f"{path} needs {package.partition('.')[0]}, which is not installed: pip install 'plmia[models]'"
+            f"{path} needs {package.partition('.')[0]}, which is not installed: {install_hint('models')}"
         ) from error
 
 

@@ -17,7 +17,7 @@ from plmia.attacks.attack import Attack
 from plmia.attacks.scoring import Tick
 from plmia.errors import PlmiaError, PopulationError, percent, require_rate, round_percent
 from plmia.evaluation.diagnostics.p_values import population_size
-from plmia.evaluation.diagnostics.power import FACTORS, Curve, Pilot, needed_outsiders
+from plmia.evaluation.diagnostics.power import FACTORS, TO_EXTRAPOLATE, Curve, Pilot, needed_outsiders
 from plmia.evaluation.intervals import tpr_interval
 from plmia.evaluation.metrics import roc_curve
 from plmia.evaluation.tables import text_table
@@ -27,7 +27,6 @@ from plmia.signals.signals import Signals
 MAX_FACTOR = FACTORS[-1]  # do not extrapolate beyond this multiple of the pilot's references
 VIEW_COST = 0.01  # relative to a model: one forward pass over the points against dozens of passes in training
 WORTH = 0.001  # references that add less power than this are not worth their cost
-TO_EXTRAPOLATE = 16  # references, in complementary pairs, that an extrapolation needs
 
 
 @dataclass(frozen=True)

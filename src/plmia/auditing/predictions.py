@@ -99,11 +99,11 @@ class Predictions:
 
     def ask(self, data: LabelledData, members: BoolArray, views: Views, recipe: Recipe) -> Answers:
         """Return signals [records, views] of the recipe's kind, and accuracies where the classes tell them."""
-        if (recipe.signal == "signal") != (self.kind == "signal") and (recipe.signal, self.kind) != ("signal", "auto"):
+        if (recipe.signal == "signal") != (self.kind == "signal"):
             what = "a signal of its own" if recipe.signal == "signal" else "true-label confidences"
             raise DataError(
-                f"{self.source} is of the kind {self.kind!r}, but the recipe {recipe.name!r} returns {what}: give the "
-                "same of the target, or choose another recipe"
+                f"{self.source} is read as {self.kind!r}, but the recipe {recipe.name!r} returns {what}: give the same "
+                f"of the target{', and --target-kind signal (target_kind in Python)' * (recipe.signal == 'signal')}"
             )
         values = self._by_view(data.n_points, len(views))
         if self.kind == "confidence" and look_like_probabilities(values):
@@ -113,7 +113,8 @@ class Predictions:
             )
         try:
             if recipe.signal == "signal" or self.kind == "confidence":
-                return Answers(_of_confidences(map(Confidences, _single_column(values, self.source)), data, members))
+                found = map(Confidences, _single_column(values, self.source))
+                return Answers(_of_confidences(found, data, members), self.notes)
             if values.shape[2] == 1:
                 return self._of_one_column(values, data, members)
             order, notes = self._class_columns(values.shape[2], data)

@@ -197,8 +197,8 @@ class AuditPlan:
             )
             found.append(Note("attacks-left-out", "info", text))
         if self.target is not None and self._given is not None:
-            conf, kind = self._given.trained.conf, self.recipe.signal
-            found += [*self._given.notes, *self.target.doubts(conf, self.design, self.data, kind)]
+            answers, kind = self._given.trained, self.recipe.signal
+            found += [*self._given.notes, *self.target.doubts(answers, self.design, self.data, kind)]
         return found
 
 

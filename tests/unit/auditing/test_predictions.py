@@ -163,10 +163,9 @@ def test_several_views_have_an_axis_of_their_own() -> None:
 
 def test_a_signal_of_ones_own_needs_a_recipe_with_one() -> None:
     signal = RNG.normal(size=N)
-    for kind in ("auto", "signal"):
-        found = ask(signal, kind, data=LabelledData(X), recipe=Plain("signal")).trained
-        np.testing.assert_allclose(found.conf[:, 0], signal, rtol=1e-6)
-        assert np.isnan(found.train_accuracy)
+    found = ask(signal, "signal", data=LabelledData(X), recipe=Plain("signal")).trained
+    np.testing.assert_allclose(found.conf[:, 0], signal, rtol=1e-6)
+    assert np.isnan(found.train_accuracy)
 
 
 PERMUTED = np.where(np.arange(N)[:, None] == 7, np.nan, P)
@@ -194,7 +193,8 @@ PERMUTED = np.where(np.arange(N)[:, None] == 7, np.nan, P)
         (P, {"kind": "confidence"}, ["(40, 3)", "1 view"]),
         (P, {"kind": "signal"}, ["'signal'", "'plain'"]),
         (P, {"kind": "probabilities", "recipe": Plain("signal")}, ["'probabilities'", "signal of its own"]),
-        (P, {"recipe": Plain("signal")}, ["3 values per record"]),
+        (P[:, 0], {"recipe": Plain("signal")}, ["'auto'", "--target-kind signal"]),  # could be predicted values
+        (P, {"kind": "signal", "recipe": Plain("signal")}, ["(40, 3)", "1 view"]),
         (P, {"views": (View(), View(scale=0.1))}, ["(40, 3)", "2 views"]),
         (P, {"kind": "odds"}, ["'odds'", "probabilities"]),
     ],

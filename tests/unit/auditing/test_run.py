@@ -445,9 +445,9 @@ def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
             lambda: GivenTarget(GIVEN, np.linspace(0, 1, N)),
             r"conf.*\[0, 1\], like probabilities",
         ),
-        (lambda: GivenTarget(GIVEN, np.full(len(GIVEN), 3.0)), "signals are the same at all points"),
-        (lambda: GivenTarget(np.zeros(N, bool), NOISE), "trained on none of the 120 points"),
-        (lambda: GivenTarget(np.ones(N, bool), NOISE), "trained on all of the 120 points"),
+        (lambda: GivenTarget(GIVEN, np.full(len(GIVEN), 3.0)), "signals are the same at all records"),
+        (lambda: GivenTarget(np.zeros(N, bool), NOISE), "trained on none of the 120 records"),
+        (lambda: GivenTarget(np.ones(N, bool), NOISE), "trained on all of the 120 records"),
         (lambda: GivenTarget(np.arange(N) > 2, NOISE), "the target has 3 non-members, 4 are needed to compare with"),
         (lambda: GivenTarget(GIVEN & (Y > 0), NOISE), r"model 0 trains on none of the \d+ records of class 0"),
     ],
@@ -500,7 +500,7 @@ def test_points_of_one_group_are_one_piece_of_evidence() -> None:
 def test_another_share_of_members_is_said_and_can_be_had(tmp_path: Path) -> None:
     members = np.random.default_rng(5).permutation(N) < 90
     given = GivenTarget(members, NOISE + 6 * members)
-    with pytest.warns(UserWarning, match=r"75 % of the points, its references on 50 %"):
+    with pytest.warns(UserWarning, match=r"75 % of the records, its references on 50 %"):
         found = audit(Leaky(), tmp_path / "run", target=given, references=16, design="pairs")
     assert "other-share" in found.result.verdict.doubts
     found = audit(Leaky(), tmp_path / "other", target=given, references=16)

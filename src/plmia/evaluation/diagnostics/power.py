@@ -22,6 +22,7 @@ from plmia.evaluation.targets import AttackResult, Setup, attack_targets
 from plmia.signals.signals import Signals
 
 MIN_REFERENCES = 4
+TO_EXTRAPOLATE = 16  # references, in complementary pairs, that an extrapolation needs
 # Number of draws of half of the references, whose spread is a standard error, and of smaller parts.
 HALF_DRAWS, SMALL_DRAWS = 8, 4
 # Number of budgets in a fit, the largest ones: small budgets follow another law (two IN and two OUT references hardly
@@ -255,8 +256,14 @@ def enough_references(
 
 
 def _warning(curves: Sequence[Curve], n: int) -> str | None:
+    if curves[0].fit is None and n >= TO_EXTRAPOLATE:
+        return (
+            f"what more than {n} references would find cannot be extrapolated: with a quarter of them, some records "
+            "lack IN or OUT references"
+        )
     if curves[0].fit is None:
-        return f"{n} references are too few to extrapolate to more: train at least 16, in complementary pairs"
+        pairs = f"train at least {TO_EXTRAPOLATE}, in complementary pairs"
+        return f"{n} references are too few to extrapolate to more: {pairs}"
     found = []
     for curve in curves:
         doubled, now = curve.times(2), curve.mean[-1]

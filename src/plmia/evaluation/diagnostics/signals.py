@@ -326,7 +326,7 @@ def unlike_records(signals: Signals) -> UnlikeRecords:
     # Fisher's transformation, whose standard error depends on the number of records alone.
     apart = np.arctanh(np.clip(np.mean(theirs), -0.999, 0.999)) - np.arctanh(np.clip(own, -0.999, 0.999))
     unlike = own < np.mean(theirs) / 2 and apart > CLEARLY / math.sqrt(max(len(points) - 3, 1))
-    return UnlikeRecords(own, (low, high), _other_records(own, low, high) if unlike else None)
+    return UnlikeRecords(own, (low, high), _other_records(signals, own, low, high) if unlike else None)
 
 
 def _correlation(a: FloatArray, b: FloatArray) -> float:
@@ -334,9 +334,11 @@ def _correlation(a: FloatArray, b: FloatArray) -> float:
     return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) > 0 and np.ptp(b) > 0 else 0.0
 
 
-def _other_records(own: float, low: float, high: float) -> str:
+def _other_records(signals: Signals, own: float, low: float, high: float) -> str:
+    sure = [percent(float((values > 0).mean())) for values in (signals.values[0, :, 0], signals.values[1:, :, 0])]
+    right = f"; right and sure at {sure[0]} of the records, references at {sure[1]}" * (signals.kind == "confidence")
     return (
         "The target's signals do not follow those of its references from record to record (rank correlation "
-        f"{own:.2f}, of the references {low:.2f} to {high:.2f}). Check that its predictions are of these records, and "
+        f"{own:.2f}, references {low:.2f} to {high:.2f}{right}). Check that its predictions are of these records, and "
         "the order of its rows and classes."
     )

@@ -1,9 +1,9 @@
 """Compare screening without references with an audit: ``python benchmarks/screening.py FOLDER``.
 
 FOLDER holds ``diabetes130.npz`` and ``adult.npz``; files that are missing are left out. The digits of scikit-learn are
-always there. On each data set models are trained on random halves, in pairs. Some of them are screened one by one, and audited
-with 16 of the others as references. The table has the mean AUC and TPR at 1 % FPR over these targets, in per cent.
-Writes ``bench-out/screening.json``.
+always there. On each data set models are trained on random halves, in complementary pairs. Some of them are screened
+one by one, and audited with 16 of the others as references. The table has the mean AUC and TPR at 1 % FPR over these
+targets, in per cent. Writes ``bench-out/screening.json``.
 """
 
 from __future__ import annotations

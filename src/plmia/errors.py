@@ -168,6 +168,7 @@ CODES: dict[str, str] = {
     "probabilities-renormalised": "class probabilities missed a sum of 1 by rounding and were renormalised",
     "rates-unresolved": "too few evaluated non-members for some false-positive rates",
     "recipe-preprocessing": "the recipe converts the data before training",
+    "records-tell-members": "members can be told from non-members by their records alone, without the model",
     "records-unlike-references": "a given target's signals do not follow those of its references from record to record",
     "records-unnamed": "no single record can be identified with this population",
     "screening": "one model was screened without references, which can show a leak but not its absence",

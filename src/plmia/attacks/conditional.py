@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Fewer known non-members per fold leave nothing to learn from.
 _LEAST_PER_FOLD = 4
-# Trees take this many categories; the numbers of more are taken as ordered.
+# Trees take this many categories.
 _MOST_CATEGORIES = 255
 # A smaller excess counts as this one, so that its logarithm is bounded.
 _SMALLEST_EXCESS = 1e-3
@@ -128,14 +128,23 @@ class _Excess:
         return self.scores(self.signal[points]) - expected
 
 
+def few_categories(features: Features) -> list[int] | None:
+    """Columns that trees may take as categories; they take the numbers of more as ordered."""
+    found = [k for k in features.categories if np.nan_to_num(features.columns[:, k]).max() < _MOST_CATEGORIES]
+    return found or None
+
+
+def without_bare_columns(columns: Floats) -> Floats:
+    """Copy of columns in which one without any value is constant instead: trees refuse it, and it tells nothing."""
+    return np.where(np.isnan(columns).all(axis=0), 0.0, columns)
+
+
 class _Records:
     """Features of all points as trees read them, and their signals [points], averaged over views."""
 
     def __init__(self, signal: FloatArray, features: Features, seed: int) -> None:
         self._signal, self._columns, self._seed = signal, features.columns, seed
-        self._categories = [
-            k for k in features.categories if np.nan_to_num(self._columns[:, k]).max() < _MOST_CATEGORIES
-        ]
+        self._categories = few_categories(features)
 
     def excess(self, folds: IntArray, population: IntArray, n_folds: int) -> FloatArray:
         """Return the standardised excess of every point [points], by non-members outside its fold."""
@@ -163,10 +172,7 @@ class _Records:
         trees = HistGradientBoostingRegressor(
             max_iter=200,
             early_stopping=True,
-            categorical_features=self._categories or None,
+            categorical_features=self._categories,
             random_state=self._seed,
         )
-        columns = self._columns[points]
-        # Trees take no column without a value; a constant one changes nothing.
-        columns[:, np.isnan(columns).all(axis=0)] = 0.0
-        return trees.fit(columns, values)
+        return trees.fit(without_bare_columns(self._columns[points]), values)

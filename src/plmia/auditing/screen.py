@@ -24,6 +24,7 @@ from plmia.data.arrays import BoolArray, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign
 from plmia.errors import AttackError, DataError, Note, PlmiaWarning, RecipeError
+from plmia.evaluation.diagnostics.record_shift import record_shift
 from plmia.evaluation.targets import Setup
 from plmia.results.folder import run_attacks
 from plmia.results.result import About, Accuracy, AccuracyPair
@@ -107,7 +108,8 @@ def screen(
     else:
         subject = _existing(source, y, groups, target, members, target_kind, id_column)
     chosen, setup = _choose(attacks, subject.features), Setup(references=0, population=population, seed=seed)
-    for note in subject.notes:
+    notes = [*subject.notes, *subject.shift(seed)]
+    for note in notes:
         warnings.warn(note.text, PlmiaWarning, stacklevel=2)
     with Meter("screening", len(chosen) * subject.signals.n_points, progress) as meter:
         result = run_attacks(
@@ -119,7 +121,7 @@ def screen(
             subject.about(setup),
             meter.tick,
             may_skip=attacks is None,
-            notes=subject.notes,
+            notes=notes,
             show_records=show_records,
             features=subject.features,
         )
@@ -141,6 +143,19 @@ class _Subject:
     def features(self) -> Features | None:
         """The records as numbers, if they are known and can be written so."""
         return None if self.data is None or not (self.data.is_array or self.data.is_table) else features_of(self.data)
+
+    def shift(self, seed: int) -> list[Note]:
+        """Say that members differ from non-members in their records, if they do."""
+        if self.features is None:
+            return []
+        members, signal, groups = (
+            self.signals.design.matrix[0],
+            self.signals.values[0].mean(axis=1),
+            self.signals.groups,
+        )
+        alone = np.arange(len(members)) if groups is None else np.unique(groups, return_index=True)[1]
+        note = record_shift(self.features, members, signal, alone, seed)
+        return [] if note is None else [note]
 
     def about(self, setup: Setup) -> About:
         """What is run, for metrics.json."""

@@ -165,3 +165,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
         plmia.score(signals_of(LEAK), tmp_path, progress=False)
     with pytest.raises(ReferencesError, match="plmia screen"):
         plmia.score(signals_of(LEAK), tmp_path, references=0, progress=False)
+
+
+def test_members_of_another_source_make_a_screening_invalid(tmp_path: Path) -> None:
+    """The model leaks nothing; its members are merely other records, and easier ones."""
+    other = X + MEMBERS[:, None].astype("float32")
+    conf = (2.0 * other[:, 0] + RNG.normal(size=N)).astype("float32")
+    with pytest.warns(PlmiaWarning, match="records alone"):
+        found = plmia.screen(other, Y, target=given(conf), folder=tmp_path, progress=False).result
+    assert found.attacks["attack-p"].auc.mean > 0.6
+    assert found.verdict.status == "invalid"
+    assert found.verdict.doubts[0] == "records-tell-members"

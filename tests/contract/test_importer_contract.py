@@ -40,13 +40,27 @@ def arrays(folder: Path, confidences: Array, membership: Array) -> None:
     save(folder / "membership.npy", membership)
 
 
+def lira_pytorch(folder: Path, confidences: Array, membership: Array) -> None:
+    for model in range(MODELS):
+        save(folder / str(model) / "keep.npy", membership[model])
+        save(folder / str(model) / "scores.npy", confidences[model][:, None])
+
+
+def table(path: Path, confidences: Array, membership: Array) -> None:
+    rows = [f"{m},{p},{membership[m, p]},{confidences[m, p]!r}" for m, p in np.ndindex(MODELS, POINTS)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["model,record,member,signal", *rows]).replace("np.float64(", "").replace(")", "") + "\n")
+
+
 # A new importer needs a line here: how the other tool writes these confidences [models, points], without files that the
 # importer does not need.
 WRITERS: dict[str, Callable[[Path, Array, Array], None]] = {
     "lira": lira,
+    "lira-pytorch": lira_pytorch,
     "rmia": lira,
     "privacy-meter": privacy_meter,
     "arrays": arrays,
+    "table": table,
 }
 
 
@@ -79,8 +93,8 @@ def test_signals_and_membership_arrive_in_order(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", IMPORTERS)
 def test_npy_files_are_mapped_not_read(name: str, tmp_path: Path) -> None:
     """Other formats may have to be read."""
-    WRITERS[name](tmp_path, *drawn())
-    for output in find_models(name, tmp_path).outputs:
+    WRITERS[name](tmp_path / "in", *drawn())
+    for output in find_models(name, tmp_path / "in").outputs:
         if output.path.suffix != ".npy":
             continue
         base: object = output.values
@@ -96,14 +110,16 @@ def test_what_is_missing_is_named(name: str, tmp_path: Path) -> None:
         with pytest.raises(SignalsError, match=folder.name):
             find_models(name, folder)
     WRITERS[name](tmp_path / "in", *drawn())
-    files = sorted(path for path in (tmp_path / "in").rglob("*") if path.is_file())
+    given = tmp_path / "in"
+    files = [given] if given.is_file() else sorted(path for path in given.rglob("*") if path.is_file())
     assert files
     for file in files:
         content = file.read_bytes()
         file.unlink()
         with pytest.raises(SignalsError, match=str(tmp_path / "in")):
             find_models(name, tmp_path / "in")
-        file.write_bytes(content[:-1] if file.suffix == ".npy" else content[: len(content) // 2])
+        # A text that ends where a model ends cannot be told from a shorter one.
+        file.write_bytes(content[:-1] if file.suffix == ".npy" else content[: 2 * len(content) // 5])
         with pytest.raises(SignalsError, match=file.name):
             find_models(name, tmp_path / "in")
         file.write_bytes(content)

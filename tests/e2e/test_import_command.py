@@ -17,6 +17,7 @@ Arrays = dict[str, Any]
 Change = Callable[[Path], object]
 
 MODELS, POINTS, CLASSES = 16, 120, 5
+KINDS = ("lira", "lira-pytorch", "rmia", "privacy-meter", "arrays", "table")
 
 
 def save(path: Path, array: Any) -> None:
@@ -51,16 +52,22 @@ def folders(simulate: Callable[..., Arrays], tmp_path: Path) -> dict[str, Path]:
     save(tmp_path / "arrays" / "membership.npy", membership)
     save(tmp_path / "arrays" / "labels.npy", labels)
     shutil.copytree(tmp_path / "lira", tmp_path / "rmia")
-    return {name: tmp_path / name for name in ("lira", "rmia", "privacy-meter", "arrays")}
+    for model in range(MODELS):
+        save(tmp_path / "lira-pytorch" / str(model) / "keep.npy", membership[model])
+        save(tmp_path / "lira-pytorch" / str(model) / "logits.npy", logits[model, :, 0])
+    save(tmp_path / "lira-pytorch" / "labels.npy", labels)
+    rows = [f"{m},{p},{membership[m, p]},{arrays['signals'][m, p, 0]}" for m, p in np.ndindex(MODELS, POINTS)]
+    (tmp_path / "table").write_text("\n".join(["model,record,member,signal", *rows]))
+    return {name: tmp_path / name for name in KINDS}
 
 
-@pytest.mark.parametrize("kind", ["lira", "rmia", "privacy-meter", "arrays"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_imported_signals_score_like_the_originals(
     kind: str, folders: dict[str, Path], command: Run, tmp_path: Path, simulate: Callable[..., Arrays]
 ) -> None:
     result = command("import", kind, folders[kind], "-o", tmp_path / "in" / "signals.npz")
     assert result.exit_code == 0, result.stderr
-    labels = "no labels" if kind == "privacy-meter" else f"{CLASSES} classes"
+    labels = "no labels" if kind in ("privacy-meter", "table") else f"{CLASSES} classes"
     assert result.stdout.splitlines() == [
         f"16 models, 120 records, 1 view, {labels}, 8 complementary pairs",
         f"Next: plmia score {tmp_path / 'in' / 'signals.npz'} -o out",
@@ -92,6 +99,35 @@ def test_notes_and_odd_names_are_shown(folders: dict[str, Path], command: Run, t
         "16 models, 120 records, 1 view, 5 classes, no complementary pairs",
         f"Next: plmia score '{tmp_path}/my [x] signals.npz' -o out",
     ]
+
+
+def test_a_missing_suffix_is_added_and_said(folders: dict[str, Path], command: Run, tmp_path: Path) -> None:
+    result = command("import", "arrays", folders["arrays"], "-o", tmp_path / "run.v2")
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"The suffix .npz was added: {tmp_path}/run.v2.npz")
+    assert result.stdout.splitlines()[-1] == f"Next: plmia score {tmp_path}/run.v2.npz -o out"
+    assert (tmp_path / "run.v2.npz").is_file()
+    assert not (tmp_path / "run.v2").exists()
+
+
+def test_columns_of_a_table_and_names_of_its_records(command: Run, tmp_path: Path) -> None:
+    rows = [f"{m};p{r};{(m + r) % 2};{m * 10 + r - 5}" for r in range(6) for m in range(4)]
+    (tmp_path / "t.csv").write_text("\n".join(["run;patient;in_train;score", *rows]))
+    renamed = ("--column", "model=run", "--column", "record=patient", "--column", "member=in_train")
+    result = command("import", "table", tmp_path / "t.csv", *renamed, "-o", tmp_path / "s.npz")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "signal=" in result.stderr
+    result = command("import", "table", tmp_path / "t.csv", *renamed, "--column", "signal=score", "-o", tmp_path / "s")
+    assert result.exit_code == 0, result.output
+    with np.load(tmp_path / "s.npz") as arrays:
+        assert arrays["texts"].tolist() == [f"p{r}" for r in range(6)]
+        assert arrays["signals"][:, :, 0].tolist() == [[m * 10 + r - 5 for r in range(6)] for m in range(4)]
+        assert "model_names" not in arrays
+    for options in (("--column", "modell=run"), ("--column", "model"), ("--column", "=x")):
+        result = command("import", "table", tmp_path / "t.csv", *options, "-o", tmp_path / "s.npz")
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert "ROLE=NAME" in result.stderr
+    result = command("import", "lira", tmp_path, "--column", "model=run", "-o", tmp_path / "s.npz")
+    assert (result.exit_code, "--column" in result.stderr) == (2, True)
 
 
 # Bad input -----------------------------------------------------------------------------------------------------------
@@ -164,6 +200,16 @@ CASES: list[tuple[str, Change, str]] = [
     ("lira", put(f"{SEVEN}/keep.npy", lambda k: k + 1), f"keep.npy of {SEVEN} holds other values than 0 and 1"),
     ("lira", put(f"{SEVEN}/keep.npy", lambda k: k.astype(float)), "booleans [points]"),
     ("lira", put(f"{SEVEN}/keep.npy", lambda k: k[None]), "booleans [points]"),
+    ("lira-pytorch", lambda folder: shutil.rmtree(folder), "there is no folder"),
+    ("lira-pytorch", lambda folder: [shutil.rmtree(run) for run in folder.glob("[0-9]*")], "--savedir"),
+    ("lira-pytorch", drop("7/keep.npy"), "7/keep.npy of 7: write it again"),
+    ("lira-pytorch", drop("7/logits.npy"), "7/scores.npy of 7: write it again"),
+    ("lira-pytorch", drop("labels.npy"), "no labels.npy"),
+    ("lira-pytorch", cut("7/logits.npy"), "7/logits.npy of 7 is damaged, truncated"),
+    ("lira-pytorch", put("7/logits.npy", lambda z: z[:50]), "query 7 again"),
+    ("lira-pytorch", put("7/logits.npy", lambda z: having(z, (3, 0, 1), np.nan)), "7 holds nan at point 3, view 0"),
+    ("table", lambda folder: folder.unlink(), "there is no file"),
+    ("table", lambda folder: folder.write_bytes(b""), "no column 'model'"),
     ("rmia", lambda folder: [shutil.rmtree(run) for run in folder.glob("exp*")], "holds no folders experiment-*"),
     ("privacy-meter", drop(SIGNALS), "there is no"),
     ("privacy-meter", drop(MEMBERS), "memberships.npy of this run: write it again"),
@@ -208,7 +254,6 @@ def test_a_bad_folder_is_refused_in_one_sentence(
 @pytest.mark.parametrize(
     ("output", "sentence"),
     [
-        ("signals.npy", "does not end in .npz"),
         ("folder.npz", "is a folder"),
         ("file/signals.npz", "cannot be written"),
         ("x" * 300 + ".npz", "cannot be written"),
@@ -234,7 +279,7 @@ def test_a_folder_name_that_is_too_long_is_no_traceback(command: Run, tmp_path: 
 def test_an_unknown_format_is_refused_with_the_known_ones(command: Run, tmp_path: Path) -> None:
     result = command("import", "csv", tmp_path, "-o", tmp_path / "s.npz")
     assert result.exit_code == 2
-    assert "'lira', 'rmia', 'privacy-meter', 'arrays'" in result.stderr
+    assert "'lira', 'lira-pytorch', 'rmia', 'privacy-meter', 'arrays', 'table'" in result.stderr
 
 
 def test_ctrl_c_leaves_nothing(

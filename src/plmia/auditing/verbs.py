@@ -25,7 +25,7 @@ from plmia.data.designs import DesignKind, MembershipDesign, audit_design
 from plmia.errors import DataError, PlmiaError, PlmiaWarning
 from plmia.evaluation.targets import Setup
 from plmia.results.saved import Overview, SavedRun, results_folder
-from plmia.signals.importers import Imported, find_models, write_signals
+from plmia.signals.importers import Imported, Importer, find_models, write_signals
 from plmia.signals.signals import Scale, Signals
 from plmia.training.own_script import Run, RunPlan
 
@@ -254,15 +254,18 @@ def _budget(
     return float(match[1]) * _SECONDS[match[2]], Cost(model, view_cost, "seconds")
 
 
-def import_signals(kind: str, folder: str | Path, path: str | Path, *, progress: bool = True) -> Imported:
-    """Make a signals file of what another tool left in a folder.
+def import_signals(kind: str | Importer, folder: str | Path, path: str | Path, *, progress: bool = True) -> Imported:
+    """Make a signals file of what another tool left in a folder, or of a table.
 
     Parameters
     ----------
-    kind, folder : {"lira", "rmia", "privacy-meter", "arrays"}, path
-        The tool, or the layout of the folder, and the folder that it wrote.
+    kind : {"lira", "lira-pytorch", "rmia", "privacy-meter", "arrays", "table"} or Importer
+        The tool or the layout; `plmia.signals.importers.LongTable` names the columns of a table.
+    folder : path
+        The folder that the tool wrote, or the table.
     path : path
-        The npz to write. It is written whole or not at all; the same input gives the same bytes.
+        The npz to write, with or without its suffix. It is written whole or not at all; the same input gives the same
+        bytes.
     progress : bool
         As in `plmia.audit`.
     """

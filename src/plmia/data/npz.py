@@ -23,7 +23,9 @@ from plmia.errors import DataError, Note, OutputError, PlmiaError, did_you_mean,
 # Texts and names that a report may show beside the records.
 TEXT_ARRAYS = ("texts", "class_names", "feature_names")
 DATA_ARRAYS = ("X", "y", "groups", "n_features", "features", "labels", *TEXT_ARRAYS)
-SIGNALS_ARRAYS = ("signals", "membership", "labels", "n_points", "groups")
+# Names of models, records and views in a signals file, where these are not called 0, 1, 2, ...
+NAME_ARRAYS = ("model_names", "texts", "view_names")
+SIGNALS_ARRAYS = ("signals", "membership", "labels", "n_points", "groups", *NAME_ARRAYS)
 
 NPY_MAGIC = b"\x93NUMPY"
 # `grp` is this similar to `groups`; `rows` is not.

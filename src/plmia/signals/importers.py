@@ -1,8 +1,8 @@
-"""Importers: signals from folders that other tools wrote.
+"""Importers: signals from folders and files that other tools wrote.
 
 To add one, write a class with the members of `Importer` and add it to the table `IMPORTERS`; `plmia import` and
-`import_signals` then know it. An importer looks at a folder and returns `FoundModels`: which models there are, where
-the outputs of each lie, and what they are (logits, scores or probabilities). The conversion into a signals
+`import_signals` then know it. An importer looks at a folder or file and returns `FoundModels`: which models there are,
+where the outputs of each lie, and what they are (logits, scores or probabilities). The conversion into a signals
 file is the same for all importers; it holds one model in memory at a time and always writes the same bytes.
 
 Files are untrusted. They are mapped, not read, and nothing is unpickled.
@@ -15,8 +15,8 @@ import mmap
 import os
 import re
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, cast
 
@@ -25,9 +25,10 @@ import numpy as np
 from plmia.data.arrays import Array, BoolArray, FloatArray32, Labels
 from plmia.data.designs import MembershipDesign
 from plmia.data.files import remove_empty, replacing
-from plmia.data.npz import load_npy, npz_entry, true_as_one
-from plmia.errors import OutputError, SignalsError
+from plmia.data.npz import NAME_ARRAYS, load_npy, npz_entry, true_as_one
+from plmia.errors import OutputError, SignalsError, shown
 from plmia.numerics import logit_from_logits, logit_from_probabilities
+from plmia.signals.long_table import Columns, read_long_table
 
 Kind = Literal["logits", "scores", "probabilities"]
 Tick: TypeAlias = Callable[[int, str], None]
@@ -43,11 +44,11 @@ _EPOCH = re.compile(r"(\d+)(?:_(\d+))?\.npy")
 
 
 class Importer(Protocol):
-    """One kind of folder that plmia can import.
+    """One kind of folder or file that plmia can import.
 
-    `find` may rely on the folder's existence. It must map npy files (`load_npy` with mode "r"), not read them, raise
-    `SignalsError` with the file and the remedy if something is missing or does not fit, and never leave out a model
-    silently. A format that cannot be mapped is read one model at a time; only values of the true labels are kept.
+    `find` may rely on the existence of the folder or file. It must map npy files (`load_npy` with mode "r"), not read
+    them, raise `SignalsError` with the file and the remedy if something is missing or does not fit, and never leave out
+    a model silently. A format that cannot be mapped is read in pieces; only values of the true labels are kept.
     `FoundModels` and `ModelOutput` check shapes and types. An OSError may pass through.
     """
 
@@ -57,10 +58,15 @@ class Importer(Protocol):
 
     @property
     def files(self) -> str:
-        """Files that the folder must hold, for the command's help."""
+        """Files that the folder must hold, or contents of the file, for the command's help."""
+
+    @property
+    def takes_file(self) -> bool:
+        """Whether one file is imported instead of a folder."""
+        return False
 
     def find(self, folder: Path) -> FoundModels:
-        """Find the models in a folder; only headers, membership and labels are read."""
+        """Find the models in a folder or file; only headers, membership and labels of npy files are read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +108,8 @@ class FoundModels:
     outputs: tuple[ModelOutput, ...]  # in the order in which they are written
     labels: Labels | None = None  # class of each point; required with logits
     notes: tuple[str, ...] = ()  # remarks for the user
+    # Names of what plmia numbers, by the name of the array that keeps them; see `plmia.data.npz.NAME_ARRAYS`.
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         first = self.outputs[0]
@@ -132,7 +140,7 @@ class FoundModels:
 # The importers -------------------------------------------------------------------------------------------------------
 
 
-class Lira:
+class Lira(Importer):
     """Folders of the published code of LiRA, and of the first version of RMIA's."""
 
     name = "lira"
@@ -143,35 +151,41 @@ class Lira:
         runs = sorted((p for p in folder.iterdir() if p.name.startswith("experiment") and p.is_dir()), key=_in_order)
         if not runs:
             raise SignalsError(
-                f"{folder} holds no folders experiment-*: give the folder that holds them (LiRA's own --logdir)"
+                f"{folder} holds no folders experiment-*: give the folder that holds them (LiRA's own --logdir); for "
+                "folders 0, 1, 2 of its version for PyTorch, import lira-pytorch"
             )
-        names = [place / name for place in (folder, folder.resolve().parent) for name in ("labels.npy", "y_train.npy")]
-        labels = next((_labels(name) for name in names if name.exists()), None)
-        outputs, epochs, longest = [], set(), 0
-        for run in runs:
-            kind, file = _last_epoch(run, labels is not None)
-            values, members = _mapped(file, run.name), _membership(run / "keep.npy", run.name, 1)
-            if kind == "logits" and values.ndim == 4 and values.shape[1] == 1:
-                values = values[:, 0]
-            elif values.ndim == (2 if kind == "logits" else 1):
-                values = values[:, None]
-            # As in LiRA's own code, queries may cover only the first points of the training pool.
-            queried = values.shape[0] if values.ndim else 0
-            outputs.append(ModelOutput(run.name, file, kind, values, members[:queried]))
-            epochs.add(int(re.split(r"\D", file.name)[0]))
-            longest = max(longest, len(members))
-        points, notes = len(outputs[0].values), []
-        if longest > points:
-            notes.append(f"keep.npy covers {longest:,} points, {points:,} were queried: the first {points:,} are used.")
-        if len(epochs) > 1:
-            notes.append(
-                f"The last epochs of the models are {min(epochs)} to {max(epochs)}, but all models must be trained "
-                "alike: leave out those that stopped early."
-            )
-        return FoundModels(tuple(outputs), None if labels is None else labels[:points], tuple(notes))
+        labels = _labels_near(folder)
+        files = [(run, *_last_epoch(run, labels is not None)) for run in runs]
+        found = _experiments(files, labels)
+        epochs = [int(re.split(r"\D", file.name)[0]) for _, _, file in files]
+        if len(set(epochs)) == 1:
+            return found
+        uneven = (
+            f"The last epochs of the models are {min(epochs)} to {max(epochs)}, but all models must be trained alike: "
+            "leave out those that stopped early."
+        )
+        return replace(found, notes=(*found.notes, uneven))
 
 
-class PrivacyMeter:
+class LiraPytorch(Importer):
+    """Folders of LiRA's version for PyTorch, one per model."""
+
+    name = "lira-pytorch"
+    files = "0/keep.npy, 0/logits.npy or 0/scores.npy, 1/keep.npy, ..., and labels.npy"
+
+    def find(self, folder: Path) -> FoundModels:
+        """Find the folders of single models, which may have any name; of logits and scores, logits are taken."""
+        runs = sorted((p for p in folder.iterdir() if _is_experiment(p)), key=_in_order)
+        if not runs:
+            raise SignalsError(
+                f"{folder} holds no folders with keep.npy and logits.npy or scores.npy: give the folder that holds "
+                "them (its own --savedir)"
+            )
+        labels = _labels_near(folder)
+        return _experiments([(run, *_logits_or_scores(run, labels is not None)) for run in runs], labels)
+
+
+class PrivacyMeter(Importer):
     """Folders of Privacy Meter with the algorithm RMIA."""
 
     name = "privacy-meter"
@@ -201,7 +215,7 @@ class PrivacyMeter:
         return FoundModels(outputs, _labels(labels) if labels.exists() else None, tuple(notes))
 
 
-class Rmia:
+class Rmia(Importer):
     """Folders of the code of RMIA's authors: Privacy Meter, or the first version, which writes files as LiRA does."""
 
     name = "rmia"
@@ -213,7 +227,7 @@ class Rmia:
         return PrivacyMeter().find(folder) if later else Lira().find(folder)
 
 
-class Arrays:
+class Arrays(Importer):
     """Plain arrays, one file each for all models."""
 
     name = "arrays"
@@ -249,21 +263,54 @@ class Arrays:
         return FoundModels(outputs, _labels(labels) if labels.exists() else None)
 
 
-IMPORTERS: Mapping[str, Importer] = {i.name: i for i in (Lira(), Rmia(), PrivacyMeter(), Arrays())}
+@dataclass(frozen=True)
+class LongTable(Importer):
+    """One CSV or Parquet file with a row per model, record and view; see `plmia.signals.long_table`."""
+
+    columns: Columns = field(default_factory=Columns)
+
+    name = "table"
+    files = (
+        "one CSV or Parquet file with the columns model, record, view (optional), member and signal (logit-scaled "
+        "confidence of the true label), and one row per model, record and view"
+    )
+    takes_file = True
+
+    def find(self, folder: Path) -> FoundModels:
+        """Read the table; records and models that are not called 0, 1, 2, ... keep their names."""
+        table = read_long_table(folder, self.columns)
+        models = zip(table.models, table.signals, table.members, strict=True)
+        outputs = tuple(ModelOutput(f"model {m!r}", folder, "scores", s, inside) for m, s, inside in models)
+        all_names = zip(NAME_ARRAYS, (table.models, table.records, table.views), strict=True)
+        names = {array: own for array, own in all_names if own != tuple(map(str, range(len(own)))) and own != ("",)}
+        notes = (
+            [f"Model 0, the target of plmia score, is {shown(table.models[0])!r}."] if "model_names" in names else []
+        )
+        if "texts" in names:
+            notes.append("Names of records are kept: plmia report OUT --data SIGNALS --show-records shows them.")
+        return FoundModels(outputs, None, tuple(notes), names)
+
+
+IMPORTERS: Mapping[str, Importer] = {
+    i.name: i for i in (Lira(), LiraPytorch(), Rmia(), PrivacyMeter(), Arrays(), LongTable())
+}
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def find_models(kind: str, folder: Path) -> FoundModels:
-    """Find the models in a folder with the importer called ``kind``."""
-    if kind not in IMPORTERS:
+def find_models(kind: str | Importer, folder: Path) -> FoundModels:
+    """Find the models in a folder or file with an importer, or the one called ``kind``."""
+    if isinstance(kind, str) and kind not in IMPORTERS:
         raise SignalsError(f"there is no importer {kind!r}: choose from {', '.join(IMPORTERS)}")
-    # Path's own check would raise on a name that is too long.
-    if not os.path.isdir(folder):  # noqa: PTH112
-        raise SignalsError(f"there is no folder {folder}: give the one that the other tool wrote to")
+    importer = IMPORTERS[kind] if isinstance(kind, str) else kind
+    # Path's own checks would raise on a name that is too long.
+    exists = os.path.isfile(folder) if importer.takes_file else os.path.isdir(folder)  # noqa: PTH112, PTH113
+    if not exists:
+        what = "file" if importer.takes_file else "folder"
+        raise SignalsError(f"there is no {what} {folder}: give the one that the other tool wrote")
     try:
-        return IMPORTERS[kind].find(folder)
+        return importer.find(folder)
     except OSError as error:
         raise SignalsError(
             f"{folder} cannot be read ({error.strerror or error}): check that you may read it and all files in it"
@@ -273,6 +320,50 @@ def find_models(kind: str, folder: Path) -> FoundModels:
 def _in_order(path: Path) -> tuple[list[int], str]:
     """Sort experiment-10_16 behind experiment-2_16."""
     return [int(number) for number in re.findall(r"\d+", path.name)], path.name
+
+
+def _labels_near(folder: Path) -> Labels | None:
+    """Labels in a folder or the one above, if there are any."""
+    places = [place / name for place in (folder, folder.resolve().parent) for name in ("labels.npy", "y_train.npy")]
+    return next((_labels(place) for place in places if place.exists()), None)
+
+
+def _experiments(files: Sequence[tuple[Path, Kind, Path]], labels: Labels | None) -> FoundModels:
+    """Models with a folder each, from these folders and the kind and file of their outputs."""
+    outputs, longest = [], 0
+    for run, kind, file in files:
+        values, members = _mapped(file, run.name), _membership(run / "keep.npy", run.name, 1)
+        if kind == "logits" and values.ndim == 4 and values.shape[1] == 1:
+            values = values[:, 0]
+        elif values.ndim == (2 if kind == "logits" else 1):
+            values = values[:, None]
+        # As in LiRA's own code, queries may cover only the first points of the training pool.
+        queried = values.shape[0] if values.ndim else 0
+        outputs.append(ModelOutput(run.name, file, kind, values, members[:queried]))
+        longest = max(longest, len(members))
+    points = len(outputs[0].values)
+    notes = [f"keep.npy covers {longest:,} points, {points:,} were queried: the first {points:,} are used."]
+    return FoundModels(
+        tuple(outputs), None if labels is None else labels[:points], tuple(notes if longest > points else ())
+    )
+
+
+def _is_experiment(path: Path) -> bool:
+    """Whether a folder holds a model of LiRA's version for PyTorch, complete or not."""
+    return any((path / name).exists() for name in ("keep.npy", "logits.npy", "scores.npy", "model.pt"))
+
+
+def _logits_or_scores(run: Path, have_labels: bool) -> tuple[Kind, Path]:
+    """Outputs of one model of LiRA's version for PyTorch: logits if there are labels, otherwise scores."""
+    logits, scores = run / "logits.npy", run / "scores.npy"
+    if have_labels and logits.exists():
+        return "logits", logits
+    if not scores.exists() and logits.exists():
+        raise SignalsError(
+            f"{run} has logits.npy, but there is no labels.npy in {run.parent} or above: save the true classes of all "
+            "points there, or run its score.py"
+        )
+    return "scores", scores
 
 
 def _last_epoch(run: Path, have_labels: bool) -> tuple[Kind, Path]:
@@ -339,6 +430,7 @@ def _is_softmax(values: Array) -> bool:
 class Imported:
     """Contents of a signals file that was written: sizes, number of complementary pairs, and remarks for the user."""
 
+    path: Path
     n_models: int
     n_points: int
     n_views: int
@@ -348,12 +440,11 @@ class Imported:
 
 
 def write_signals(found: FoundModels, path: Path, tick: Tick = lambda _steps, _name: None) -> Imported:
-    """Convert the models that were found into a signals file, which is complete or absent.
+    """Convert the models that were found into a signals file, which is complete or absent; it gets the suffix .npz.
 
     ``tick`` is called with 1 and the name of each model that is done.
     """
-    if path.suffix != ".npz":
-        raise OutputError(f"{path} does not end in .npz: give the signals file such a name")
+    path = path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
     made: list[Path] = []
     try:
         if path.is_dir():
@@ -361,7 +452,7 @@ def write_signals(found: FoundModels, path: Path, tick: Tick = lambda _steps, _n
         made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
-            return _write_arrays(archive, found, tick)
+            return _write_arrays(archive, path, found, tick)
     except BaseException as error:
         remove_empty(made)
         if not isinstance(error, OSError):
@@ -371,7 +462,7 @@ def write_signals(found: FoundModels, path: Path, tick: Tick = lambda _steps, _n
         ) from error
 
 
-def _write_arrays(archive: zipfile.ZipFile, found: FoundModels, tick: Tick) -> Imported:
+def _write_arrays(archive: zipfile.ZipFile, path: Path, found: FoundModels, tick: Tick) -> Imported:
     outputs, labels = found.outputs, found.labels
     n_points, n_views = outputs[0].values.shape[:2]
     shape = (len(outputs), n_points, n_views)
@@ -384,7 +475,8 @@ def _write_arrays(archive: zipfile.ZipFile, found: FoundModels, tick: Tick) -> I
             n_clipped += clipped
             tick(1, output.name)
     design = MembershipDesign(np.stack([output.members for output in outputs]))
-    for name, array in (("membership", design.matrix), ("labels", labels)):
+    names = ((name, np.array(texts)) for name, texts in found.names.items())
+    for name, array in (("membership", design.matrix), ("labels", labels), *names):
         if array is not None:
             with npz_entry(archive, name) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
@@ -394,7 +486,7 @@ def _write_arrays(archive: zipfile.ZipFile, found: FoundModels, tick: Tick) -> I
     )
     notes = (*found.notes, clipping) if n_clipped else found.notes
     n_classes = found.n_classes if labels is None or found.n_classes else len(np.unique(labels))
-    return Imported(*shape, n_classes, _count_pairs(design), notes)
+    return Imported(path, *shape, n_classes, _count_pairs(design), notes)
 
 
 def _count_pairs(design: MembershipDesign) -> int:

@@ -134,6 +134,42 @@ def test_lira_may_have_queried_only_the_first_points(tmp_path: Path) -> None:
     assert "the first 5 are used" in imported.notes[0]
 
 
+def lira_pytorch(folder: Path, name: str, values: Array, membership: Array) -> Path:
+    for model, (answers, members) in enumerate(zip(values, membership, strict=True)):
+        save(folder / str(model) / "keep.npy", members)
+        save(folder / str(model) / f"{name}.npy", answers)
+        (folder / str(model) / "model.pt").touch()
+    (folder / "figures").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("place", ["exp/labels.npy", "y_train.npy"])
+@pytest.mark.parametrize("queries", [True, False])
+def test_lira_pytorch_equals_a_loop(place: str, queries: bool, tmp_path: Path) -> None:
+    """Twelve models: by name, 10 would stand before 2."""
+    logits, membership, labels = draw()
+    given = logits if queries else logits[:, :, 0]
+    folder = lira_pytorch(tmp_path / "exp", "logits", given, membership)
+    with pytest.raises(SignalsError, match=r"labels\.npy"):
+        find_models("lira-pytorch", folder)
+    save(tmp_path / place, labels)
+    imported = import_signals("lira-pytorch", folder, tmp_path / "s.npz")
+    check(imported, tmp_path / "s.npz", naive(logits if queries else logits[:, :, :1], labels), membership, labels)
+    assert imported.notes == ()
+    save(folder / "extra" / "keep.npy", membership[0])
+    with pytest.raises(SignalsError, match="extra"):
+        find_models("lira-pytorch", folder)
+
+
+def test_lira_pytorch_takes_scores_without_labels(tmp_path: Path) -> None:
+    logits, membership, labels = draw()
+    scores = naive(logits, labels)
+    folder = lira_pytorch(tmp_path / "exp", "scores", scores, membership)
+    check(import_signals("lira-pytorch", folder, tmp_path / "s.npz"), tmp_path / "s.npz", scores, membership, None)
+    with pytest.raises(SignalsError, match="lira-pytorch"):
+        find_models("lira", folder)
+
+
 def privacy_meter(folder: Path, probabilities: Array, membership: Array) -> Path:
     save(folder / "signals" / "rmia_signals.npy", probabilities)
     save(folder / "signals" / "rmia_signals_pop.npy", probabilities[:2])

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from plmia.attacks.attack import Attack, find_attack
 from plmia.attacks.view import Mode
 from plmia.auditing.progress import Meter
 from plmia.auditing.score import Audit, open_signals, output_folder
-from plmia.data.dataset import LabelledData, checked_groups, read_data
+from plmia.data.arrays import IntArray
+from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design
+from plmia.data.labels import encode_groups
 from plmia.errors import DataError, PlmiaError, PlmiaWarning
 from plmia.evaluation.targets import Setup
 from plmia.results.saved import Overview, SavedRun, results_folder
@@ -39,8 +40,11 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 def design(
     records: int | str | Path | LabelledData | None = None,
     *,
+    label: str | None = None,
+    group: str | None = None,
+    drop: Sequence[str] = (),
+    groups: Any = None,
     references: int | None = None,
-    groups: npt.ArrayLike | None = None,
     design: DesignKind | MembershipDesign = "pairs",
     seed: int = 0,
     folder: str | Path | None = None,
@@ -54,40 +58,52 @@ def design(
     records : int, path or LabelledData, optional
         Number of records, or the data (a file as in `plmia.audit`), whose labels and groups the run then knows; not
         needed with a design of your own.
+    label, group, drop : str, str, sequence of str
+        Columns of a CSV or Parquet file; see `read_data`.
+    groups : array, series or list [records], optional
+        Rows of one group are members together or not at all; by default those of the data.
     references, design, seed : int, str or MembershipDesign, int
         As in `plmia.audit`.
-    groups : int array [records], optional
-        Rows of one group are members together or not at all; not needed with data that hold groups.
     folder : path, optional
         Where to keep the run; by default a new temporary folder. It reveals who is a member: protect it like the data.
     """
-    data = read_data(Path(records)) if isinstance(records, str | Path) else records
+    data = records
+    if isinstance(data, str | Path):
+        data = read_data(Path(data), label=label, group=group, drop=drop)
     about: dict[str, Any] = {"seed": seed}
-    labels = None
-    if isinstance(data, LabelledData):
-        labels, groups = data.y, data.groups if groups is None else groups
-        about["data"], data = data.digest, data.n_points
-    chosen = _drawn(design, data, references, groups, seed)
     about["design"] = design.digest if isinstance(design, MembershipDesign) else design
-    if labels is not None:
-        chosen.require_classes(labels)
-    kin = None if groups is None else checked_groups(groups, chosen.n_points)
-    return RunPlan.of(chosen, about, labels, kin).write(output_folder(folder))
+    labels, notes = None, []
+    if isinstance(data, LabelledData):
+        labels, notes, groups = data.labels, [*data.notes], data.groups if groups is None else groups
+        about["data"], data = data.digest, data.n_points
+    if groups is not None:
+        n_records = design.n_points if isinstance(design, MembershipDesign) else _number(data)
+        groups, _, more = encode_groups(groups, n_records)
+        notes += more
+    chosen = _drawn(design, data, references, groups, seed)
+    chosen.require_classes(labels)
+    for note in notes:
+        warnings.warn(note.text, PlmiaWarning, stacklevel=2)
+    return RunPlan.of(chosen, about, labels, groups).write(output_folder(folder))
+
+
+def _number(records: int | None) -> int:
+    if records is None:
+        raise DataError("neither a number of records nor data were given: give one of them")
+    return records
 
 
 def _drawn(
     design: DesignKind | MembershipDesign,
     n_records: int | None,
     references: int | None,
-    groups: npt.ArrayLike | None,
+    groups: IntArray | None,
     seed: int,
 ) -> MembershipDesign:
     """Draw a design, or check that a given one fits."""
     if not isinstance(design, MembershipDesign):
-        if n_records is None:
-            raise DataError("neither a number of records nor data were given: give one of them")
         rng = np.random.default_rng(seed)
-        return audit_design(n_records, 32 if references is None else references, rng, groups, design)
+        return audit_design(_number(n_records), 32 if references is None else references, rng, groups, design)
     needed = (references or max(1, design.n_models - 1)) + 1, n_records or design.n_points
     if design.matrix.shape != needed:
         raise DataError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plmia.data.arrays import BoolArray, FloatArray, FloatArray32, IntArray
-from plmia.errors import SignalsError, did_you_mean, shown
+from plmia.errors import SignalsError, did_you_mean, install_hint, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ def _named_errors(path: Path) -> Iterator[None]:
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise SignalsError(f"{path} cannot be read without pyarrow: pip install 'plmia[tables]'") from error
+        raise SignalsError(f"{path} cannot be read without pyarrow: {install_hint('tables')}") from error
     try:
         yield
     except FileNotFoundError as error:

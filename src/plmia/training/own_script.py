@@ -216,6 +216,7 @@ class Run:
             raise SignalsError(
                 f"labels of model {model} have shape {labels.shape} and type {labels.dtype}: whole numbers from 0 "
                 f"[{self.n_records}] are needed, the class of each record"
+                f"{'' if known is None else '; leave labels out, since the run knows them'}"
             )
         labels = labels.astype(np.int64)
         if known is not None and not np.array_equal(known, labels):

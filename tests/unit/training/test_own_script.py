@@ -107,6 +107,19 @@ def test_data_give_labels_and_groups(tmp_path: Path) -> None:
     assert signals.groups.tolist() == groups.tolist()
 
 
+def test_columns_of_a_csv_give_labels_and_groups(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    rows = [f"{i % 7},{'yes' if i % 3 else 'no'},p{i // 2}" for i in range(RECORDS)]
+    (tmp_path / "data.csv").write_text("\n".join(["age,again,patient", *rows]))
+    run = plmia.design(tmp_path / "data.csv", label="again", group="patient", references=4, folder=tmp_path / "run")
+    assert run.labels is not None
+    assert run.labels.tolist() == [int(i % 3 > 0) for i in range(RECORDS)]
+    for model in run.models:
+        assert {row ^ 1 for row in run.members(model).tolist()} == set(run.members(model).tolist())
+    with pytest.raises(SignalsError, match="leave labels out"):
+        run.record(0, logits=np.zeros((RECORDS, 2)), labels=["yes"] * RECORDS)
+
+
 def test_a_design_of_ones_own(tmp_path: Path) -> None:
     matrix = np.random.default_rng(0).random((4, RECORDS)) < 0.5
     run = plmia.design(design=MembershipDesign(matrix), folder=tmp_path / "run")

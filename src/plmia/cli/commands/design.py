@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 
 from plmia.auditing import verbs
 from plmia.cli.commands.options import (
     PATH,
-    design_option,
     output_option,
     parse_design,
     quiet_option,
@@ -36,18 +36,19 @@ from plmia.training.own_script import Run
     help="Reference models; 32 by default, or those of a design of your own.",
 )
 @output_option("Folder of the run.")
-@design_option
+@click.option(
+    "--design",
+    "layout",
+    default="pairs",
+    show_default=True,
+    metavar="KIND|FILE.npy",
+    help="References in complementary pairs, on independent halves, exact (each record in half of them), or a bool "
+    "matrix [models, records] of your own, model 0 the target.",
+)
 @seed_option
 @quiet_option
 def design(
-    records: int | None,
-    data: Path | None,
-    groups_file: Path | None,
-    references: int | None,
-    folder: Path,
-    design: str | None,
-    seed: int,
-    quiet: bool,
+    records: int | None, data: Path | None, groups_file: Path | None, layout: str, quiet: bool, **options: Any
 ) -> None:
     """Choose which rows each model trains on, for a training script of your own.
 
@@ -57,16 +58,14 @@ def design(
     \b
     Examples:
       plmia design --records 50000 --references 16 -o run
-      plmia design --data data.npz --references 64 --design halves -o run
+      plmia design --data patients.csv --label readmitted --group patient --references 64 -o run
     """  # noqa: D301 - click wants the control character itself
-    layout = parse_design(design or "pairs")
-    if (records is not None) + (data is not None) != 1 and not isinstance(layout, MembershipDesign):
+    chosen = parse_design(layout)
+    if (records is not None) + (data is not None) != 1 and not isinstance(chosen, MembershipDesign):
         raise DataError("give either --records or --data")
     groups = None if groups_file is None else load_npy(groups_file)
     with plain_warnings(quiet):
-        run = verbs.design(
-            records or data, references=references, groups=groups, design=layout, seed=seed, folder=folder
-        )
+        run = verbs.design(records or data, groups=groups, design=chosen, **options)
     if not quiet:
         _show(run)
 

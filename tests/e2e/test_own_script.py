@@ -211,3 +211,17 @@ def test_a_bad_design_is_one_sentence(options: tuple[object, ...], fact: str, co
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
     assert fact in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_the_example_runs_and_continues(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "own_training.py"
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 25
+    printed = []
+    for removed in ((), ("000003.json", "000005.json")):
+        for name in removed:
+            (tmp_path / "run" / "signals" / "records" / name).unlink()
+        words = [sys.executable, str(example), str(tmp_path / "run")]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        printed.append(done.stdout)
+    assert "A leak was shown" in printed[0]
+    assert printed[0] == printed[1]

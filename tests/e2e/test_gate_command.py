@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import click.testing
 import numpy as np
 import pytest
 
+from plmia.auditing import gate
 from plmia.evaluation.intervals import tpr_interval
 from plmia.evaluation.metrics import roc_curve
 
@@ -214,3 +216,45 @@ def test_a_folder_without_results_or_with_damaged_ones_is_named(
     cut = command("gate", folder, *limits)
     assert cut.exit_code == 2
     assert "damaged" in cut.stderr
+
+
+def junit(path: Path) -> tuple[ElementTree.Element, ElementTree.Element]:
+    """Counts of a test report, and what its only test says."""
+    (suite,) = root = ElementTree.parse(path).getroot()
+    assert root.attrib.items() <= suite.attrib.items()
+    (test,) = suite
+    (entry,) = test
+    return suite, entry
+
+
+def test_the_outcome_is_a_test_report_too(run: Callable[..., Path], command: Run, tmp_path: Path) -> None:
+    folder, path = run(points=2_000, shift=1.0), tmp_path / "gate.xml"
+    limits = {"system-out": 0.9, "failure": 0.011, "error": 0.001}
+    for kind, limit in limits.items():
+        done = command("gate", folder, "--max-tpr", limit, "--at-fpr", 0.01, "--junit", path)
+        suite, entry = junit(path)
+        assert done.exit_code == {"system-out": 0, "failure": 3, "error": 2}[kind]
+        assert entry.tag == kind
+        assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (
+            "1",
+            str(int(kind == "failure")),
+            str(int(kind == "error")),
+        )
+        assert str(entry.text).splitlines()[0] in done.output
+        assert entry.get("message") == (None if kind == "system-out" else str(entry.text).splitlines()[0])
+
+
+def test_a_missing_run_replaces_the_report_of_the_last_one(command: Run, tmp_path: Path) -> None:
+    path = tmp_path / "gate.xml"
+    path.write_text("passed last time")
+    options = ("--max-tpr", 0.1, "--at-fpr", 0.01, "--junit", path)
+    assert command("gate", tmp_path / "none", *options).exit_code == 2
+    assert junit(path)[1].tag == "error"
+    nowhere = command("gate", tmp_path / "none", *options[:-1], tmp_path / "no" / "gate.xml")
+    assert nowhere.exit_code == 2
+    assert "gate.xml" in nowhere.output
+
+
+def test_characters_that_xml_cannot_hold_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "gate.xml").write_bytes(gate.junit("fail", "a\x00b <&> \ud800 é", ["second\x1b line"]))
+    assert junit(tmp_path / "gate.xml")[1].text == "a\ufffdb <&> \ufffd é\nsecond\ufffd line"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from xml.etree import ElementTree
 
 from plmia.attacks.attack import ATTACKS, SCREENING
 from plmia.errors import CODES, SIZE, Note, PlmiaError, did_you_mean, doubts, require_rate, round_percent
@@ -13,6 +15,9 @@ from plmia.evaluation.intervals import Interval, tpr_interval
 from plmia.results.saved import Overview, SavedRun
 from plmia.results.verdict import status_of, strongest
 from plmia.results.wording import NO_REFERENCES_USED
+
+# Characters that XML cannot hold, even escaped.
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Outcome = Literal["pass", "fail", "undecided"]
 
@@ -64,6 +69,11 @@ class GateDecision:
 
     def __str__(self) -> str:
         return self.text
+
+    def to_junit(self) -> bytes:
+        """Return a test report with one test, as ``plmia gate --junit`` writes it."""
+        doubts = [f"{note.severity} ({note.code}): {note.text}" for note in self.doubts]
+        return junit(self.outcome, self.text, doubts)
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``plmia gate --json`` prints."""
@@ -122,6 +132,22 @@ def gate(
     outcome = _outcome(worst.interval.high <= max_tpr, verdict.beats_chance, remaining)
     accepted = tuple(sorted(set(accept)))
     return GateDecision(outcome, worst, max_tpr, at_fpr, confidence, verdict.status, tuple(remaining), accepted)
+
+
+def junit(outcome: Outcome, text: str, lines: Sequence[str] = ()) -> bytes:
+    """Test report in JUnit's XML: one test that passes, fails, or, if undecided, ends in an error."""
+    entry = {"fail": "failure", "undecided": "error"}.get(outcome)
+    counts = {"tests": "1", "failures": str(int(outcome == "fail")), "errors": str(int(outcome == "undecided"))}
+    suite = ElementTree.Element("testsuite", {"name": "plmia gate", **counts})
+    test = ElementTree.SubElement(suite, "testcase", {"classname": "plmia", "name": "membership leakage"})
+    details = _NOT_IN_XML.sub("\ufffd", "\n".join([text, *lines]))
+    ElementTree.SubElement(
+        test, entry or "system-out", {"message": details.split("\n")[0]} if entry else {}
+    ).text = details
+    root = ElementTree.Element("testsuites", counts)
+    root.append(suite)
+    report: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return report
 
 
 def require_limits(**limits: float) -> None:

@@ -11,6 +11,8 @@ import click
 from plmia.auditing import gate as verb
 from plmia.cli.commands.options import PATH, json_option
 from plmia.cli.terminal import print_line
+from plmia.data.files import replacing
+from plmia.errors import OutputError, PlmiaError
 
 EXIT_CODES: dict[verb.Outcome, int] = {"pass": 0, "undecided": 2, "fail": 3}
 
@@ -24,6 +26,7 @@ EXIT_CODES: dict[verb.Outcome, int] = {"pass": 0, "undecided": 2, "fail": 3}
 @click.option(
     "--accept", multiple=True, metavar="CODE", help="Pass although this check failed; may be given several times."
 )
+@click.option("--junit", type=PATH, metavar="FILE", help="Write the outcome as a test report in JUnit's XML, too.")
 @json_option("a sentence")
 @click.option("--verbose", is_flag=True, help="Print every check that failed, too.")
 @click.option("--quiet", is_flag=True, help="Print nothing: the exit code tells.")
@@ -35,6 +38,7 @@ def gate(
     max_tpr: float,
     at_fpr: float,
     confidence: float,
+    junit: Path | None,
     as_json: bool,
     verbose: bool,
     quiet: bool,
@@ -51,11 +55,18 @@ def gate(
     \b
     Examples:
       plmia gate run --max-tpr 0.02 --at-fpr 0.001
+      plmia gate run --max-tpr 0.05 --at-fpr 0.01 --junit gate.xml
       plmia gate run --max-tpr 0.05 --at-fpr 0.01 --attack pl-mia --json
       plmia gate run --max-tpr 0.05 --at-fpr 0.01 --accept unlike-references
     """  # noqa: D301 - click wants the control character itself
-    verb.require_limits(**{"--max-tpr": max_tpr, "--at-fpr": at_fpr, "--confidence": confidence})
-    decision = verb.gate(run, max_tpr=max_tpr, at_fpr=at_fpr, confidence=confidence, **options)
+    try:
+        verb.require_limits(**{"--max-tpr": max_tpr, "--at-fpr": at_fpr, "--confidence": confidence})
+        decision = verb.gate(run, max_tpr=max_tpr, at_fpr=at_fpr, confidence=confidence, **options)
+    except PlmiaError as error:
+        # Otherwise a report of an earlier release would remain.
+        _write(junit, verb.junit("undecided", str(error)))
+        raise
+    _write(junit, decision.to_junit())
     if as_json:
         click.echo(json.dumps(decision.to_json()))
     elif not quiet:
@@ -63,3 +74,13 @@ def gate(
         for note in decision.doubts if verbose else ():
             print_line(f"- {note.severity} ({note.code}): {note.text}")
     ctx.exit(EXIT_CODES[decision.outcome])
+
+
+def _write(path: Path | None, report: bytes) -> None:
+    if path is None:
+        return
+    try:
+        with replacing(path) as file:
+            file.write(report)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written ({error.strerror or error}): check its folder") from error

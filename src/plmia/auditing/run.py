@@ -236,7 +236,8 @@ def run_audit(
             raise TrainingError(
                 f"stopped after {accuracies.models} more trained models, which are kept: run the same again to continue"
             ) from None
-    gone = [model for model in store.finished() if not weights_file(folder / "models", model).exists()]
+    ours = store.finished().keys() - ({0} if plan.target is not None else set())
+    gone = [model for model in sorted(ours) if not weights_file(folder / "models", model).exists()]
     if keep_models and gone:
         warnings.warn(f"weights of model {some(gone)} were not kept when it was trained", PlmiaWarning, stacklevel=3)
     with Meter("scoring", len(plan.attacks) * plan.data.n_points, progress) as meter:

@@ -166,7 +166,7 @@ class LabelledData:
     def form(self) -> str:
         """What X is, for messages."""
         return (
-            "images" if self.is_images else "a table" if self.is_table else "an array" if self.is_array else "records"
+            "images" if self.is_images else "a table" if self.is_table else "an array" if self.is_array else "a dataset"
         )
 
     @cached_property
@@ -335,6 +335,11 @@ def _checked_records(values: Any) -> Any:
 
 def _checked_points(values: Any) -> Array:
     X = _as_array("X", values)
+    if X.ndim == 0:
+        raise DataError(
+            f"X is a {type(values).__name__}, which cannot be read by record: give an array, a data frame, or a "
+            "dataset with `len` and an index"
+        )
     if X.dtype.kind not in "buif":
         raise DataError(
             f"X is an array of type {X.dtype}, but numbers are needed: give text and categories as a data frame of "

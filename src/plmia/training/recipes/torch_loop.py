@@ -94,7 +94,9 @@ class Options:
 
     def uses_bfloat16(self, device: torch.device) -> bool:
         """Whether to train in bfloat16."""
-        return device.type == "cuda" and (self.amp is True or (self.amp == "auto" and torch.cuda.is_bf16_supported()))
+        if device.type != "cuda" or self.amp is not True:
+            return device.type == "cuda" and self.amp == "auto" and torch.cuda.is_bf16_supported(False)
+        return True
 
     def steps(self, n_members: int) -> int:
         """Number of steps of a model; every batch is full."""

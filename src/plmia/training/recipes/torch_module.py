@@ -26,7 +26,16 @@ from plmia.errors import Note, PlmiaError, RecipeError, some
 from plmia.training.recipes import torch_device
 from plmia.training.recipes.confidences import conf_from_answers, trained_from_answers
 from plmia.training.recipes.identity import Identity, identify
-from plmia.training.recipes.recipe import DeclaredFile, Recipe, Trained, declare_files, files_json, float32_notes
+from plmia.training.recipes.recipe import (
+    DeclaredFile,
+    Recipe,
+    Trained,
+    declare_files,
+    features_identity,
+    features_steps,
+    files_json,
+    float32_notes,
+)
 from plmia.training.recipes.torch_device import to_device
 from plmia.training.recipes.torch_loop import (
     Call,
@@ -46,8 +55,8 @@ from plmia.training.views import View, Views
 
 # Records per query; fixed, so that a model's answers do not depend on the number of models in its stack.
 _QUERY_ROWS = 512
-# A CPU gains from a stack only while a step of one model is short: operations of the forward pass. Above, as
-# benchmarks/training.py shows, the convolutions of a stack are slower than those of single models.
+# A CPU gains from a stack only while a step of one model is short: operations of the forward pass. Above, layers of a
+# stack are as slow as those of single models, or slower.
 _CPU_OPERATIONS = 1e7
 # Datasets that take a larger share of the memory are read batch by batch.
 _HELD_SHARE = 0.25
@@ -57,10 +66,11 @@ class Torch(Recipe):
     """Train any PyTorch module.
 
     Images [records, height, width(, channels)] become float32 [records, channels, height, width], divided by 255 if
-    they are uint8. Tables become float32 [records, features]. Records of a map-style dataset are combined by
-    `torch.utils.data.default_collate` and otherwise unchanged. A tuple of inputs is passed by position, a dictionary by
-    name. Batches are cut from one permutation of the members after another, so all of them are full; the rest after the
-    last epoch is dropped. A model depends on its members and its seed alone, up to rounding.
+    they are uint8. Tables become float32 [records, features], with text and missing values of data frames encoded.
+    Records of a map-style dataset are combined by `torch.utils.data.default_collate`, otherwise unchanged. A tuple of
+    inputs is passed by position, a dictionary by name. Batches are cut from one permutation of the members after
+    another, so all of them are full; the rest after the last epoch is dropped. A model depends on its members and its
+    seed alone, up to rounding.
 
     Parameters
     ----------
@@ -219,12 +229,16 @@ class Torch(Recipe):
         if data.is_array and data.X.dtype.kind == "f" and np.isnan(data.X).any():
             raise RecipeError("X has missing values, which a PyTorch module cannot take: fill them in first")
 
+    def preprocessing(self, data: LabelledData) -> str:
+        """Encoding of text, categories and missing values of a table."""
+        return "" if isinstance(data.X, Records) else features_identity(data)
+
     def notes(self, data: LabelledData) -> list[Note]:
         """Note how inputs are converted, and whether finished models cannot be recognised."""
         found = self.identity.notes("Give plmia.Torch a key to reuse them")
         if not isinstance(data.X, Records):
             pixels = data.is_images and data.X.dtype == np.uint8
-            steps = (
+            steps = features_steps(data) + (
                 ["converts X to 32-bit floats"]
                 + ["puts channels first"] * data.is_images
                 + ["divides pixels by 255"] * pixels

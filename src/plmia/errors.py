@@ -21,6 +21,9 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+# All but control characters, lone surrogates and non-characters: SVG excludes these, and UTF-8 has no surrogates.
+_UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
 
 class PlmiaError(ValueError):
     """Input that plmia cannot work with; the command prints it as one sentence and exits with 2."""
@@ -81,6 +84,11 @@ def shown(name: str) -> str:
     """Name of a file as text that can be written anywhere: bytes that are not UTF-8 become replacement characters."""
     # Python represents such bytes by lone surrogates.
     return re.sub("[\ud800-\udfff]", "\ufffd", name)
+
+
+def writable(text: str) -> str:
+    """Return the text with U+FFFD for every character that cannot be written, such as a lone surrogate."""
+    return _UNWRITABLE.sub("\ufffd", text)
 
 
 def sentence(text: str) -> str:
@@ -147,7 +155,6 @@ CODES: dict[str, str] = {
     "answers-unlike-references": "a given target is right more or less often than its references",
     "attacks-left-out": "attacks that could not run",
     "clipped-probabilities": "probabilities of exactly 0 or 1 were clipped",
-    "column-types": "columns that do not look like features: identifiers, or a single value",
     "combined-p-value": "the paper's combined p-value is miscalibrated; conformal p-values are used instead",
     "counts-rebalanced": "references were dropped at random so that their numbers do not reveal membership",
     "counts-reveal-membership": "the numbers of IN and OUT references reveal membership",
@@ -157,6 +164,7 @@ CODES: dict[str, str] = {
     "few-references": "too few references for the attacks to have power",
     "groups": "one record of each group was evaluated",
     "images-flattened": "the conditional attack reads images as rows of pixels",
+    "identifier-columns": "columns whose values all are distinct, as those of an identifier",
     "likeness-unchecked": "too few references to check well whether a given target is like them",
     "members-counted": "row numbers of a given target's members that may have been counted from 1",
     "members-swapped": "non-members look more like members than the members do",

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,15 +16,15 @@ import numpy.typing as npt
 
 from plmia.attacks.attack import ATTACKS, Attack
 from plmia.attacks.view import Mode
+from plmia.auditing.audited_data import Columns, audited_data
 from plmia.auditing.given_target import GivenTarget, as_target
-from plmia.auditing.matching import RecordIds, take_columns
+from plmia.auditing.matching import RecordIds
 from plmia.auditing.predictions import Answers, PredictionKind
 from plmia.auditing.progress import Meter
 from plmia.auditing.score import Audit, choose_attacks, output_folder
-from plmia.data.dataset import LabelledData, read_data
+from plmia.data.dataset import LabelledData
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
 from plmia.data.files import make_private
-from plmia.data.npz import DATA_ARRAYS, unused_arrays
 from plmia.errors import (
     DataError,
     Note,
@@ -348,6 +348,7 @@ def _about(plan: AuditPlan, store: SignalStore, signals: Signals) -> About:
         signals=SignalsAbout(*size, store.fingerprint(signals.models)),
         audit=plan.about(),
         recipe=plan.recipe.description,
+        class_names=None if plan.data.class_names is None else tuple(plan.data.class_names),
         train_accuracy=_mean([record.get("train_accuracy") for record in records.values()]),
         test_accuracy=_mean([record.get("test_accuracy") for record in records.values()]),
     )
@@ -360,9 +361,13 @@ def _mean(values: list[float | None]) -> float | None:
 
 def audit(
     model: Any,
-    X: npt.ArrayLike | LabelledData | Path,
-    y: npt.ArrayLike | None = None,
+    X: Any,
+    y: Any = None,
     *,
+    label: str | None = None,
+    group: str | None = None,
+    drop: Sequence[str] = (),
+    decimal_comma: bool = False,
     references: int | None = None,
     views: str | Sequence[View] | None = None,
     target: Any = None,
@@ -374,7 +379,11 @@ def audit(
     population: int | None = None,
     seed: int = 0,
     design: DesignKind | MembershipDesign | None = None,
-    groups: npt.ArrayLike | None = None,
+    groups: Any = None,
+    class_names: Sequence[str] | None = None,
+    feature_names: Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
+    title: str | None = None,
     folder: str | Path | None = None,
     engine: Engine | None = None,
     merge: str | Path | None = None,
@@ -389,10 +398,15 @@ def audit(
     model : scikit-learn estimator, pair of functions, Recipe or str
         How to train, or the name of a recipe ("mlp", "gbdt?depth=5"). Clones of an estimator are trained. Functions are
         ``train(X, y, seed)`` and ``query(model, X, y)``, or without classes ``signal(model, X, y)``; see `Function`.
-    X : array [points, ...], pandas data frame, LabelledData or path
-        Features or images, numbers only; or a data set with its labels, or the file of one (see `read_data`).
-    y : int array [points], optional
-        Labels 0 to C - 1; not needed with a data set.
+    X : array [records, ...], data frame, LabelledData or path
+        Features or images; a frame of pandas, polars or pyarrow, whose rows reach the model as they are; or a data set
+        with its labels, or the file of one (CSV, Parquet, npz, see `read_data`).
+    y : array, series or list [records], or str, optional
+        Labels of any type, or the name of a column of X, which is then not a feature. Not needed with a data set.
+    label, group, drop : str, str, sequence of str, optional
+        Columns of X, a data frame or the path of a CSV or Parquet file: labels, groups, and columns to leave out.
+    decimal_comma : bool
+        Whether numbers in a CSV have decimal commas.
     references : int, optional
         Number of reference models to train; by default 32, or those of a design of your own.
     views : str or sequence of View, optional
@@ -418,8 +432,12 @@ def audit(
     design : {"pairs", "halves", "exact"} or MembershipDesign, optional
         How references share the points (see `audit_design`), or a design of your own: model 0 is the target. By default
         pairs, each on half of the points; for a given target on another share of them, references on that share.
-    groups : int array [points], optional
-        Rows of one group (all of one patient, say) are members together or not at all.
+    groups : array, series or list [records], or str, optional
+        Rows of one group (all of one patient, say) are members together or not at all. Values of any type, or the name
+        of a column of X.
+    class_names, feature_names, texts, title : sequences of str, str, optional
+        What the report shows: names of the classes in sorted order and of the features of an array (by default those of
+        the data), the records as text, and the title of the page.
     folder : path, optional
         Where to keep everything; run again with the same folder, the audit continues. By default a new temporary
         folder, which stays until you remove it. It reveals who is a member: protect it like the data.
@@ -440,13 +458,18 @@ def audit(
     >>> plmia.audit(DecisionTreeClassifier(), X, y, references=8).auc("rmia") > 0.55
     True
     """
+    from plmia.reporting import Extras
+
     where = output_folder(folder)
     recipe = as_recipe(model)
-    X, columns = take_columns(X, (members, id_column))
-    data, extras = audited_data(X, y, groups, values=recipe.signal == "signal")
+    columns = Columns(label, group, drop, decimal_comma)
+    names = {"class_names": class_names, "feature_names": feature_names, "texts": texts}
+    values, beside = recipe.signal == "signal", (members, id_column)
+    found = audited_data(X, y, groups, columns, values=values, beside=beside, names=names)
+    data, extras = found.data, Extras(title=title, notes=found.notes)
     if isinstance(model, tuple | list) and data.labels is None:
         recipe = as_recipe(model, classes=False)
-    target = given_target(target, members, target_kind, id_column, columns, data)
+    target = given_target(target, members, target_kind, id_column, found.taken, data)
     if references is None:
         references = design.n_models - 1 if isinstance(design, MembershipDesign) else 32
     setup = Setup(mode, references, population, seed)
@@ -455,31 +478,19 @@ def audit(
     if merge is not None:
         merged = open_store(plan, where).import_npy(Path(merge))
         warnings.warn(f"took in {len(merged)} models from {merge}", PlmiaWarning, stacklevel=2)
-    for note in (*(extras.notes if extras else ()), *plan.warnings()):
+    for note in (*extras.notes, *plan.warnings()):
         warnings.warn(note.text, PlmiaWarning, stacklevel=2)
     engine = engine or default_engine(recipe, data=data)
     return run_audit(plan, where, engine, keep_models, show_records=show_records, extras=extras, progress=progress)
 
 
-def audited_data(
-    X: npt.ArrayLike | LabelledData | Path, y: npt.ArrayLike | None, groups: npt.ArrayLike | None, *, values: bool
-) -> tuple[LabelledData, Extras | None]:
-    """The data of an audit, and what the report may show of a file, with notes on the file."""
-    if isinstance(X, LabelledData):
-        return X, None
-    if isinstance(X, str | Path):
-        from plmia.reporting import read_extras
-
-        path = Path(X)
-        data = read_data(path, values=values)
-        unused = unused_arrays(path, DATA_ARRAYS, DataError)
-        extras = read_extras(path, data)
-        return data, replace(extras, notes=(*unused, *extras.notes))
-    return LabelledData(X, y, groups, values=values), None
-
-
 def given_target(
-    target: Any, members: Any, kind: PredictionKind, id_column: str | None, columns: dict[str, Any], data: LabelledData
+    target: Any,
+    members: Any,
+    kind: PredictionKind,
+    id_column: str | None,
+    columns: Mapping[str, Any],
+    data: LabelledData,
 ) -> GivenTarget | None:
     """The given target, from what the user has and from columns of the data."""
     if id_column is not None and id_column not in columns:

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from plmia import __version__
 from plmia.attacks.attack import ATTACK_P, SCREENING, Attack
 from plmia.attacks.view import Features
+from plmia.auditing.audited_data import AuditedData, Columns, audited_data
 from plmia.auditing.given_target import GivenTarget
-from plmia.auditing.matching import take_columns
 from plmia.auditing.predictions import PredictionKind
 from plmia.auditing.progress import Meter
-from plmia.auditing.run import audited_data, copies_note, given_target
+from plmia.auditing.run import copies_note, given_target
 from plmia.auditing.score import Audit, choose_attacks, open_signals, output_folder, split_groups
 from plmia.data.arrays import BoolArray, SignalKind
 from plmia.data.dataset import LabelledData
@@ -35,9 +35,6 @@ from plmia.training.recipes.recipe import BuiltInRecipe, Trained
 from plmia.training.records import TrainingRecord, training_notes
 from plmia.training.views import View, Views
 
-if TYPE_CHECKING:
-    from plmia.reporting import Extras
-
 
 def screen(
     source: Any,
@@ -49,6 +46,10 @@ def screen(
     id_column: str | None = None,
     X: Any = None,
     groups: Any = None,
+    label: str | None = None,
+    group: str | None = None,
+    drop: Sequence[str] = (),
+    decimal_comma: bool = False,
     attacks: Sequence[str | Attack] | None = None,
     population: int | None = None,
     scale: Scale = "auto",
@@ -75,7 +76,7 @@ def screen(
         Of a target that is no `GivenTarget`; as in `audit`.
     X : array, data frame, LabelledData or path, optional
         The records of the signals. With them, `attack-p-conditional` runs too.
-    groups : array [records], optional
+    groups, label, group, drop, decimal_comma : optional
         As in `audit`.
     attacks : sequence of Attack or str, optional
         Attacks without references; by default `attack-p` and, if there are data, `attack-p-conditional`.
@@ -98,15 +99,17 @@ def screen(
     >>> plmia.screen(X, y, target=model, members=members, progress=False).result.verdict.status
     'leak'
     """
-    where = output_folder(folder)
+    where, columns = output_folder(folder), Columns(label, group, drop, decimal_comma)
     if isinstance(target, int | np.integer):
         if members is not None:
             raise DataError(f"members were given, but target = {target} is a number of a model: leave one of them out")
-        subject = _from_signals(source, int(target), scale, X, y, groups)
+        subject = _from_signals(source, int(target), scale, X, y, groups, columns)
     elif X is not None:
         raise DataError("X was given, but the target is a model: give the data as the first argument")
     else:
-        subject = _existing(source, y, groups, target, members, target_kind, id_column)
+        beside = members, id_column
+        found = audited_data(source, y, groups, columns, values=_predicts(target, target_kind), beside=beside)
+        subject = _existing(found, target, members, target_kind, id_column)
     chosen, setup = _choose(attacks, subject.features), Setup(references=0, population=population, seed=seed)
     notes = [*subject.notes, *subject.shift(seed)]
     for note in notes:
@@ -135,7 +138,6 @@ class _Subject:
 
     signals: Signals
     data: LabelledData | None
-    extras: Extras | None
     notes: tuple[Note, ...]
     records: Mapping[int, Mapping[str, Any]]  # training record of the model, if there is one
 
@@ -169,7 +171,7 @@ class _Subject:
         """Write the page, which may show the data."""
         from plmia.reporting import Extras, write_report
 
-        write_report(written, replace(self.extras or Extras(), data=self.data), show_records=show_records)
+        write_report(written, Extras(self.data), show_records=show_records)
 
 
 @dataclass(frozen=True)
@@ -191,14 +193,15 @@ class Unknown(BuiltInRecipe):
         return as_recipe(model).query_given(model, data, members, views)
 
 
-def _existing(
-    X: Any, y: Any, groups: Any, target: Any, members: Any, kind: PredictionKind, id_column: str | None
-) -> _Subject:
+def _predicts(target: Any, kind: PredictionKind) -> bool:
+    """Whether the model predicts values, not classes."""
+    return kind == "signal" or returns_values(target)
+
+
+def _existing(found: AuditedData, target: Any, members: Any, kind: PredictionKind, id_column: str | None) -> _Subject:
     """A model that exists already, on its data."""
-    X, columns = take_columns(X, (members, id_column))
-    values = kind == "signal" or returns_values(target)
-    data, extras = audited_data(X, y, groups, values=values)
-    given = given_target(target, members, kind, id_column, columns, data)
+    data, values = found.data, _predicts(target, kind)
+    given = given_target(target, members, kind, id_column, found.taken, data)
     if given is None:
         raise DataError("there is no model to screen: give its predictions or the model (target), and its members")
     given.check(data)
@@ -213,8 +216,8 @@ def _existing(
         data.groups,
         kind=signal,
     )
-    notes = *(extras.notes if extras else ()), *given.notes, *answers.notes, *training_notes([record])
-    return _Subject(signals, data, extras, (*notes, *_notes(signals, data)), {0: record.to_json()})
+    notes = *found.notes, *given.notes, *answers.notes, *training_notes([record])
+    return _Subject(signals, data, (*notes, *_notes(signals, data)), {0: record.to_json()})
 
 
 def returns_values(target: Any) -> bool:
@@ -223,7 +226,7 @@ def returns_values(target: Any) -> bool:
     return hasattr(model, "predict") and not hasattr(model, "predict_proba")
 
 
-def _from_signals(source: Any, target: int, scale: Scale, X: Any, y: Any, groups: Any) -> _Subject:
+def _from_signals(source: Any, target: int, scale: Scale, X: Any, y: Any, groups: Any, columns: Columns) -> _Subject:
     """One model of signals, with its data if they are given."""
     opened = open_signals(source, scale)
     every = opened.signals
@@ -231,14 +234,16 @@ def _from_signals(source: Any, target: int, scale: Scale, X: Any, y: Any, groups
     signals = replace(
         every, values=every.values[row], design=MembershipDesign(every.design.matrix[row]), models=(target,)
     )
-    data = extras = None
+    data, notes = None, opened.notes
     if X is not None:
-        labels, same = every.labels if y is None else y, every.groups if groups is None else groups
-        data, extras = audited_data(X, labels, same, values=every.kind == "signal" and every.labels is None)
+        if not isinstance(X, LabelledData | str | Path) and columns.label is None:
+            y, groups = every.labels if y is None else y, every.groups if groups is None else groups
+        given = audited_data(X, y, groups, columns, values=every.kind == "signal" and every.labels is None)
+        data, notes = given.data, (*notes, *given.notes)
         signals = _joined(signals, data)
-    found = (*opened.notes, *(extras.notes if extras else ()), *_notes(signals, data))
+    found = (*notes, *_notes(signals, data))
     record = {model: record for model, record in opened.records.items() if model == target}
-    return _Subject(signals, data, extras, found, record)
+    return _Subject(signals, data, found, record)
 
 
 def _joined(signals: Signals, data: LabelledData) -> Signals:

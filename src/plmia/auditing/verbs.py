@@ -117,8 +117,13 @@ def report(
     folder: str | Path | Overview,
     *,
     data: str | Path | None = None,
+    label: str | None = None,
+    group: str | None = None,
+    drop: Sequence[str] = (),
+    decimal_comma: bool = False,
     signals: str | Path | Signals | None = None,
     show_records: bool = False,
+    title: str | None = None,
     attack: str | None = None,
     target: int | None = None,
 ) -> Audit:
@@ -131,14 +136,17 @@ def report(
     data, signals : path, optional
         The data that were audited, to show records (see `plmia.reporting.read_extras`), and the signals that were
         scored, to show those of single records; an audit has them in its folder.
-    show_records : bool
+    label, group, drop, decimal_comma : str, str, sequence of str, bool
+        As in `plmia.audit`, if the data are a CSV or Parquet file.
+    show_records, title : bool, str
         As in `plmia.audit`.
     attack, target : str, int, optional
         Of the figures and the table; by default the verdict's attack and the first target.
     """
     from plmia.reporting import Extras, read_extras, write_report
 
-    extras = Extras() if data is None else read_extras(Path(data))
+    columns = {"label": label, "group": group, "drop": drop, "decimal_comma": decimal_comma}
+    extras = replace(Extras() if data is None else read_extras(Path(data), **columns), title=title)
     saved = open_results(folder)
     if signals is not None:
         extras = replace(extras, signals=open_signals(signals).signals)

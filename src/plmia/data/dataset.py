@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from plmia.data.arrays import Array, FloatArray32, IntArray
 from plmia.data.labels import encode_groups, encode_labels
-from plmia.data.npz import NPY_MAGIC, load_npy, load_npz, save_npy, unpack_bits, whole_number
+from plmia.data.npz import (
+    DATA_ARRAYS,
+    NPY_MAGIC,
+    TEXT_ARRAYS,
+    load_npy,
+    load_npz,
+    save_npy,
+    text_array,
+    unpack_bits,
+    whole_number,
+)
 from plmia.data.records import Records, is_records
 from plmia.data.table_files import is_table_file, read_frame
 from plmia.data.tables import Selection, Table, is_frame
-from plmia.errors import DataError, Note, shown
+from plmia.errors import DataError, Note, shown, writable
 
 if TYPE_CHECKING:
     from plmia.data.archives import Part
@@ -92,10 +103,12 @@ class LabelledData:
             keep("feature_names", self.X.names)
         for name, n, things in (
             ("class_names", self.n_classes, "classes"),
-            ("feature_names", self.X.shape[1] if self._has_features else None, "features"),
+            ("feature_names", self.X.shape[1] if self.has_features else None, "features"),
             ("texts", self.n_points, "records"),
         ):
-            keep(name, _checked_texts(name, getattr(self, name), n, things))
+            texts, note = _checked_texts(name, getattr(self, name), n, things)
+            keep(name, texts)
+            keep("notes", tuple(dict.fromkeys((*self.notes, *note))))
 
     @classmethod
     def of_table(
@@ -126,10 +139,11 @@ class LabelledData:
             groups, names, missing = encode_groups(chosen[groups], chosen.n_records, what=f"column {shown(groups)!r}")
             more["group_names"], notes = names, (*notes, *missing)
         table = Table(chosen.rest)
-        return cls(table, y, groups, name, notes=(*notes, *table.doubtful_columns()), **more)
+        return cls(table, y, groups, name, notes=(*notes, *table.identifiers()), **more)
 
     @property
-    def _has_features(self) -> bool:
+    def has_features(self) -> bool:
+        """Whether a record is a row of features, in an array or a table."""
         return self.is_table or (isinstance(self.X, np.ndarray) and self.X.ndim == 2)
 
     @property
@@ -316,14 +330,25 @@ def _distinct_before_and_after(values: Array) -> tuple[int, int]:
     return (before, after) if whole or 2 * after < before else (0, 0)
 
 
-def _checked_texts(name: str, texts: Any, n: int | None, things: str) -> tuple[str, ...] | None:
-    """Names as a tuple, one for each of ``n`` things; None for none, or where the data have no such things."""
+def _checked_texts(name: str, texts: Any, n: int | None, things: str) -> tuple[tuple[str, ...] | None, list[Note]]:
+    """Names that can be written, one for each of ``n`` things; None for none, or where the data have no such things."""
     if texts is None or n is None:
-        return None
+        return None, []
     if isinstance(texts, str) or len(texts) != n:
         held = f"is {texts!r}" if isinstance(texts, str) else f"has {len(texts)} entries"
         raise DataError(f"{name} {held}, but the data have {n} {things}: give one entry for each")
-    return tuple(map(str, texts))
+    return writable_texts(name, [str(text) for text in texts])
+
+
+def writable_texts(name: str, texts: Sequence[str]) -> tuple[tuple[str, ...], list[Note]]:
+    """Texts with U+FFFD for characters that cannot be written, and a note if there are any."""
+    found = tuple(map(writable, texts))
+    changed = sum(a != b for a, b in zip(texts, found, strict=True))
+    text = (
+        f"{changed:,} of {len(texts):,} {name} hold lone surrogates or control characters, which cannot be written. "
+        "The report shows U+FFFD instead; correct them to see the original texts."
+    )
+    return found, [Note("texts-replaced", "info", text)] if changed else []
 
 
 def _checked_records(values: Any) -> Any:
@@ -415,7 +440,7 @@ def read_data(
             f"there is no {path}: give an npz with `X` and `y`, a CSV or Parquet file, or a published archive"
         )
     if path.is_file() and is_table_file(path):
-        return _from_table_file(path, label, group, drop, decimal_comma, values)
+        return labelled_table(path, *read_frame(path, decimal_comma), label, group, drop, values=values)
     if label or group or drop or decimal_comma:
         raise DataError(f"{path} is not a CSV or Parquet file: leave out label, group, drop and decimal_comma")
     if (path / "X.npy").exists():
@@ -428,10 +453,17 @@ def read_data(
     return _located(path, found.X, found.y, None, found.name)
 
 
-def _from_table_file(
-    path: Path, label: str | None, group: str | None, drop: Sequence[str], decimal_comma: bool, values: bool
+def labelled_table(
+    path: Path,
+    frame: Any,
+    notes: Sequence[Note],
+    label: str | None,
+    group: str | None,
+    drop: Sequence[str],
+    *,
+    values: bool = False,
 ) -> LabelledData:
-    frame, notes = read_frame(path, decimal_comma)
+    """Take labels and groups from columns of a data frame that `read_frame` read from ``path``, with its notes."""
     if label is None:
         columns = [shown(str(name)) for name in frame.columns]
         more = f" and {len(columns) - MAX_LISTED} more" if len(columns) > MAX_LISTED else ""
@@ -446,9 +478,17 @@ def _from_table_file(
         raise DataError(f"in {path} {error}") from error
 
 
-def _located(path: Path, X: Array, y: Array, groups: Array | None, name: str, values: bool = False) -> LabelledData:
+def _located(
+    path: Path,
+    X: Array,
+    y: Array,
+    groups: Array | None,
+    name: str,
+    values: bool = False,
+    texts: Mapping[str, Any] = MappingProxyType({}),
+) -> LabelledData:
     try:
-        return LabelledData(X, y, groups, name, values=values)
+        return LabelledData(X, y, groups, name, values=values, **texts)
     except DataError as error:
         raise DataError(f"in {path} {error}") from error
 
@@ -463,17 +503,17 @@ def _starts_like_numpy(path: Path) -> bool:
 
 
 def _from_npz(path: Path, values: bool) -> LabelledData:
-    names = {"X", "y", "groups", "n_features", "features", "labels"}
-    arrays = load_npz(path, names, "`X` and `y`", DataError)
+    arrays = load_npz(path, DATA_ARRAYS, "`X` and `y`", DataError)
+    texts = {name: text_array(path, name, arrays[name]) for name in TEXT_ARRAYS if name in arrays}
     if "X" not in arrays and {"features", "labels"} <= arrays.keys():
-        return _located(path, arrays["features"], _from_one_hot(path, arrays["labels"]), None, path.stem)
+        return _located(path, arrays["features"], _from_one_hot(path, arrays["labels"]), None, path.stem, texts=texts)
     for name in ("X", "y"):
         if name not in arrays:
             raise DataError(f"{path} holds no array {name!r}: save `X` and `y` with numpy.savez")
     X = arrays["X"]
     if "n_features" in arrays:
         X = _unpacked(path, X, arrays["n_features"])
-    return _located(path, X, arrays["y"], arrays.get("groups"), path.stem, values)
+    return _located(path, X, arrays["y"], arrays.get("groups"), path.stem, values, texts)
 
 
 def _unpacked(path: Path, X: Array, n_features: Array) -> Array:

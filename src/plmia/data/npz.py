@@ -140,6 +140,17 @@ def unpack_bits(packed: Array, n: int) -> BoolArray:
     return np.unpackbits(packed, axis=1, count=n).view(np.bool_)
 
 
+def text_array(path: Path, name: str, array: Array) -> list[str]:
+    """Texts of an array [entries] of a file."""
+    if array.ndim != 1 or array.dtype.kind != "U":
+        raise DataError(
+            f"{path} has {name} of shape {array.shape} and type {array.dtype}, but it must be a list of texts: "
+            "make it with numpy.array(names)"
+        )
+    texts: list[str] = array.tolist()
+    return texts
+
+
 def whole_number(array: Array) -> int | None:
     """Return the one integer that an array holds, or None if it holds anything else."""
     return int(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "ui" else None

@@ -326,20 +326,16 @@ class Table:
         chosen = np.asarray(chosen)
         return self._frame[np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen].to_native()
 
-    def doubtful_columns(self) -> list[Note]:
-        """Note columns that hardly are features: identifiers, and columns with a single value."""
-        identifiers = [column.name for column in self.columns if _is_identifier(column)]
-        constant = [column.name for column in self.columns if len(self) > 1 and _is_constant(column)]
-        notes = []
-        if identifiers:
-            text = (
-                f"every value of {_listed(identifiers)} occurs once, as in an identifier: models can memorise it. "
-                "Leave it out with --drop (drop=) if it is not a feature"
-            )
-            notes.append(Note("column-types", "info", text))
-        if constant:
-            notes.append(Note("column-types", "info", f"{_listed(constant)} has one value, or none, in all records"))
-        return notes
+    def identifiers(self) -> list[Note]:
+        """Note columns whose values all are distinct, as those of an identifier."""
+        found = [column.name for column in self.columns if _is_identifier(column)]
+        if not found:
+            return []
+        text = (
+            f"every value of {_listed(found)} occurs once, as in an identifier: models can memorise it. Leave it out "
+            "with --drop (drop=) if it is not a feature"
+        )
+        return [Note("identifier-columns", "info", text)]
 
 
 class Selection:
@@ -388,10 +384,6 @@ def _is_identifier(column: Column) -> bool:
     if column.kind == "category" or column.levels:
         return len(column.levels) == len(column.values) and column.kind != "date"
     return column.integers is not None and len(np.unique(column.integers)) == len(column.values)
-
-
-def _is_constant(column: Column) -> bool:
-    return all(bool((key == key[0]).all()) for key in column.keys)
 
 
 def _type_text(series: nw.Series[Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import struct
 import zipfile
 import zlib
@@ -11,17 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from plmia.attacks.scoring import Scores
-from plmia.data.arrays import Array, BoolArray, IntArray
-from plmia.data.dataset import LabelledData, read_data
-from plmia.data.npz import TEXT_ARRAYS, load_npz
-from plmia.errors import DataError, Note, SignalsError, StoreError, sentence
+from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray
+from plmia.data.dataset import LabelledData, read_data, writable_texts
+from plmia.data.npz import TEXT_ARRAYS, load_npz, text_array
+from plmia.data.tables import Column, Kind
+from plmia.errors import DataError, Note, SignalsError, StoreError, percent, sentence
 from plmia.evaluation.records import RecordTable
-from plmia.reporting.drawing import shortened, writable
+from plmia.reporting.drawing import shortened
 from plmia.results.result import About, RunResult, TargetSummary, Verdict
 from plmia.results.saved import SavedRun
 from plmia.signals.signals import Signals
@@ -36,76 +39,47 @@ _POINTS = ("X", "features")
 
 @dataclass(frozen=True, eq=False)
 class Extras:
-    """What a report can show beside the results; the lengths of texts and names must fit the data."""
+    """What a report can show beside the results.
+
+    Texts and names belong to the data, where there are data. They are given here for results without data.
+    """
 
     data: LabelledData | None = None
     texts: Sequence[str] | None = None  # the records as text [points], shown instead of their features
     class_names: Sequence[str] | None = None
-    feature_names: Sequence[str] | None = None  # of a table
+    title: str | None = None  # of the page
     signals: Signals | None = None  # of target and references; those of an audit are found in its folder
     notes: tuple[Note, ...] = ()  # about these texts and names
 
     def __post_init__(self) -> None:
-        if self.data is None:
-            return
-        for name in TEXT_ARRAYS:
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, getattr(self.data, name))
-        _require_length("texts", self.texts, self.data.n_points, "records")
-        _require_length("class_names", self.class_names, self.data.n_classes, "classes")
-        if self.data.is_table or (self.data.is_array and not self.data.is_images):
-            _require_length("feature_names", self.feature_names, self.data.X.shape[1], "features")
+        if self.data is not None:
+            for name in ("texts", "class_names"):
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, getattr(self.data, name))
 
 
-def _require_length(name: str, texts: Sequence[str] | None, n: int, things: str) -> None:
-    if texts is not None and len(texts) != n:
-        raise DataError(f"{name} has {len(texts)} entries, but the data have {n} {things}: give one entry for each")
+def read_extras(path: Path, **columns: Any) -> Extras:
+    """Read data with `read_data`; from an npz without records, its texts and names alone.
 
-
-def read_extras(path: Path, data: LabelledData | None = None) -> Extras:
-    """Read data with `read_data` unless they are given, and from an npz also texts and names.
-
-    An npz can hold `texts` [points], `class_names` [classes] and `feature_names` [features], or `texts` alone. U+FFFD
-    replaces characters that cannot be written, with a note.
+    An npz can hold `texts` [points], `class_names` [classes] and `feature_names` [features], or `texts` alone. Further
+    parameters are those of `read_data`.
     """
-    arrays = load_npz(path, TEXT_ARRAYS, "`X` or `texts`", DataError) if path.suffix == ".npz" else {}
-    for name, array in arrays.items():
-        _require_texts(path, name, array)
-    if data is None and ("texts" not in arrays or _has_points(path)):
-        data = read_data(path)
-    shown = {name: [writable(text) for text in array.tolist()] for name, array in arrays.items()}
-    notes = (_replacement_note(name, arrays[name].tolist(), texts) for name, texts in shown.items())
-    texts, classes, features = (shown.get(name) for name in TEXT_ARRAYS)
-    try:
-        return Extras(data, texts, classes, features, notes=tuple(note for note in notes if note is not None))
-    except DataError as error:
-        raise DataError(f"in {path} {error}") from error
+    if _has_texts_only(path):
+        arrays = load_npz(path, TEXT_ARRAYS, "`X` or `texts`", DataError)
+        shown = {n: writable_texts(n, text_array(path, n, array)) for n, array in arrays.items()}
+        texts, names = (shown[name][0] if name in shown else None for name in ("texts", "class_names"))
+        return Extras(None, texts, names, notes=tuple(note for _, notes in shown.values() for note in notes))
+    data = read_data(path, **columns)
+    return Extras(data, notes=data.notes)
 
 
-def _require_texts(path: Path, name: str, array: Array) -> None:
-    if array.ndim != 1 or array.dtype.kind != "U":
-        raise DataError(
-            f"{path} has {name} of shape {array.shape} and type {array.dtype}, but it must be a list of texts: "
-            "make it with numpy.array(names)"
-        )
-
-
-def _replacement_note(name: str, given: list[str], shown: list[str]) -> Note | None:
-    changed = sum(a != b for a, b in zip(given, shown, strict=True))
-    if not changed:
-        return None
-    return Note(
-        "texts-replaced",
-        "info",
-        f"{changed:,} of {len(given):,} {name} hold lone surrogates or control characters, which cannot be written. "
-        "The report shows U+FFFD instead; correct the file to see the original texts.",
-    )
-
-
-def _has_points(path: Path) -> bool:
+def _has_texts_only(path: Path) -> bool:
+    """Whether an npz has texts and no records."""
+    if path.suffix != ".npz" or not (path.is_file() and zipfile.is_zipfile(path)):
+        return False
     with zipfile.ZipFile(path) as archive:
         held = {name.removesuffix(".npy") for name in archive.namelist()}
-    return not held.isdisjoint(_POINTS)
+    return "texts" in held and held.isdisjoint(_POINTS)
 
 
 # Content --------------------------------------------------------------------------------------------------------------
@@ -215,9 +189,29 @@ class Content:
         times = [record.seconds for record in self.training.values() if record.seconds]
         return sum(times) / len(times) if times else None
 
+    @property
+    def title(self) -> str:
+        """Title of the page."""
+        data = self.extras.data
+        named = "" if data is None else f" of {data.name}"
+        return self.extras.title or f"Membership leakage audit{named}"
+
+    def group_names(self, records: IntArray) -> list[str | int] | None:
+        """Names of the groups of some records, or their numbers if they have no names; None without groups."""
+        if self.groups is None:
+            return None
+        names = None if self.extras.data is None else self.extras.data.group_names
+        groups: list[int] = self.groups[records].tolist()
+        return [group if names is None else names[group] for group in groups]
+
+    @property
+    def class_names(self) -> Sequence[str] | None:
+        """Names of the classes, from the extras or else from the results."""
+        return self.extras.class_names if self.extras.class_names is not None else self.about.class_names
+
     def class_name(self, label: int) -> str:
         """Name of a class, or its number if it has no name."""
-        names = self.extras.class_names
+        names = self.class_names
         return str(names[label]) if names is not None and 0 <= label < len(names) else f"class {label}"
 
 
@@ -328,14 +322,14 @@ def previews(extras: Extras, records: Sequence[int]) -> list[Preview]:
         found = ({"text": shortened(str(texts[record]), MAX_TEXT)} for record in records)
     elif extras.data is not None and extras.data.is_images:
         found = _thumbnails(extras.data, records)
-    elif extras.data is not None:
-        found = _unusual_features(extras.data, records, extras.feature_names)
+    elif shows_features(extras) and extras.data is not None:
+        found = _unusual_values(extras.data, records)
     return list(_that_fit(found))
 
 
 def shows_features(extras: Extras) -> bool:
     """Whether `previews` shows the features of records."""
-    return extras.texts is None and extras.data is not None and not extras.data.is_images
+    return extras.texts is None and extras.data is not None and extras.data.has_features
 
 
 def _that_fit(found: Iterable[Preview]) -> Iterator[Preview]:
@@ -375,15 +369,55 @@ def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(encoded)
 
 
-def _unusual_features(data: LabelledData, records: Sequence[int], names: Sequence[str] | None) -> Iterator[Preview]:
-    """Yield the features furthest from their mean, in standard deviations."""
-    sample = data.X[:: -(-data.n_points // _SAMPLE)].astype(np.float64)
-    mean, spread = sample.mean(axis=0), sample.std(axis=0)
-    usual = np.where(spread > 0, spread, np.inf)
-    titles = [shortened(str(name), MAX_NAME) for name in names or ()] or [f"feature {k}" for k in range(len(mean))]
-    for record in records:
-        row = data.X[record].astype(np.float64)
-        far = (row - mean) / usual
-        order = np.argsort(-np.abs(far), kind="stable")[:MAX_FEATURES]
-        parts = (f"{titles[k]} = {row[k]:.4g} ({far[k]:+.1f} sd)" for k in order)
-        yield {"text": ", ".join(parts)}
+def _unusual_values(data: LabelledData, records: Sequence[int]) -> Iterator[Preview]:
+    """Yield the features furthest from what is usual: numbers by standard deviations, categories by their rarity.
+
+    A category that a share p of the records have is as unusual as a number at sqrt(-2 log p) standard deviations.
+    """
+    chosen = np.asarray(records, np.intp)
+    names = data.feature_names or [f"feature {k}" for k in range(data.X.shape[1])]
+    found = [_Values.of(shortened(name, MAX_NAME), _column_of(data, k), chosen) for k, name in enumerate(names)]
+    far = np.abs(np.stack([values.surprise for values in found], axis=1))
+    for place, order in enumerate(np.argsort(-far, axis=1, kind="stable")[:, :MAX_FEATURES]):
+        yield {"text": ", ".join(found[k].text(place) for k in order)}
+
+
+def _column_of(data: LabelledData, k: int) -> Column:
+    return data.X.columns[k] if data.is_table else Column.read("X", str(k), data.X[:, k])
+
+
+@dataclass(frozen=True, eq=False)
+class _Values:
+    """Values of one feature at the records that are shown, and how unusual each is in standard deviations."""
+
+    title: str
+    kind: Kind
+    levels: tuple[str, ...]
+    values: Array
+    surprise: FloatArray  # 0 where the value is missing
+
+    @classmethod
+    def of(cls, title: str, column: Column, records: IntArray) -> _Values:
+        values = column.values[records]
+        if column.kind == "category":
+            shares = np.bincount(column.values + 1, minlength=len(column.levels) + 1) / len(column.values)
+            surprise = np.where(values < 0, 0.0, np.sqrt(-2 * np.log(np.maximum(shares[values + 1], 1e-300))))
+            return cls(title, column.kind, column.levels, values, surprise)
+        sample = column.values[:: -(-len(column.values) // _SAMPLE)]
+        sample = sample[np.isfinite(sample)]
+        spread = float(sample.std()) if len(sample) else 0.0
+        far = (values - sample.mean()) / spread if spread > 0 else np.zeros(len(values))
+        return cls(title, column.kind, (), values, np.nan_to_num(far))
+
+    def text(self, place: int) -> str:
+        """Name, value and rarity at one of the records."""
+        value, far = self.values[place], self.surprise[place]
+        if self.kind == "category":
+            level = "missing" if value < 0 else f"= {shortened(self.levels[value], MAX_NAME)}"
+            return f"{self.title} {level}" + f" ({percent(math.exp(-(far**2) / 2))} of records)" * bool(value >= 0)
+        if math.isnan(value):
+            return f"{self.title} missing"
+        shown = f"{value:.4g}"
+        if self.kind == "date":
+            shown = str(np.datetime64(round(value), "s").astype("datetime64[D]"))
+        return f"{self.title} = {shown} ({far:+.1f} sd)"

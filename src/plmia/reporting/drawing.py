@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plmia.errors import round_percent
+from plmia.errors import round_percent, writable
 
 Theme = Mapping[str, str]
 
@@ -87,8 +86,6 @@ CLOSEST = 1e-9
 SMALLEST, FURTHEST = 1e-290, 1e300
 # Numbers below and from here on are written as powers of ten.
 _LEAST_PLAIN, _MOST_PLAIN = 1e-4, 1e9
-# All but control characters, lone surrogates and non-characters: SVG excludes these, and UTF-8 has no surrogates.
-_UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -182,11 +179,6 @@ def panel(number: int, x: Axis, y: Axis) -> Spec:
 def panel_ref(number: int) -> str:
     """Suffix by which plotly.js names the axes of a panel, counted from 0: none, 2, 3, ..."""
     return str(number + 1) if number else ""
-
-
-def writable(text: str) -> str:
-    """Return the text with U+FFFD for every character that cannot be written, such as a lone surrogate."""
-    return _UNWRITABLE.sub("\ufffd", text)
 
 
 def escaped(text: str) -> str:

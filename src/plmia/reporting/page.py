@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from plmia.data.files import FIGURES, PAGE, Staging, finish_publication, folder_lock, make_private, remove_figures
-from plmia.errors import OutputError, percent, round_percent
+from plmia.errors import OutputError, percent, round_percent, writable
 from plmia.reporting import page_text
 from plmia.reporting.content import Content, Extras, previews, read_content, shows_features
-from plmia.reporting.drawing import DARK, LIGHT, Absent, Figure, apply_colours, in_theme, rounded, svg, writable
+from plmia.reporting.drawing import DARK, LIGHT, Absent, Figure, apply_colours, in_theme, rounded, svg
 from plmia.reporting.plots import RATES, Sections, sections_of
 from plmia.results.saved import SavedRun
 
@@ -113,14 +113,13 @@ def page(content: Content, sections: Sections, *, show_records: bool) -> str:
     environment.filters["svg"] = lambda figure: _safe(svg(figure, css_variable, paper=False))
     drawn = {f.name: f.to_json() for group in sections.values() for f in group if isinstance(f, Figure)}
     scripts = [asset("plotly-basic.min.js"), asset("report.js")]
-    data = content.extras.data
     return environment.from_string(asset("template.html.j2")).render(
         text=page_text,
         style=_safe(css()),
         scripts=[_safe(script) for script in scripts],
         policy=policy(scripts),
         content=content,
-        of_what=f" of {data.name}" if data is not None else "",
+        title=content.title,
         shows_features=show_records and shows_features(content.extras),
         percent=percent,
         round_percent=round_percent,
@@ -183,7 +182,7 @@ def _records(content: Content, *, show_records: bool) -> dict[str, object]:
     part = slice(MAX_RECORDS)
     index = table.index[part].tolist()
     label = None if table.label is None else table.label[part].tolist()
-    group = None if content.groups is None or not show_records else content.groups[table.index[part]].tolist()
+    group = content.group_names(table.index[part]) if show_records else None
     return {
         "index": index,
         "label": label,
@@ -194,7 +193,7 @@ def _records(content: Content, *, show_records: bool) -> dict[str, object]:
         "rank": table.rank[part].tolist(),
         "member": None if table.member is None else table.member[part].astype(int).tolist(),
         "classes": {str(c): content.class_name(c) for c in sorted(set(label or []))},
-        "named": content.extras.class_names is not None,
+        "named": content.class_names is not None,
         "previews": previews(content.extras, index) if show_records else [],
         "total": len(table),
         # records.csv is of the verdict's attack on the first target.

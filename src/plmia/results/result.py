@@ -356,6 +356,8 @@ class About:
     groups: int | None = field(default=None, metadata=ABSENT)
     # Kind of the signals, unless they are logit-scaled confidences of the true label.
     signal: SignalKind | None = field(default=None, metadata=ABSENT)
+    # Names of the classes, unless they are numbers 0 to C - 1.
+    class_names: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
     references: tuple[int, ...] = ()  # the different numbers over targets
     population: tuple[Positive, ...] = ()  # likewise, of known non-members
 

@@ -572,8 +572,6 @@ def test_texts_are_checked_by_the_data_beside_them(copied: Path, tmp_path: Path)
     np.savez(path, X=X + 1, y=y, texts=texts)
     with pytest.raises(DataError, match="digest"):
         write_report(copied, read_extras(path))
-    data = LabelledData(X, y)
-    assert read_extras(path, data).data is data
 
 
 def test_the_accuracy_on_the_first_screen_is_the_targets_own(copied: Path) -> None:
@@ -585,6 +583,26 @@ def test_the_accuracy_on_the_first_screen_is_the_targets_own(copied: Path) -> No
     facts = dict(audited(edited(copied, lambda metrics: metrics["about"].update(accuracy=accuracy))))
     assert facts["Target's accuracy"] == "100.0 % on members, 40.0 % on non-members"
     assert facts["References' accuracy"] == "80.0 % on members, 60.0 % on non-members"
+
+
+def test_a_title_of_your_own_replaces_the_first_line(copied: Path) -> None:
+    page = write_report(copied, Extras(title="Ward 7 <b>")).read_text(encoding="utf-8")
+    assert "<h1>Ward 7 &lt;b&gt;</h1>" in page
+    assert "<title>Ward 7 &lt;b&gt;: " in page
+
+
+def test_class_names_of_the_results_are_used_without_data(copied: Path) -> None:
+    edited(copied, lambda metrics: metrics["about"].update(class_names=["well", "ill", "so-so"]))
+    content = read_content(copied, Extras())
+    assert [content.class_name(c) for c in range(3)] == ["well", "ill", "so-so"]
+    assert read_content(copied, Extras(class_names=["a", "b", "c"])).class_name(1) == "b"
+
+
+def test_groups_are_shown_by_their_names(copied: Path) -> None:
+    names = [f"patient {k}" for k in range(1500)]
+    data = LabelledData(np.zeros((3000, 2)), np.arange(3000) % 2, np.repeat(names, 2))
+    assert '"group":["patient' in write_report(copied, Extras(data), show_records=True).read_text(encoding="utf-8")
+    assert "patient" not in write_report(copied, Extras(data)).read_text(encoding="utf-8")
 
 
 def test_a_target_that_was_given_is_called_so(copied: Path) -> None:
@@ -656,8 +674,8 @@ def test_texts_that_cannot_be_written_are_replaced_and_told(tmp_path: Path) -> N
     np.savez(tmp_path / "data.npz", texts=names, class_names=np.array(["well", "ill"]))
     extras = read_extras(tmp_path / "data.npz")
     shown = ["\ufffd", "a\ufffdb", "esc\ufffd[31m", "\ufffd.png", "\ufffd", "tab\tand\nline ä 😀", "\ufffdx"]
-    assert extras.texts == shown
-    assert extras.class_names == ["well", "ill"]
+    assert extras.texts == tuple(shown)
+    assert extras.class_names == ("well", "ill")
     (note,) = extras.notes
     assert (note.code, note.severity) == ("texts-replaced", "info")
     assert "6 of 7 texts" in note.text

@@ -242,7 +242,7 @@ def test_previews_of_images_texts_and_tables(monkeypatch: pytest.MonkeyPatch) ->
 
     X = rng.normal(size=(80, 12))
     X[5, 3], X[:, 4] = 40.0, 1.0
-    named = Extras(LabelledData(X, y), feature_names=[f"f{k}" for k in range(12)])
+    named = Extras(LabelledData(X, y, feature_names=[f"f{k}" for k in range(12)]))
     text = previews(named, [5])[0]["text"]
     assert text.startswith("f3 = 40 (+")
     assert text.count(" sd)") == MAX_FEATURES
@@ -253,6 +253,30 @@ def test_previews_of_images_texts_and_tables(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("plmia.reporting.content.MAX_CHARACTERS", room)
     assert previews(images, list(range(80))) == shown[:7]
     assert previews(Extras(texts=["ä" * 100] * 80), range(80)) == [{"text": "ä" * 100}] * (room // 602)
+
+
+def test_previews_of_mixed_tables_show_what_is_rare() -> None:
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {
+            "age": rng.normal(50, 10, 400),
+            "ward": ["ICU", None, *["A", "B"] * 199],
+            "seen": pandas.to_datetime("2020-01-01") + pandas.to_timedelta(rng.integers(0, 9, 400), unit="D"),
+            "smoker": [True] + [False] * 399,
+            "empty": [None] * 400,
+        }
+    )
+    frame.loc[1, "age"] = np.nan
+    frame.loc[2, "seen"] = pandas.Timestamp("2031-05-01")
+    one, two, three = (
+        preview["text"] for preview in previews(Extras(LabelledData(frame, np.arange(400) % 2)), [0, 1, 2])
+    )
+    assert one.startswith("smoker = 1 (+20.0 sd), ward = ICU (0.25 % of records)")
+    assert "age missing" in two
+    assert "ward missing" in two
+    assert three.startswith("seen = 2031-05-01 (+")
+    assert "nan" not in one + two + three
 
 
 def test_an_area_is_clipped_to_the_axes() -> None:

@@ -19,6 +19,7 @@ from plmia.cli.commands.options import (
     population_option,
     result_options,
     show_records_option,
+    table_options,
 )
 from plmia.cli.terminal import plain_warnings, print_result
 from plmia.data.designs import MembershipDesign
@@ -34,8 +35,9 @@ folder_option = output_option("Folder of the audit.")
     "--data",
     required=True,
     type=PATH,
-    help="npz with X and y, or a published archive (CIFAR-10, CIFAR-100, CINIC-10, Purchase-100).",
+    help="CSV or Parquet file, npz with X and y, or a published archive (CIFAR-10, CIFAR-100, CINIC-10, Purchase-100).",
 )
+@table_options
 @click.option("--recipe", required=True, metavar="NAME", help="How to train; options as NAME?key=value&key=value.")
 @click.option(
     "--references", type=click.IntRange(min=2), default=32, show_default=True, help="Reference models; an even number."
@@ -73,6 +75,7 @@ folder_option = output_option("Folder of the audit.")
 )
 @click.option("--keep-models", is_flag=True, help="Save the models' weights as safetensors.")
 @show_records_option
+@click.option("--title", metavar="TEXT", help="Title of the report.")
 @result_options
 def audit(
     data: Path,
@@ -96,6 +99,7 @@ def audit(
     \b
     Recipes: RECIPES
     Examples:
+      plmia audit --data patients.csv --label readmitted --group patient_nbr --recipe gbdt -o run
       plmia audit --data adult.npz --recipe mlp --references 64 -o run
       plmia audit --data data.npz --recipe 'sklearn:RandomForestClassifier?n_estimators=200' -o run
       plmia audit --data data.npz --recipe 'gbdt?depth=5' -o run --engine ray

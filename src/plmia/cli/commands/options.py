@@ -76,6 +76,12 @@ population_option = click.option(
     metavar="N",
     help="Known non-members to calibrate with; a quarter of them by default (at least 100, at most half).",
 )
+_label = click.option("--label", metavar="COLUMN", help="Column of the labels, in a CSV or Parquet file.")
+_group = click.option(
+    "--group", metavar="COLUMN", help="Column that says which records belong together, such as a patient's number."
+)
+_drop = click.option("--drop", multiple=True, metavar="COLUMN", help="Column to leave out; may be repeated.")
+_decimal_comma = click.option("--decimal-comma", is_flag=True, help="Numbers in the CSV file have decimal commas.")
 scale_option = click.option(
     "--scale",
     type=click.Choice(get_args(Scale)),
@@ -114,6 +120,11 @@ def given_target_options(command: Command) -> Command:
         "--id", "id_column", metavar="COLUMN", help="Match the target's rows by this column, not by their order."
     )
     return members(kind(ids(command)))
+
+
+def table_options(command: Command) -> Command:
+    """Add the options of commands that read CSV and Parquet files: --label, --group, --drop and --decimal-comma."""
+    return _label(_group(_drop(_decimal_comma(command))))
 
 
 def result_options(command: Command) -> Command:

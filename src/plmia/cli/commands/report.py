@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from plmia.auditing import verbs
-from plmia.cli.commands.options import PATH, quiet_option, show_records_option, verbose_option
+from plmia.cli.commands.options import PATH, quiet_option, show_records_option, table_options, verbose_option
 from plmia.cli.terminal import NAMES_MEMBERS, plain_warnings, print_line, print_result, shown_notes
 from plmia.errors import doubts
 
@@ -18,9 +18,11 @@ from plmia.errors import doubts
 @click.option(
     "--data",
     type=PATH,
-    help="The data that were audited, to show records: npz with X and y and optionally texts, class_names and "
-    "feature_names, or a published archive.",
+    help="The data that were audited, to show records: CSV or Parquet file, npz with X and y and optionally texts, "
+    "class_names and feature_names, or a published archive.",
 )
+@table_options
+@click.option("--title", metavar="TEXT", help="Title of the report.")
 @click.option(
     "--signals",
     type=PATH,

@@ -17,6 +17,7 @@ from plmia.cli.commands.options import (
     result_options,
     scale_option,
     show_records_option,
+    table_options,
 )
 from plmia.cli.terminal import plain_warnings, print_result
 from plmia.errors import SignalsError
@@ -25,7 +26,8 @@ from plmia.errors import SignalsError
 @click.command()
 @click.argument("signals", metavar="[SIGNALS]", type=PATH, required=False)
 @output_option("Folder for the results.")
-@click.option("--data", type=PATH, help="The records: an npz with X and y, or a published archive.")
+@click.option("--data", type=PATH, help="The records: CSV or Parquet file, npz with X and y, or a published archive.")
+@table_options
 @click.option(
     "--target",
     metavar="FILE|I",
@@ -56,7 +58,7 @@ def screen(
 
     \b
     Examples:
-      plmia screen --data data.npz --target predictions.csv --members members.csv -o out
+      plmia screen --data data.csv --label y --target predictions.csv --members members.csv -o out
       plmia screen signals.npz -o out
       plmia screen signals.npz --data data.npz --target 3 -o out
     """  # noqa: D301 - click wants the control character itself

@@ -1,0 +1,94 @@
+"""From what the user gives as data (arrays, data frames, files, columns by name) to the data of an audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from plmia.auditing.matching import take_columns
+from plmia.data.dataset import LabelledData, labelled_table, read_data
+from plmia.data.npz import DATA_ARRAYS, unused_arrays
+from plmia.data.table_files import is_table_file, read_frame
+from plmia.data.tables import is_frame
+from plmia.errors import DataError, Note
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of a data frame, or of a CSV or Parquet file, that are not features."""
+
+    label: str | None = None
+    group: str | None = None
+    drop: Sequence[str] = ()
+    decimal_comma: bool = False  # whether numbers in a CSV have decimal commas
+
+
+@dataclass(frozen=True)
+class AuditedData:
+    """The data of an audit, columns that were taken out of them, and notes on their file."""
+
+    data: LabelledData
+    taken: Mapping[str, Any]
+    notes: tuple[Note, ...]
+
+
+_ALL_ARE_FEATURES = Columns()
+
+
+def audited_data(
+    X: Any,
+    y: Any = None,
+    groups: Any = None,
+    columns: Columns = _ALL_ARE_FEATURES,
+    *,
+    values: bool = False,
+    beside: Sequence[Any] = (),
+    names: Mapping[str, Sequence[str] | None] = MappingProxyType({}),
+) -> AuditedData:
+    """Make data of what the user gave.
+
+    Parameters
+    ----------
+    X, y, groups
+        As in `plmia.audit`; y and groups may be names of columns.
+    columns : Columns
+        Columns by name.
+    values : bool
+        Whether numbers in y are values to predict; see `LabelledData`.
+    beside : sequence
+        Further columns to take out of a table: the names among them that it has.
+    names : mapping
+        Names and texts for the report, as in `LabelledData`; None for none.
+    """
+    labels, same = _one_of("y", y, "label", columns.label), _one_of("groups", groups, "group", columns.group)
+    taken: dict[str, Any] = {}
+    notes: tuple[Note, ...] = ()
+    if isinstance(X, str | Path) and is_table_file(Path(X)):
+        frame, read = read_frame(Path(X), columns.decimal_comma)
+        frame, taken = take_columns(frame, beside)
+        data = labelled_table(Path(X), frame, read, labels, same, columns.drop, values=values)
+    elif isinstance(X, LabelledData | str | Path):
+        if labels is not None or same is not None or columns.drop:
+            what = "a data set" if isinstance(X, LabelledData) else "not a CSV or Parquet file, but a data set"
+            raise DataError(f"X is {what} with its own labels: leave out y, label, groups, group and drop")
+        data = X if isinstance(X, LabelledData) else read_data(Path(X), values=values)
+        notes = () if isinstance(X, LabelledData) else tuple(unused_arrays(Path(X), DATA_ARRAYS, DataError))
+    elif is_frame(X):
+        X, taken = take_columns(X, beside)
+        data = LabelledData.of_table(X, labels, same, columns.drop, values=values)
+    elif isinstance(labels, str) or isinstance(same, str) or columns.drop:
+        raise DataError("X is not a table, so it has no named columns: give y and groups as values, or a data frame")
+    else:
+        data = LabelledData(X, labels, same, values=values)
+    given: dict[str, Any] = {name: texts for name, texts in names.items() if texts is not None}
+    return AuditedData(replace(data, **given) if given else data, taken, notes)
+
+
+def _one_of(name: str, value: Any, column: str, chosen: str | None) -> Any:
+    """Labels or groups: values or a name (``name``), or a column by its name (``column``)."""
+    if value is not None and chosen is not None:
+        raise DataError(f"both {name} and {column} are given: give one of them")
+    return chosen if value is None else value

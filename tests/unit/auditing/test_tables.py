@@ -1,0 +1,173 @@
+"""Audits of data frames and CSV files: columns by name, equal numbers from every library, names in the results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.tree import DecisionTreeClassifier
+
+import plmia
+from plmia.data.dataset import LabelledData
+from plmia.errors import DataError, RecipeError
+from plmia.training.engines import Inline, LocalProcesses
+from plmia.training.views import View
+
+pandas = pytest.importorskip("pandas")
+polars = pytest.importorskip("polars")
+pytest.importorskip("pyarrow")
+
+# Notes on copies and missing values.
+pytestmark = pytest.mark.filterwarnings("ignore::plmia.errors.PlmiaWarning")
+
+N = 240
+
+
+def patients() -> Any:
+    """Several rows per patient, categories, missing values, and labels that depend on age and ward."""
+    rng = np.random.default_rng(0)
+    age, ward = rng.integers(18, 90, N).astype(float), rng.choice(["A", "B", "ICU"], N)
+    sick = age / 90 + (ward == "ICU") + rng.normal(0, 0.4, N) > 0.8
+    age[rng.random(N) < 0.1] = np.nan
+    return pandas.DataFrame(
+        {
+            "patient": [f"P{k:03d}" for k in rng.integers(0, 120, N)],
+            "age": age,
+            "ward": np.where(rng.random(N) < 0.1, None, ward),
+            "weight": rng.normal(75, 12, N).round(1),
+            "readmitted": np.where(sick, "yes", "no"),
+        }
+    )
+
+
+PIPELINE = make_pipeline(
+    make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["ward"]),
+        (SimpleImputer(), ["weight", "age"]),
+    ),
+    DecisionTreeClassifier(),
+)
+
+
+def audit(X: Any, y: Any = "readmitted", **more: Any) -> plmia.Audit:
+    options = {"references": 4, "engine": Inline(), "attacks": ["rmia"], "progress": False} | more
+    return plmia.audit(PIPELINE, X, y, **options)
+
+
+def signals(found: plmia.Audit) -> Any:
+    return [np.load(path) for path in sorted(Path(found.folder, "signals").rglob("*.npy")) if "label" not in path.name]
+
+
+@pytest.mark.parametrize(
+    ("form", "engine"),
+    [
+        ("polars", LocalProcesses(2)),
+        ("polars", Inline()),
+        ("pyarrow", Inline()),
+        ("csv", Inline()),
+        ("values", Inline()),
+        ("parquet", Inline()),
+    ],
+)
+def test_every_form_gives_the_same_numbers(form: str, engine: Any, tmp_path: Path) -> None:
+    frame = patients()
+    first = audit(frame, groups="patient", folder=tmp_path / "pandas")
+    table: Any = frame
+    named: dict[str, Any] = {"label": "readmitted", "group": "patient"}
+    if form == "polars":
+        table = polars.from_pandas(frame)
+    elif form == "pyarrow":
+        table = polars.from_pandas(frame).to_arrow()
+    elif form == "csv":
+        table = tmp_path / "patients.csv"
+        frame.to_csv(table, index=False, na_rep="?")
+    elif form == "parquet":
+        table = tmp_path / "patients.parquet"
+        frame.to_parquet(table)
+    else:
+        table, named = frame.drop(columns=["readmitted", "patient"]), {"groups": list(frame["patient"])}
+    second = audit(
+        table, frame["readmitted"] if form == "values" else None, engine=engine, folder=tmp_path / "other", **named
+    )
+    assert second.auc("rmia") == first.auc("rmia")
+    for one, other in zip(signals(first), signals(second), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_pipeline_by_names_equals_the_array_encoded_by_hand(tmp_path: Path) -> None:
+    frame = patients()
+    # A missing ward is a category of its own to scikit-learn's encoder.
+    wards = [(frame["ward"] == ward).to_numpy() for ward in ("A", "B", "ICU")]
+    encoded = np.stack([*wards, frame["ward"].isna(), frame["weight"], frame["age"]], axis=1).astype(float)
+    by_hand = make_pipeline(SimpleImputer(), DecisionTreeClassifier())
+    options: dict[str, Any] = {"references": 4, "engine": Inline(), "attacks": ["rmia"], "progress": False}
+    y = frame["readmitted"] == "yes"
+    array = plmia.audit(by_hand, encoded, y, groups=frame["patient"], folder=tmp_path / "array", **options)
+    table = audit(frame, groups="patient", folder=tmp_path / "table")
+    for one, other in zip(signals(array), signals(table), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_names_reach_the_results_and_the_report(tmp_path: Path) -> None:
+    frame = patients()
+    found = audit(frame, groups="patient", folder=tmp_path / "run", show_records=True, title="Ward study")
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "<h1>Ward study</h1>" in page
+    assert '"classes":{"0":"no","1":"yes"}' in page
+    assert '"group":["P' in page
+    assert "weight = " in page
+    about = json.loads((tmp_path / "run" / "metrics.json").read_text())["about"]
+    assert about["class_names"] == ["no", "yes"]
+    plmia.report(found)
+    assert '"classes":{"0":"no","1":"yes"}' in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_names_and_texts_may_be_given(tmp_path: Path) -> None:
+    rng, y = np.random.default_rng(0), np.arange(120) % 2
+    names: dict[str, Any] = {"class_names": ["well", "ill"], "feature_names": ["left", "right"]}
+    options: dict[str, Any] = {"references": 4, "engine": Inline(), "show_records": True, "attacks": ["rmia"]}
+    X = rng.normal(y[:, None], 1, (120, 2))
+    plmia.audit(DecisionTreeClassifier(), X, y, folder=tmp_path / "a", **names, **options)
+    page = (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
+    assert '"0":"well"' in page
+    assert "left = " in page
+    texts = [f"note {i}" for i in range(120)]
+    plmia.audit(DecisionTreeClassifier(), X, y, folder=tmp_path / "b", texts=texts, **options)
+    assert '"text":"note ' in (tmp_path / "b" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_report_of_a_table_file_is_written_again(tmp_path: Path) -> None:
+    frame = patients()
+    frame.to_csv(tmp_path / "patients.csv", index=False)
+    found = audit(tmp_path / "patients.csv", None, label="readmitted", group="patient", folder=tmp_path / "run")
+    plmia.report(found, data=tmp_path / "patients.csv", label="readmitted", group="patient", show_records=True)
+    assert "weight = " in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    with pytest.raises(DataError, match="digest"):
+        plmia.report(found, data=tmp_path / "patients.csv", label="readmitted")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({"y": "readmited"}, DataError, "did you mean 'readmitted'"),
+        ({"groups": "patien"}, DataError, "did you mean 'patient'"),
+        ({"drop": ["wieght"]}, DataError, "did you mean 'weight'"),
+        ({"label": "ward"}, DataError, "both y and label"),
+        ({"X": np.zeros((N, 2))}, DataError, "no named columns"),
+        ({"X": LabelledData(np.zeros((N, 2)), np.arange(N) % 2)}, DataError, "own labels"),
+        ({"views": [View(scale=0.1)]}, RecipeError, "view noise.* is for arrays, but the data are a table"),
+        ({"y": None}, RecipeError, "no labels"),
+    ],
+)
+def test_wrong_columns_are_refused_before_training(change: Any, kind: Any, words: str, tmp_path: Path) -> None:
+    given = {"X": patients(), "folder": tmp_path / "run"} | change
+    with pytest.raises(kind, match=words):
+        audit(given.pop("X"), **given)
+    assert not (tmp_path / "run").exists()

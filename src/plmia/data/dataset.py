@@ -67,7 +67,7 @@ class LabelledData:
     notes : tuple of Note
         Remarks on how the data were read.
     values : bool
-        Whether all numbers in y are values to predict, whole numbers included.
+        Whether all numbers in y are values to predict; integers then stay as they are, and there are no classes.
     """
 
     X: Any  # Array, Table or Records
@@ -154,7 +154,8 @@ class LabelledData:
     @property
     def labels(self) -> IntArray | None:
         """Classes [records], 0 to C - 1; None where y are values, or absent."""
-        return self.y if self.y is not None and self.y.dtype.kind == "i" else None
+        numbers = self.values and self.class_names is None
+        return None if self.y is None or self.y.dtype.kind != "i" or numbers else self.y
 
     @cached_property
     def n_classes(self) -> int:
@@ -272,7 +273,7 @@ class LabelledData:
     def save(self, folder: Path) -> None:
         """Write X.npy and, where present, y.npy, groups.npy and names into ``folder``; X must be an array."""
         texts = {name: getattr(self, name) for name in _NAMES}
-        arrays = {"X": self.X, "y": self.y, "groups": self.groups}
+        arrays = {"X": self.X, "y": self.y, "groups": self.groups, "values": np.array(True) if self.values else None}
         arrays |= {name: None if value is None else np.array(value, dtype=np.str_) for name, value in texts.items()}
         for name, array in arrays.items():
             if array is None:
@@ -286,9 +287,8 @@ class LabelledData:
         paths = {name: folder / f"{name}.npy" for name in ("X", "y", "groups", *_NAMES)}
         arrays = {name: load_npy(path) for name, path in paths.items() if name == "X" or path.exists()}
         names = {name: arrays[name].tolist() for name in _NAMES if name in arrays}
-        y = arrays.get("y")
-        values = y is not None and y.dtype.kind == "f"
-        return cls(arrays["X"], y, arrays.get("groups"), folder.name, **names, values=values)
+        values = (folder / "values.npy").exists()
+        return cls(arrays["X"], arrays.get("y"), arrays.get("groups"), folder.name, **names, values=values)
 
 
 # Checks --------------------------------------------------------------------------------------------------------------

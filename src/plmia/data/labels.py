@@ -25,7 +25,7 @@ def encode_labels(
 
     Integers, text, booleans, categories, and floats that are few whole numbers are classes, in sorted order. Their
     names are None where the labels were 0 to C - 1 already. All other floats are values to predict; so are all numbers
-    if ``predicted``. Errors say ``what`` the labels are.
+    if ``predicted``, and integers then stay integers. Errors say ``what`` the labels are.
     """
     column = _column(what, values, n_records)
     if column.missing.any():
@@ -37,7 +37,8 @@ def encode_labels(
         raise DataError(f"{what} holds dates: give classes, or numbers such as days since a date")
     labels, levels = (None, ()) if predicted and column.kind == "number" else _classes(column)
     if labels is None:
-        return _checked_values(what, column.values), None
+        exact = predicted and column.integers is not None and column.integers.dtype == np.int64
+        return _checked_values(what, column.integers if exact and column.integers is not None else column.values), None
     _require_classes(what, labels, levels, column.kind == "number")
     plain = column.kind == "number" and list(levels) == [str(c) for c in range(len(levels))]
     return labels, None if plain else levels

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -445,3 +446,25 @@ def test_extended_floats_are_never_rounded_silently() -> None:
     with pytest.raises(DataError) as error:
         LabelledData(wide, Y)
     assert "64-bit" in sentence(error)
+
+
+def test_numbers_to_predict_stay_as_they_are(tmp_path: Path) -> None:
+    counts = np.array([0, 1, 2, 5, 5, 9, 1, 0])
+    data = LabelledData(X, counts, values=True)
+    np.testing.assert_array_equal(data.y, counts)
+    assert data.y.dtype.kind == "i"
+    assert data.labels is None
+    assert data.n_classes == 0
+    data.save(tmp_path)
+    again = LabelledData.load(tmp_path)
+    np.testing.assert_array_equal(again.y, counts)
+    assert again.labels is None
+    assert replace(data, name="other").labels is None
+
+
+def test_text_labels_are_classes_even_where_numbers_are_values(tmp_path: Path) -> None:
+    data = LabelledData(X, list("abababab"), values=True)
+    data.save(tmp_path)
+    for found in (data, LabelledData.load(tmp_path), replace(data, name="other")):
+        np.testing.assert_array_equal(found.labels, [0, 1] * 4)
+        assert found.class_names == ("a", "b")

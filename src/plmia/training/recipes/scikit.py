@@ -161,7 +161,9 @@ class Sklearn(Recipe):
         require_columns(self.name, data)
         if self.signal == "signal" and (data.y is None or data.labels is not None):
             y = "is missing" if data.y is None else "holds classes"
-            raise RecipeError(f"{kind} predicts numbers, but y {y}: give one number per record, as floats")
+            raise RecipeError(
+                f"{kind} predicts numbers, but y {y}: give one number per record (in a LabelledData, with values=True)"
+            )
 
     def notes(self, data: LabelledData) -> list[Note]:
         """Note that images are flattened, columns are encoded, or finished models will not be reused, if that is so."""

@@ -108,7 +108,7 @@ class Content:
         """Why classes cannot be compared, where there are none."""
         if self.about.signal is None:
             return "The signals carry no labels. Add `labels` to the file to compare classes."
-        return "The records have no classes: the models of this audit return a signal of another kind."
+        return "The models of this audit return a signal, not classes, so there are no classes to compare."
 
     @property
     def without_accuracies(self) -> str:

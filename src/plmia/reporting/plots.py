@@ -690,12 +690,12 @@ def _trends_caption(coordinate: str) -> str:
 
 def _coordinate_names(coordinates: Coordinates, kind: SignalKind | None) -> tuple[str, str]:
     """Name of the coordinate for an axis, and its description for the caption."""
-    bent = ", measured from the median in units of the spread of all signals" if kind else ""
-    bent += f", bent by asinh(conf / {coordinates.bend:g})" if coordinates.bend else ""
+    bent = f", bent by asinh(conf / {coordinates.bend:g})" if coordinates.bend else ""
+    scaled, unit = ("standardised ", ", from the median in units of the spread of all signals") if kind else ("", "")
     if len(coordinates.rotation or [0]) == 1:
-        return f"the signal{bent}", f"the signal conf{bent or ' itself'}"
-    of_views = "the first coordinate of the signals"
-    return of_views + bent, f"{of_views} (close to the views' mean times sqrt(views)){bent}"
+        return f"the {scaled}signal{bent}", f"the signal conf{unit}{bent or ' itself' * (not unit)}"
+    of_views = f"the first coordinate of the {scaled}signals"
+    return of_views + bent, f"{of_views} (close to the views' mean times sqrt(views)){unit}{bent}"
 
 
 def _places(knots: Knots) -> FloatArray:

@@ -87,7 +87,8 @@ scale_option = click.option(
     type=click.Choice(get_args(Scale)),
     default="auto",
     show_default=True,
-    help="Scale of the signals; auto refuses values that look like probabilities.",
+    help="Scale of the signals; auto refuses values that look like probabilities, signal takes any that are larger for "
+    "members.",
 )
 show_records_option = click.option(
     "--show-records/--no-records",

@@ -41,7 +41,7 @@ def sections_of(content: Content) -> Sections:
 
 # What leaks -----------------------------------------------------------------------------------------------------------
 
-NO_REFERENCES = "A screening has no references."
+NO_REFERENCES = "A screening has no references"
 RATES = (0.01, 0.001, 0.0001, 0.0)
 CURVE_POINTS = 160
 # A group of ties with at least this share of the non-members makes a visibly flat part of the curve.
@@ -467,7 +467,7 @@ def references_figure(content: Content) -> Figure | Absent:
     title = "Would more references find more?"
     found = content.result.diagnostics.references
     if content.about.screening:
-        return Absent("references", title, f"{NO_REFERENCES} `plmia audit` trains references and measures this.")
+        return Absent("references", title, f"{NO_REFERENCES}. `plmia audit` trains them and measures this.")
     if found is None or not found.curves:
         reason = "This run did not measure the power with fewer references. `plmia plan` measures it."
         return Absent("references", title, reason)
@@ -564,7 +564,7 @@ QUARTILES = (0.25, 0.5, 0.75)
 def record_figures(content: Content) -> list[Figure | Absent]:
     """One figure for each of the most exposed records, and for some others (`fig:per_example_gaussian`)."""
     if content.about.screening:
-        return [Absent("record-1", RECORD_TITLE, f"{NO_REFERENCES} The figures compare each record with them.")]
+        return [Absent("record-1", RECORD_TITLE, f"{NO_REFERENCES}, whose signals these figures show.")]
     signals = content.signals
     if signals is None:
         return [Absent("record-1", RECORD_TITLE, content.without_signals)]
@@ -648,7 +648,7 @@ BAYES, BAYES_TITLE = "pl-mia-eb", "What empirical Bayes learns from all records"
 def trends_figure(content: Content) -> Figure | Absent:
     """Spread and shift of signals against their centre, as `pl-mia-eb` fitted them."""
     if content.about.screening:
-        return Absent("trends", BAYES_TITLE, f"{NO_REFERENCES} Empirical Bayes learns from them.")
+        return Absent("trends", BAYES_TITLE, f"{NO_REFERENCES}, from which empirical Bayes learns.")
     if BAYES in content.result.skipped:
         return Absent("trends", BAYES_TITLE, sentence(f"{BAYES} was left out: {content.result.skipped[BAYES]}"))
     if BAYES not in content.result.attacks:

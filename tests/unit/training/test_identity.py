@@ -317,6 +317,9 @@ def test_what_cannot_be_read_is_never_the_same(tmp_path: Path) -> None:
             (lambda: eval("1"), "eval"),
             (lambda name: __import__(name), "__import__"),
             (lambda name: importlib.import_module(name), "importlib"),
+            (lambda name: sys.modules[name], "sys"),
+            (adder(run_code("from importlib import import_module as load\ndef f(): return load('x')")["f"]), "load"),
+            (run_code("run = exec\ndef f(): run('1')")["f"], "run"),
             (np.frompyfunc(adder(1), 1, 1), "ufunc"),
             (deep, "RecursionError"),
             (run_code("def train():\n    from . import helper\n    return helper.rate")["train"], "imports a module"),
@@ -506,3 +509,37 @@ def test_the_same_after_travelling_by_value(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(source)},
     )
     assert done.stdout.split() == [key(value) for value in values]
+
+
+def test_cycles_are_told_apart_by_what_they_lead_to() -> None:
+    """Both lists lead back after two steps: to the first one, or to itself."""
+    first: list[Any] = [1]
+    link: list[Any] = [first]
+    first.append(link)
+    other: list[Any] = [2, link]
+    itself: list[Any] = [2]
+    itself.append([itself])
+    assert key([first, other]) != key([first, itself])
+    assert key([first, other]) == key([first, [2, link]])
+
+
+@pytest.mark.parametrize("many", [2, 40])
+def test_many_functions_that_call_each_other_are_quick(many: int) -> None:
+    lines = [f"def f{i}(x):\n    return {' + '.join(f'f{j}(x)' for j in range(many))} + {i}" for i in range(many)]
+    changed = [*lines[:-1], lines[-1] + " + 1"]
+    keys = [key(run_code("\n".join(text))["f0"]) for text in (lines, lines, changed)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_compiled_code_of_ones_own_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = types.ModuleType("compiled_of_identity")
+    monkeypatch.setitem(sys.modules, "compiled_of_identity", own)
+
+    class Compiled:
+        def __reduce__(self) -> str:
+            return "function"
+
+    Compiled.__module__ = own.__name__
+    own.function = Compiled()  # type: ignore[attr-defined]
+    assert "function" in identify("train", lambda: own.function).unread  # type: ignore[attr-defined]
+    assert key(np.random.default_rng)

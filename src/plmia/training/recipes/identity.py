@@ -31,6 +31,7 @@ from types import (
     GetSetDescriptorType,
     MappingProxyType,
     MemberDescriptorType,
+    MethodDescriptorType,
     MethodType,
     ModuleType,
 )
@@ -144,7 +145,8 @@ class _Walk:
 
     def __init__(self) -> None:
         self._done: dict[object, bytes] = {}
-        self._open: dict[object, int] = {}  # depth of what the walk is inside of
+        self._open: dict[object, int] = {}  # what the walk is inside of, numbered in the order of visits
+        self._n_visited = 0
         self._kept: list[Any] = []  # so that no new object gets the id of one that was visited
 
     def of(self, value: Any, where: str) -> bytes:
@@ -153,14 +155,17 @@ class _Walk:
             text = hex(value) if type(value) is int else repr(value)  # the repr of a large int is refused
             return _node(f"{type(value).__name__} {text}")
         self._kept.append(value)
-        return self._visit(id(value), lambda: self._compound(value, where))
+        # Constants are not counted: Python and pickle decide whether equal ones are one object.
+        counted = not isinstance(value, tuple | frozenset | CodeType)
+        return self._visit(id(value), lambda: self._compound(value, where), counted)
 
-    def _visit(self, key: object, digest: Callable[[], bytes]) -> bytes:
-        """Compute a digest once; inside itself, how far up the walk it is."""
+    def _visit(self, key: object, digest: Callable[[], bytes], counted: bool = True) -> bytes:
+        """Compute a digest once; inside itself, the number of what it refers back to."""
         if key in self._open:
-            return _node(f"cycle {len(self._open) - self._open[key]}")
+            return _node(f"cycle {self._open[key]}")
         if key not in self._done:
-            self._open[key] = len(self._open)
+            self._n_visited += counted
+            self._open[key] = self._n_visited
             try:
                 self._done[key] = digest()
             finally:
@@ -212,6 +217,8 @@ class _Walk:
                 parts = _contents(value)
             case MethodType():
                 parts = [value.__func__, value.__self__]
+            case BuiltinFunctionType() | MethodDescriptorType() if is_own(_home(value)):
+                raise NoIdentityError(f"{where!r} is compiled code of your own, whose contents cannot be read")
             case BuiltinFunctionType():
                 bound = value.__self__
                 parts = [value.__qualname__, bound.__name__ if isinstance(bound, ModuleType) else bound]
@@ -250,8 +257,7 @@ class _Walk:
         used = {step.argval for code in codes for step in dis.get_instructions(code) if step.opname in _READS}
         values = [(name, space[name]) for name in sorted(used & space.keys() - {"__name__"})]  # classes read it
         values += [(module.__name__, module) for code in codes for module in _imported(code, function)]
-        dynamic = sorted(used & _DYNAMIC - space.keys())
-        dynamic += [name for name, value in values if _home(value) == "importlib"]
+        dynamic = sorted(used & _DYNAMIC - space.keys()) + [name for name, value in values if _is_dynamic(value, names)]
         if dynamic:
             raise NoIdentityError(f"{function.__name__!r} uses {dynamic[0]}, so what it reads is not known")
         return self._members(values, names)
@@ -287,9 +293,9 @@ class _Walk:
         except Exception as error:  # objects may raise anything when they are pickled
             raise NoIdentityError(f"{where!r} ({_title(kind)}) has no contents that can be compared") from error
         if isinstance(reduced, str):
-            if not _is_called(value, reduced):
+            if is_own(_home(value)) or not _is_called(value, reduced):
                 raise NoIdentityError(f"{where!r} ({_title(kind)}) has no contents that can be compared")
-            return _node(f"named {reduced}", self.of(kind, where))
+            return _node(f"code {_home(value)}.{reduced}")
         make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         parts = [make, arguments, state, list(items or ()), list(pairs or ())]
         return _node("object", self.of(kind, where), *self._all(parts, where))
@@ -344,8 +350,17 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _home(value: Any) -> str:
-    """Name of the module that a value is or comes from."""
-    return str(getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", ""))
+    """Name of the module that a value, or otherwise its class, comes from."""
+    owner = getattr(value, "__objclass__", value)  # of methods of compiled classes
+    return str(getattr(owner, "__module__", None) or type(owner).__module__)
+
+
+def _is_dynamic(value: Any, names: frozenset[str]) -> bool:
+    """Whether code with these names in it can reach modules through a value that its names do not show."""
+    if isinstance(value, ModuleType):
+        by_name = {"sys": {"modules"}, "builtins": _DYNAMIC}.get(value.__name__, set())
+        return value.__name__.partition(".")[0] == "importlib" or not by_name.isdisjoint(names)
+    return _home(value).partition(".")[0] == "importlib" or any(value is f for f in (eval, exec, globals, __import__))
 
 
 def _imported(code: CodeType, function: FunctionType) -> Iterator[ModuleType]:

@@ -127,18 +127,68 @@ def test_every_command_works_on_a_run(recorded: Path, command: Command, tmp_path
 
 def test_results_of_an_audit_are_replaced_in_its_folder(command: Command, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "data.npz", X=rng.normal(size=(300, 4)), y=np.arange(300) % 2)
+    X = np.repeat(rng.normal(size=(150, 4)), 2, axis=0)  # each record twice
+    np.savez(tmp_path / "data.npz", X=X, y=np.arange(300) // 2 % 2)
     words = ("audit", "--data", tmp_path / "data.npz", "--recipe", "sklearn:GaussianNB", "--references", 4)
     assert command(*words, "-o", tmp_path / "run", "--quiet").exit_code == 0
     first = (tmp_path / "run" / "scores.npz").read_bytes()
+    audited = json.loads((tmp_path / "run" / "metrics.json").read_text())
     result = command("score", tmp_path / "run", "--attack", "lira-fixed")
     assert (result.exit_code, "replaced" in result.stderr) == (0, False)
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert list(metrics["attacks"]) == ["lira-fixed"]
     assert metrics["about"]["audit"]["recipe"]["class"].endswith("GaussianNB")
+    # What only the audit could know stays: its recipe, and the caution that copies are on both sides of a split.
+    assert metrics["about"]["recipe"] == audited["about"]["recipe"]
+    assert [note["severity"] for note in metrics["notes"] if note["code"] == "split-copies"] == ["caution"]
     assert command("score", tmp_path / "run", "--quiet").exit_code == 0
     assert (tmp_path / "run" / "scores.npz").read_bytes() == first
+    again = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert again["verdict"] == audited["verdict"]
+    assert sorted(note["code"] for note in again["notes"]) == sorted(note["code"] for note in audited["notes"])
     assert command("report", tmp_path / "run", "--quiet").exit_code == 0
+
+
+def test_probabilities_that_were_renormalised_are_noted(tmp_path: Path) -> None:
+    run = plmia.design(RECORDS, references=4, folder=tmp_path / "run")
+    y = np.arange(RECORDS) % 2
+    for k in run.models:
+        z = np.random.default_rng(k).normal(size=RECORDS) + np.isin(np.arange(RECORDS), run.members(k))
+        own = 1 / (1 + np.exp(-z))
+        probabilities = np.where(np.arange(2) == y[:, None], own[:, None], 1 - own[:, None])
+        run.record(k, probabilities=1.001 * probabilities, labels=y)
+    result = plmia.score(run, attacks=["rmia"], progress=False).result
+    assert [note.severity for note in result.notes if note.code == "probabilities-renormalised"] == ["info"]
+
+
+def test_a_given_target_stays_in_doubt_where_its_audit_left_no_results(command: Command, tmp_path: Path) -> None:
+    """Only the audit can compare a given target with its references; scoring alone must not seem to have done it."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    rng = np.random.default_rng(0)
+    X, y, members = rng.normal(size=(300, 4)), np.arange(300) % 2, np.arange(300) < 150
+    target = DecisionTreeClassifier(random_state=0).fit(X[members], y[members])
+    found = plmia.audit(
+        DecisionTreeClassifier(),
+        X,
+        y,
+        target=target,
+        members=members,
+        references=8,
+        folder=tmp_path / "run",
+        engine=plmia.Inline(),
+        progress=False,
+    )
+    assert command("score", tmp_path / "run", "--quiet").exit_code == 0
+    # Scoring also counts clipped probabilities.
+    kept = [note for note in plmia.SavedRun(tmp_path / "run").result.notes if note.code != "clipped-probabilities"]
+    assert sorted(kept, key=lambda note: note.code) == sorted(found.result.notes, key=lambda note: note.code)
+    for name in ("metrics.json", "scores.npz", "records.csv"):
+        (tmp_path / "run" / name).unlink()
+    for _ in range(2):
+        assert command("score", tmp_path / "run", "--quiet").exit_code == 0
+        notes = plmia.SavedRun(tmp_path / "run").result.notes
+        assert ("likeness-unchecked", "caution") in [(note.code, note.severity) for note in notes]
 
 
 def test_other_signals_need_an_output_folder(command: Command, signals_file: Callable[..., Path]) -> None:

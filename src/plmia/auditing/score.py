@@ -24,11 +24,23 @@ from plmia.results.result import About, RunResult
 from plmia.results.saved import Overview, SavedRun, results_folder
 from plmia.signals.signals import Scale, Signals, read_signals
 from plmia.training.own_script import DESIGN_FILE, STORE, Run
+from plmia.training.records import TrainingRecord, training_notes
 
 if TYPE_CHECKING:
     from plmia.reporting import Figure
     from plmia.signals.store import SignalStore
 
+# Codes of notes that scoring finds anew; all others of an audit depend on its data, its recipe or its target.
+FOUND_BY_SCORING = frozenset(
+    {
+        *("attacks-left-out", "clipped-probabilities", "combined-p-value", "counts-rebalanced"),
+        *("counts-reveal-membership", "excluded-references", "few-non-members", "few-references", "groups"),
+        *("more-references", "population-size", "rates-unresolved", "records-unnamed"),
+        *("split-groups", "tied-scores", "unfinished-models", "unlike-references", "unverified-records"),
+        *("unverified-results", "weak-attacks", "wide-interval"),
+    }
+)
+UNCHECKED = "likeness-unchecked"
 # With fewer references an audit that shows no leak says little.
 _FEW_REFERENCES = 4
 
@@ -108,19 +120,22 @@ def score(
     chosen = choose_attacks(attacks)
     found = open_signals(signals, scale)
     values = found.signals
-    earlier = _digest_of_results(where)
+    earlier = _results_in(where)
+    same = earlier if earlier is not None and earlier.about.signals.sha256 == values.digest else None
     targets = _targets(target, values)
     found.require(targets)
     for note in found.notes:
         if note.code == "unfinished-models":
             warnings.warn(note.text, PlmiaWarning, stacklevel=2)
-    notes = [*found.notes, *split_groups(values, targets)]
+    notes = [*_with_those_of_the_audit(found.notes, same if where == run else None), *split_groups(values, targets)]
     with Meter("scoring", len(targets) * len(chosen) * values.n_points, progress) as meter:
         about = replace(About.of(values, targets, setup, found.records), plmia=__version__, audit=found.about)
+        if same is not None and where == run:
+            about = replace(about, recipe=same.about.recipe)
         result = run_attacks(
             values, chosen, targets, setup, where, about, meter.tick, may_skip=attacks is None, notes=notes
         )
-    if folder is not None and earlier not in (None, values.digest):
+    if folder is not None and earlier is not None and same is None:
         warnings.warn(f"replaced the results of other signals in {where}", PlmiaWarning, stacklevel=2)
     return Audit(where, result)
 
@@ -199,6 +214,10 @@ def store_notes(store: SignalStore, signals: Signals) -> list[Note]:
             f"To use all, {_remedy(store)}"
         )
         found.append(Note("unfinished-models", "info" if signals.n_models > _FEW_REFERENCES else "caution", text))
+    if store.about.get("target", "trained") != "trained":
+        text = "Whether the given target is like its references was not checked: run plmia audit again to check it"
+        found.append(Note(UNCHECKED, "caution", text))
+    found += training_notes([TrainingRecord.from_json(record) for record in store.finished().values()])
     unverified = store.unverified()
     if unverified:
         text = (
@@ -240,12 +259,21 @@ def choose_attacks(attacks: Sequence[str | Attack] | None) -> list[Attack]:
     return chosen
 
 
-def _digest_of_results(folder: Path) -> str | None:
-    """Digest of the signals whose results are in a folder, if there are any."""
+def _results_in(folder: Path) -> RunResult | None:
+    """Results in a folder, if there are any."""
     try:
-        return SavedRun(folder).result.about.signals.sha256 or ""
+        return SavedRun(folder).result
     except PlmiaError:
         return None
+
+
+def _with_those_of_the_audit(notes: Sequence[Note], earlier: RunResult | None) -> list[Note]:
+    """Add the notes of earlier results of the same signals that only the audit could know, on data and target."""
+    if earlier is None:
+        return [*notes]
+    found = [note for note in notes if note.code != UNCHECKED]
+    codes = {note.code for note in found} | FOUND_BY_SCORING
+    return [*found, *(note for note in earlier.notes if note.code not in codes)]
 
 
 def _targets(target: int | str | Sequence[int | str], signals: Signals) -> list[int]:

@@ -218,7 +218,8 @@ def _model(content: Content) -> str:
     times = [record.seconds for record in content.training.values() if record.seconds]
     if times:
         parts.append(f"{len(times)} models trained in {duration(sum(times))} of computing time")
-    return "; ".join(parts) or "not recorded: its signals were given"
+    unknown = "not recorded: its signals were given" if content.about.audit is None else "trained by a separate script"
+    return "; ".join(parts) or unknown
 
 
 def _accuracy_rows(content: Content) -> Iterator[tuple[str, str]]:

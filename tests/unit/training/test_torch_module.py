@@ -576,9 +576,6 @@ def test_data_that_do_not_fit_are_refused_before_training() -> None:
         Torch(mlp).check(VALUES)
     with pytest.raises(RecipeError, match="missing"):
         Torch(mlp).check(LabelledData(np.where(TABLE.X > 2, np.nan, TABLE.X), Y))
-    pandas = pytest.importorskip("pandas")
-    with pytest.raises(RecipeError, match="text"):
-        Torch(mlp).check(LabelledData(pandas.DataFrame({"town": ["Ulm", "Bonn"] * (len(Y) // 2)}), Y))
 
 
 # GPU paths ------------------------------------------------------------------------------------------------------------

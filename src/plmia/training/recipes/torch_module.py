@@ -20,7 +20,6 @@ from torch.utils.data import Dataset, default_collate
 
 from plmia.data.arrays import Array, BoolArray, IntArray, SignalKind
 from plmia.data.dataset import LabelledData
-from plmia.data.encoding import is_plain
 from plmia.data.records import Records
 from plmia.data.user_code import failure, lacks_memory
 from plmia.errors import Note, PlmiaError, RecipeError, some
@@ -227,11 +226,8 @@ class Torch(Recipe):
             raise RecipeError(
                 "torch trains on the cross-entropy, which needs classes: give y, or a loss or signal of your own"
             )
-        if not is_plain(data):
-            raise RecipeError(
-                "X has missing values, text, categories or dates, which a PyTorch module cannot take: encode them as "
-                "numbers first"
-            )
+        if data.is_array and data.X.dtype.kind == "f" and np.isnan(data.X).any():
+            raise RecipeError("X has missing values, which a PyTorch module cannot take: fill them in first")
 
     def preprocessing(self, data: LabelledData) -> str:
         """Encoding of text, categories and missing values of a table."""

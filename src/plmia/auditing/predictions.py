@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -106,24 +106,19 @@ class Predictions:
                 f"of the target{', and --target-kind signal (target_kind in Python)' * (recipe.signal == 'signal')}"
             )
         values = self._by_view(data.n_points, len(views))
-        if self.kind == "confidence" and look_like_probabilities(values):
-            raise DataError(
-                f"{self.source} has values in [0, 1], like probabilities: give the kind `probabilities` "
-                "(--target-kind), or the logits log p - log(1 - p) of the true label's probabilities p"
-            )
         try:
-            if recipe.signal == "signal" or self.kind == "confidence":
-                found = map(Confidences, _single_column(values, self.source))
-                return Answers(_of_confidences(found, data, members), self.notes)
+            if self.kind in ("confidence", "signal"):
+                return self._of_signals(values, data, members)
             if values.shape[2] == 1:
-                return self._of_one_column(values, data, members)
+                return self._of_one_column(self._finite(values), data, members)
             order, notes = self._class_columns(values.shape[2], data)
-            return Answers(_of_classes(values[:, :, order], self.kind, self.source, data, members), notes)
+            used = self._finite(values[:, :, order], order)
+            return Answers(_of_classes(used, self.kind, self.source, data, members), notes)
         except (RecipeError, SignalsError) as error:
             raise DataError(f"{self.source} cannot be used: {error}") from error
 
     def _by_view(self, n_records: int, n_views: int) -> FloatArray:
-        """Finite numbers [records, views, columns]."""
+        """Numbers [records, views, columns]."""
         values = np.asarray(self.values)
         if values.dtype.kind not in "buif":
             raise DataError(f"{self.source} holds values of type {values.dtype}: numbers are needed")
@@ -137,18 +132,35 @@ class Predictions:
         elif values.ndim == 2:
             values = values[:, None, :]
         if values.shape[1] != n_views or 0 in values.shape:
+            wanted = "[records, views]" if self.kind in ("confidence", "signal") else "[records, views, classes]"
             raise DataError(
                 f"{self.source} has shape {np.shape(self.values)}, but the references answer {n_views} "
-                f"view{'s' * (n_views > 1)} of each record: query the target likewise, [records, views, classes]"
+                f"view{'s' * (n_views > 1)} of each record: give {wanted} with the same views"
             )
+        return values.astype(np.float64)
+
+    def _finite(self, values: FloatArray, columns: Sequence[int] | IntArray = (0,)) -> FloatArray:
+        """Values [records, views, columns] of these columns, if they are finite."""
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
-            where = f", column {self.names[bad[0][2]]!r}" if self.names is not None else ""
+            where = f", column {self.names[columns[bad[0][2]]]!r}" if self.names is not None else ""
             raise DataError(
                 f"{self.source} holds {values[tuple(bad[0])]} at record {bad[0][0]}{where}: every record needs finite "
                 "numbers"
             )
-        return values.astype(np.float64)
+        return values
+
+    def _of_signals(self, values: FloatArray, data: LabelledData, members: BoolArray) -> Answers:
+        """Answers from logit-scaled confidences or signals, one per record and view."""
+        if values.shape[2] != 1:
+            raise DataError(f"{self.source} has {values.shape[2]} values per record and view, but one is needed")
+        signals = self._finite(values)[:, :, 0]
+        if self.kind == "confidence" and look_like_probabilities(signals):
+            raise DataError(
+                f"{self.source} has values in [0, 1], like probabilities: give the kind `probabilities` "
+                "(--target-kind), or the logits log p - log(1 - p) of the true label's probabilities p"
+            )
+        return Answers(_of_confidences(map(Confidences, signals.T), data, members), self.notes)
 
     def _of_one_column(self, values: FloatArray, data: LabelledData, members: BoolArray) -> Answers:
         """Answers from one value per record: of the true label, or of the class that the column is named after."""
@@ -199,19 +211,12 @@ class Predictions:
         return np.arange(n_columns), (*self.notes, Note("target-columns", "info", text))
 
 
-def _single_column(values: FloatArray, source: str) -> Iterator[FloatArray]:
-    """Values [records] of each view, if there is one value per record and view."""
-    if values.shape[2] != 1:
-        raise DataError(f"{source} has {values.shape[2]} values per record and view, but one is needed")
-    yield from values[:, :, 0].T
-
-
 def _of_classes(
     values: FloatArray, kind: PredictionKind, source: str, data: LabelledData, members: BoolArray
 ) -> Trained:
     """Answers from class probabilities or logits [records, views, classes]."""
     convert: dict[str, Callable[[FloatArray, IntArray], Confidences]] = {
-        "auto": lambda answers, labels: conf_from_answers(answers, labels, f"{source} holds"),
+        "auto": lambda answers, labels: conf_from_answers(answers, labels, "it holds"),
         "probabilities": conf_from_probabilities,
         "logits": lambda answers, labels: Confidences(conf_from_logits(answers, labels)),
     }

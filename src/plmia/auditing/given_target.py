@@ -99,8 +99,8 @@ class GivenTarget:
         if self.model is not None:
             object.__setattr__(self, "source", FittedModel(self.model))
 
-    def check(self, data: LabelledData) -> None:
-        """Raise `DataError` if the members cannot be those of a target on ``data``."""
+    def check(self, data: LabelledData, *, whole_groups: bool = True) -> None:
+        """Raise `DataError` if the members cannot be those of a target on ``data``, or are not ``whole_groups``."""
         if self.members.shape != (data.n_points,) or self.members.dtype != np.bool_:
             raise DataError(
                 f"the target's members have shape {self.members.shape} and type {self.members.dtype}: "
@@ -112,7 +112,7 @@ class GivenTarget:
                 "add non-members (or members), since both are needed"
             )
         cut, n_groups = (0, 0) if data.groups is None else count_split_groups(self.members, data.groups)
-        if cut:
+        if cut and whole_groups:
             raise DataError(
                 f"the target's members cut {cut:,} of the {n_groups:,} groups in two, but references train on whole "
                 "groups: mark whole groups as members, or leave groups out if the target was split by rows"

@@ -204,7 +204,7 @@ def _existing(found: AuditedData, target: Any, members: Any, kind: PredictionKin
     given = given_target(target, members, kind, id_column, found.taken, data)
     if given is None:
         raise DataError("there is no model to screen: give its predictions or the model (target), and its members")
-    given.check(data)
+    given.check(data, whole_groups=False)
     signal: SignalKind = "signal" if values or data.labels is None else "confidence"
     answers = given.ask(data, [View()], Unknown(signal))
     record = TrainingRecord.of_given(answers.trained)

@@ -129,6 +129,21 @@ def test_groups_are_judged_once_each(tmp_path: Path) -> None:
     assert entry.n_members == members.sum() // 2
 
 
+def test_groups_that_are_cut_are_a_caution(tmp_path: Path) -> None:
+    groups = np.repeat(np.arange(N // 2), 2)
+    with pytest.warns(PlmiaWarning, match="groups hold members and non-members"):
+        found = plmia.screen(X, Y, groups=groups, target=given(LEAK), folder=tmp_path, progress=False).result
+    assert {note.code: note.severity for note in found.notes}["split-groups"] == "caution"
+    assert found.about.groups == N // 2
+
+
+def test_a_dozen_records_can_be_screened_by_their_rank(tmp_path: Path) -> None:
+    target = plmia.GivenTarget(np.arange(12) < 6, conf=LEAK[:12])
+    found = plmia.screen(X[:12], np.arange(12) % 2, target=target, folder=tmp_path, progress=False).result
+    assert list(found.attacks) == ["attack-p"]
+    assert found.verdict.status == "inconclusive"
+
+
 def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         plmia.screen(X, Y, target=given(LEAK), folder=tmp_path / name, progress=False)

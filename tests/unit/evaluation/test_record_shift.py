@@ -43,5 +43,7 @@ def test_without_a_shift_nothing_is_said() -> None:
 
 
 def test_too_few_members_are_not_compared() -> None:
-    members = np.arange(40) < 4
-    assert record_shift(Features(np.eye(40)), members, np.arange(40.0), np.arange(40)) is None
+    for least, compared in ((19, False), (20, True)):
+        columns = np.repeat(np.arange(40.0)[:, None], 2, axis=1)
+        note = record_shift(Features(columns), np.arange(40) < least, np.arange(40.0), np.arange(40))
+        assert (note is not None) <= compared

@@ -16,6 +16,8 @@ from plmia.evaluation.intervals import auc_interval
 from plmia.evaluation.metrics import roc_curve
 
 FOLDS, MOST_POINTS = 5, 20_000
+# Fewer members or non-members than this are not compared.
+LEAST_OF_EACH = 20
 # A difference is reported only if it is nearly certain.
 NEARLY_CERTAIN = 0.999
 # A leak whose area exceeds one half by more than this multiple of the records' own excess is not explained by them.
@@ -32,7 +34,7 @@ def record_shift(
     """
     chosen = np.random.default_rng(seed).permutation(points)[:MOST_POINTS]
     truth = members[chosen]
-    if min(truth.sum(), (~truth).sum()) < FOLDS:
+    if min(truth.sum(), (~truth).sum()) < LEAST_OF_EACH:
         return None
     roc = roc_curve(_membership_by_records(features, truth, chosen, seed), truth)
     low = auc_interval(roc, NEARLY_CERTAIN).low

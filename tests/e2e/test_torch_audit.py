@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def run(recipe: Torch, *data: Any, **options: Any) -> Audit:
 
 def test_random_labels_can_only_be_learned_by_heart(tmp_path: Path) -> None:
     """With many epochs members are found; without training nobody is."""
-    learned = run(Torch(net, epochs=60, lr=0.01, batch=32), PAIRS, folder=tmp_path / "learned")
+    learned = run(Torch(net, epochs=60, lr=0.01, batch=32), PAIRS, folder=tmp_path / "learned", show_records=True)
     assert learned.auc("rmia") > 0.75
     assert (tmp_path / "learned" / "report.html").stat().st_size > 10_000
     untrained = run(Torch(net, fit=lambda module, dataset, seed: None), PAIRS, folder=tmp_path / "none")
@@ -66,6 +67,14 @@ def test_finished_models_are_reused_only_for_the_same_code_and_data(
     width = 9
     with pytest.raises(StoreError, match="sized"):
         run(Torch(sized, epochs=1), PAIRS, folder=tmp_path)
+
+
+def test_workers_get_tensors_by_value(tmp_path: Path) -> None:
+    """A module and a dataset that workers can import, so that nothing hides how tensors are sent."""
+    recipe = Torch(partial(nn.Linear, 20, 2), epochs=5, lr=0.05, stack=2, device="cpu")
+    workers = run(recipe, PAIRS, folder=tmp_path / "workers", engine=plmia.LocalProcesses(2))
+    here = run(recipe, PAIRS, folder=tmp_path / "here")
+    assert workers.auc("rmia") == pytest.approx(here.auc("rmia"), abs=0.01)
 
 
 class Varying(Dataset[Any]):

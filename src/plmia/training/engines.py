@@ -147,20 +147,26 @@ class LocalProcesses(Engine):
                 worker.stop()
 
 
+class _ByValue(ForkingPickler):
+    """Pickles tensors by their contents; torch would send handles that only one of the workers can open."""
+
+    _extra_reducers: ClassVar[dict[type, Callable[[Any], Any]]] = {}
+
+
 def pickled(work: Any) -> bytes:
     """Bytes to send to another process; objects of the user's script or notebook travel with their code.
 
     Raises `TrainingError` for what cannot be sent, such as an open file.
     """
     with contextlib.suppress(Exception):  # objects may raise anything when they are pickled
-        plain = bytes(ForkingPickler.dumps(work))
+        plain = bytes(_ByValue.dumps(work))
         if b"__main__" not in plain:
             return plain
     # By value, with cloudpickle: other processes would have to run the script to import from it.
     from joblib import wrap_non_picklable_objects
 
     try:
-        return bytes(ForkingPickler.dumps(wrap_non_picklable_objects(work, keep_wrapper=False)))
+        return bytes(_ByValue.dumps(wrap_non_picklable_objects(work, keep_wrapper=False)))
     except Exception as error:
         raise TrainingError(
             f"this recipe cannot be sent to other processes ({type(error).__name__}: {error}): use engine=Inline()"

@@ -217,6 +217,39 @@ def test_what_cannot_be_stacked_trains_alone(make: Callable[[], nn.Module], deci
         np.testing.assert_array_equal(one.conf, other.conf)
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.GRU(1, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.last(self.layer(x[:, :, None])[0][:, -1])
+        return answer
+
+
+def between(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), *layers, nn.Linear(8, 3))
+
+
+ZOO: dict[str, tuple[Callable[[], nn.Module], bool]] = {
+    "in place": (lambda: between(nn.ReLU(inplace=True)), True),
+    "layer norm": (lambda: between(nn.LayerNorm(8), nn.PReLU()), True),
+    "batch norm": (lambda: between(nn.BatchNorm1d(8), nn.Tanh()), True),
+    "double batch norm": (lambda: between(nn.BatchNorm1d(8), nn.BatchNorm1d(8, affine=False)), True),
+    "cumulative batch norm": (lambda: between(nn.BatchNorm1d(8, momentum=None)), False),
+    "recurrent": (Recurrent, False),
+    "parametrised": (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(5, 3)), False),
+}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_module_is_stacked_or_not_and_equal_either_way(name: str, decisions: list[Any]) -> None:
+    make, stacked = ZOO[name]
+    recipe = Torch(make, epochs=3, batch=16, lr=0.05, optimizer="sgd", device="cpu")
+    assert_equal(train(recipe, TABLE), alone(recipe, TABLE), atol=1e-4)
+    assert [isinstance(found, Stack) for found in decisions] == [stacked]
+
+
 def test_large_modules_train_alone_on_a_cpu(monkeypatch: pytest.MonkeyPatch, decisions: list[Any]) -> None:
     monkeypatch.setattr(torch_module, "_CPU_OPERATIONS", 2 * 16 * (5 * 8 + 8 * 3) - 1)
     train(Torch(mlp, epochs=1, batch=16, device="cpu"), TABLE)
@@ -396,6 +429,25 @@ def test_a_signal_of_ones_own_and_inputs_as_targets() -> None:
     (outcome,) = recipe.train(data, MEMBERS[:1], [0], ONE)
     assert outcome.conf.shape == (N, 1)
     assert (outcome.conf <= 0).all()
+
+
+def test_a_signal_of_a_classifier_trained_on_the_cross_entropy() -> None:
+    """The classes are counted from y, since a signal alone would not need them."""
+
+    def chosen(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return module(x).gather(1, y[:, None])[:, 0]
+
+    data = LabelledData(TABLE.X, Y, values=True)
+    assert data.labels is None
+    recipe = Torch(mlp, epochs=2, batch=16, lr=0.01, signal=chosen, device="cpu")
+    recipe.check(data)
+    for outcome, plain in zip(train(recipe, data), train(Torch(mlp, epochs=2, batch=16, lr=0.01), TABLE), strict=True):
+        assert outcome.losses == pytest.approx(plain.losses, rel=1e-4)
+        assert np.isfinite(outcome.conf).all()
+    with pytest.raises(RecipeError, match="4 classes"):
+        train(recipe, LabelledData(TABLE.X, Y + 1, values=True))
+    with pytest.raises(RecipeError, match="needs classes"):
+        recipe.check(VALUES)
 
 
 def test_a_query_of_ones_own_makes_a_loss_a_classifier() -> None:

@@ -66,7 +66,7 @@ class Torch(Recipe):
     """Train any PyTorch module.
 
     Images [records, height, width(, channels)] become float32 [records, channels, height, width], divided by 255 if
-    they are uint8. Tables become float32 [records, features], with text and missing values of data frames encoded.
+    they are uint8. Tables become float32 [records, features]; text and missing values of data frames are encoded.
     Records of a map-style dataset are combined by `torch.utils.data.default_collate`, otherwise unchanged. A tuple of
     inputs is passed by position, a dictionary by name. Batches are cut from one permutation of the members after
     another, so all of them are full; the rest after the last epoch is dropped. A model depends on its members and its
@@ -183,6 +183,10 @@ class Torch(Recipe):
         return 1 if self.fit is not None or callable(self.loop.optimizer) else self.most
 
     @property
+    def _uses_cross_entropy(self) -> bool:
+        return self.loop.loss is None and self.fit is None
+
+    @property
     def declared_files(self) -> tuple[DeclaredFile, ...]:
         """Files that the code reads."""
         return self.files
@@ -222,10 +226,9 @@ class Torch(Recipe):
     def check(self, data: LabelledData) -> None:
         """Raise unless the device exists, and the data have classes if confidences are needed."""
         torch_device.pick_device(self.device)
-        if self.signal == "confidence" and data.labels is None:
-            raise RecipeError(
-                "torch trains on the cross-entropy, which needs classes: give y, or a loss or signal of your own"
-            )
+        unlabelled = self.signal == "confidence" and data.labels is None
+        if unlabelled or (self._uses_cross_entropy and not _count_classes(data)):
+            raise RecipeError("torch trains on the cross-entropy, which needs classes: give y, or a loss of your own")
         if data.is_array and data.X.dtype.kind == "f" and np.isnan(data.X).any():
             raise RecipeError("X has missing values, which a PyTorch module cannot take: fill them in first")
 
@@ -271,7 +274,7 @@ class Torch(Recipe):
             return answers
 
         with torch_device.fast_arithmetic(device), self._naming_code():
-            self._check_outputs(inputs, seeds[0], data.n_classes)
+            self._check_outputs(inputs, seeds[0], _count_classes(data))
             size = self._at_once(inputs, chosen[0]) if len(chosen) > 1 else 1
             trained = torch_device.in_parts(len(chosen), size, part)
         return [trained[i] for i in np.argsort(largest)]
@@ -302,7 +305,7 @@ class Torch(Recipe):
 
     def _check_outputs(self, inputs: _Inputs, seed: int, n_classes: int) -> None:
         """Raise if a new module cannot be trained on the cross-entropy; a GPU would fail without a reason."""
-        if self.loop.loss is not None or self.fit is not None:
+        if not self._uses_cross_entropy:
             return
         with seeded(seed, inputs.device), torch.no_grad():
             x, _ = inputs.shown(slice(0, 2), View())
@@ -408,6 +411,14 @@ class Torch(Recipe):
                 file = inspect.getsourcefile(inspect.unwrap(self.make_module))
                 raise RecipeError(f"{self._title} raised, {failure(error, file)}") from error
             raise RecipeError(f"{self._title} raised, {failure(error, None)}") from error
+
+
+def _count_classes(data: LabelledData) -> int:
+    """Number of classes; integers y from 0 on are classes, too, where a signal of the user needs none. 0 for none."""
+    if data.labels is not None:
+        return data.n_classes
+    whole = data.y is not None and data.y.dtype.kind == "i" and int(data.y.min()) >= 0
+    return int(data.y.max()) + 1 if whole else 0
 
 
 def _weights(module: nn.Module) -> dict[str, Array]:

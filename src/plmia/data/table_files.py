@@ -15,7 +15,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -104,7 +103,7 @@ class _Read:
 
     values: Any  # pandas series
     marks: dict[str, int]  # how often each text that stands for a missing value occurs
-    remark: str
+    remark: str  # on its type, if that is not obvious
 
 
 def _read_csv(path: Path, decimal_comma: bool) -> tuple[str, dict[str, _Read]]:
@@ -198,17 +197,16 @@ def _type_of(texts: Any) -> tuple[Any, str]:
     numbers = _share(texts, _FLOAT)
     if numbers == 1:
         if _share(texts, _IDENTIFIER) > 0:
-            return None, "has numbers with leading zeros or more than 18 digits, which stay text"
+            return None, "kept as text, since numbers have leading zeros or more than 18 digits"
         return (pyarrow.int64() if _share(texts, _INTEGER) == 1 else pyarrow.float64()), ""
     if _share(texts, r"^(?i:true|false)$") == 1:
         return pyarrow.bool_(), ""
     if _share(texts, _DATE) == 1:
-        return pyarrow.timestamp("us"), "holds dates"
-    if _share(texts, _COMMA_FLOAT) + numbers == 1:
-        return None, "looks like numbers with decimal commas, which --decimal-comma (decimal_comma=True) reads"
+        return pyarrow.timestamp("us"), "read as dates"
+    if _share(texts, f"{_COMMA_FLOAT}|{_FLOAT}") == 1:
+        return None, "kept as text, since --decimal-comma (decimal_comma=True) was not given"
     if numbers >= MOSTLY_NUMBERS:
-        odd = next(text for text in texts.to_pylist() if text is not None and not re.match(_FLOAT, text))
-        return None, f"is read as text, since it holds {shown(odd[:20])!r} among numbers"
+        return None, "kept as text, since other values are among numbers"
     return None, ""
 
 
@@ -238,6 +236,6 @@ def _notes(path: Path, separator: str, columns: dict[str, _Read]) -> Iterator[No
         holed = sum(bool(column.marks) for column in columns.values())
         text = f"{holed} of {len(columns)} columns of {name} have missing values ({found})"
         yield Note("table-read", "info", text)
-    for title, column in columns.items():
-        if column.remark:
-            yield Note("table-read", "info", f"column {shown(title)!r} of {name} {column.remark}")
+    for remark in dict.fromkeys(column.remark for column in columns.values() if column.remark):
+        titles = [title for title, column in columns.items() if column.remark == remark]
+        yield Note("table-read", "info", f"columns of {name} {remark}: {', '.join(repr(shown(t)) for t in titles)}")

@@ -160,8 +160,9 @@ def test_every_form_of_members_gives_the_same_members(audit: Run, tmp_path: Path
     np.savetxt("rows.txt", np.flatnonzero(MEMBERS), fmt="%d")
     pd.DataFrame({"train": MEMBERS.astype(int)}).to_csv("flags.csv", index=False)
     for members in ("split", "m.npy", "rows.txt", "flags.csv"):
-        more = [] if members == "split" else ["--drop", "split"]
-        result = audit("--target", "p.csv", "--members", members, *more, folder=f"run-{members}", references=2)
+        result = audit(
+            "--target", "p.csv", "--members", members, "--drop", "split", folder=f"run-{members}", references=2
+        )
         assert result.exit_code == 0, result.output
         matrix = SignalStore.open(tmp_path / f"run-{members}" / "signals").design.matrix
         np.testing.assert_array_equal(matrix[0], MEMBERS)
@@ -237,6 +238,9 @@ def test_what_cannot_be_used_is_said_in_one_sentence(audit: Run, tmp_path: Path)
         (["--members", "split"], "--target"),
         (["--target", "names.csv", "--members", "age"], "flags"),
         (["--target", "names.csv", "--members", "nothing"], "'nothing'"),
+        (["--target", "names.csv", "--members", "agee"], "did you mean 'age'"),
+        (["--target", "names.csv", "--members", "income"], "'income' is named as"),
+        (["--target", "names.csv", "--members", "split", "--id", "agee"], "did you mean 'age'"),
     ):
         result = audit(*options)
         assert result.exit_code == 2, result.output

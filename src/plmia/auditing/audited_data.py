@@ -68,8 +68,8 @@ def audited_data(
     notes: tuple[Note, ...] = ()
     if isinstance(X, str | Path) and is_table_file(Path(X)):
         frame, read = read_frame(Path(X), columns.decimal_comma)
-        frame, taken = take_columns(frame, beside)
-        data = labelled_table(Path(X), frame, read, labels, same, columns.drop, values=values)
+        frame, taken = take_columns(frame, beside, (labels, same))
+        data = labelled_table(Path(X), frame, read, labels, same, _others(columns.drop, taken), values=values)
     elif isinstance(X, LabelledData | str | Path):
         if labels is not None or same is not None or columns.drop:
             what = "a data set" if isinstance(X, LabelledData) else "not a CSV or Parquet file, but a data set"
@@ -77,14 +77,19 @@ def audited_data(
         data = X if isinstance(X, LabelledData) else read_data(Path(X), values=values)
         notes = () if isinstance(X, LabelledData) else tuple(unused_arrays(Path(X), DATA_ARRAYS, DataError))
     elif is_frame(X):
-        X, taken = take_columns(X, beside)
-        data = LabelledData.of_table(X, labels, same, columns.drop, values=values)
+        X, taken = take_columns(X, beside, (labels, same))
+        data = LabelledData.of_table(X, labels, same, _others(columns.drop, taken), values=values)
     elif isinstance(labels, str) or isinstance(same, str) or columns.drop:
         raise DataError("X is not a table, so it has no named columns: give y and groups as values, or a data frame")
     else:
         data = LabelledData(X, labels, same, values=values)
     given: dict[str, Any] = {name: texts for name, texts in names.items() if texts is not None}
     return AuditedData(replace(data, **given) if given else data, taken, notes)
+
+
+def _others(drop: Sequence[str], taken: Mapping[str, Any]) -> list[str]:
+    """Columns to drop that were not taken out already."""
+    return [name for name in ((drop,) if isinstance(drop, str) else drop) if name not in taken]
 
 
 def _one_of(name: str, value: Any, column: str, chosen: str | None) -> Any:

@@ -76,14 +76,22 @@ def _require_distinct(ids: Sequence[str], what: str) -> None:
         raise DataError(f"{what} has {double!r} in rows {some(rows)}: to match records, each needs an id of its own")
 
 
-def take_columns(X: Any, names: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-    """Take those columns out of a data frame that are named; X without them, and the columns by name."""
+def take_columns(X: Any, names: Sequence[Any], others: Sequence[Any] = ()) -> tuple[Any, dict[str, Any]]:
+    """Take those columns out of a data frame that are named; X without them, and the columns by name.
+
+    A column that is also among the ``others``, labels and groups, is refused.
+    """
     if not is_frame(X):
         return X, {}
     import narwhals as nw
 
     frame = nw.from_native(X, eager_only=True)
     taken = [name for name in names if isinstance(name, str) and name in frame.columns]
+    for name in taken:
+        if any(isinstance(other, str) and other == name for other in others):
+            raise DataError(
+                f"column {name!r} is named as the labels or groups and as the members or ids: give a column for each"
+            )
     return (frame.drop(taken).to_native() if taken else X), {name: frame[name] for name in taken}
 
 

@@ -33,6 +33,7 @@ from plmia.errors import (
     RecipeError,
     ReferencesError,
     TrainingError,
+    did_you_mean,
     some,
 )
 from plmia.evaluation.targets import Setup
@@ -493,8 +494,13 @@ def given_target(
     data: LabelledData,
 ) -> GivenTarget | None:
     """The given target, from what the user has and from columns of the data."""
+    names = tuple(data.feature_names or ())
     if id_column is not None and id_column not in columns:
-        raise DataError(f"the data have no column {id_column!r} to match rows with: check its name")
+        hint = did_you_mean(id_column, names, "check its name")
+        raise DataError(f"the data have no column {id_column!r} to match rows with: {hint}")
+    if isinstance(members, str) and members not in columns and not Path(members).is_file():
+        hint = did_you_mean(members, names, "check the name")
+        raise DataError(f"there is no column and no file {members!r} with the target's members: {hint}")
     ids = None if id_column is None else RecordIds.of(id_column, columns[id_column])
     return as_target(target, columns.get(members, members) if isinstance(members, str) else members, data, kind, ids)
 

@@ -207,3 +207,5 @@ def test_columns_of_the_data_are_taken_out(library: Any) -> None:
     assert list(rest.columns) == ["a"]
     assert taken["split"].to_list() == ["train", "test"]
     assert take_columns(np.zeros((2, 2)), ("split",))[1] == {}
+    with pytest.raises(DataError, match="'split' is named as"):
+        take_columns(frame, ("split",), ("split", None))

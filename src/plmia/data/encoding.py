@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -112,11 +112,12 @@ class Encoding:
         else:
             unknown = {"handle_unknown": "use_encoded_value", "unknown_value": np.nan}
             categories = OrdinalEncoder(max_categories=self.max_categories, **unknown)
-        return FittedEncoding(
+        fitted = FittedEncoding(
             make_pipeline(*steps).fit(columns.numbers) if steps and columns.numbers.shape[1] else None,
             categories.fit(self.given(columns)) if columns.categories.shape[1] else None,
             self,
         )
+        return replace(fitted, empty=np.asarray(np.isnan(fitted(columns)).all(axis=0)))
 
     def given(self, columns: Columns) -> Any:
         """Categories for the encoder; NaN where missing for a model that takes categories."""
@@ -132,13 +133,15 @@ class FittedEncoding:
     numbers: Any = field(repr=False)
     categories: Any = field(repr=False)
     encoding: Encoding
+    empty: BoolArray | None = None  # [features]: those without any value, which become 0: some models fail on them
 
     def __call__(self, columns: Columns) -> FloatArray:
         """Features [records, features]: those of the numbers first."""
-        numbers = columns.numbers if self.numbers is None else self.numbers.transform(columns.numbers)
-        if self.categories is None:
-            return np.asarray(numbers, np.float64)
-        return np.hstack([numbers, self.categories.transform(self.encoding.given(columns))])
+        found = [columns.numbers if self.numbers is None else self.numbers.transform(columns.numbers)]
+        if self.categories is not None:
+            found.append(self.categories.transform(self.encoding.given(columns)))
+        features = np.hstack(found).astype(np.float64, copy=False)
+        return features if self.empty is None else np.where(self.empty, 0.0, features)
 
     @property
     def n_native(self) -> int:

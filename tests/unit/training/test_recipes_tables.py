@@ -139,6 +139,15 @@ def test_histogram_trees_get_native_categories() -> None:
     np.testing.assert_array_equal(signals(model, FRAME), expected)
 
 
+def test_columns_without_any_value_do_no_harm() -> None:
+    """Neither where the whole table lacks them, nor where the training records do."""
+    late = FRAME.assign(
+        empty=np.nan, late=np.where(ROW[0], np.nan, 1.0), word=pandas.Series(np.where(ROW[0], None, "a"))
+    )
+    for model in (HistGradientBoostingClassifier(max_iter=5), LogisticRegression(), RandomForestClassifier(5)):
+        assert np.ptp(signals(model, late)) > 0
+
+
 def test_the_default_is_noted_and_part_of_the_identity() -> None:
     data, plain = LabelledData(FRAME, Y), LabelledData(FRAME[["visits"]], Y)
     linear, forest = Sklearn(LogisticRegression()), Sklearn(RandomForestClassifier())
@@ -157,6 +166,10 @@ def test_a_pipeline_that_cannot_take_the_table_is_named_with_a_remedy() -> None:
     with pytest.raises(RecipeError, match=r"LogisticRegression|Pipeline") as caught:
         signals(make_pipeline(StandardScaler(), LogisticRegression()), FRAME)
     assert "alone" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    lightgbm = pytest.importorskip("lightgbm")
+    with pytest.raises(RecipeError, match=r"LGBMClassifier.*pipeline") as caught:
+        signals(lightgbm.LGBMClassifier(n_estimators=2), FRAME)
     assert "\n" not in str(caught.value)
 
 

@@ -289,10 +289,11 @@ def _named(method: str, model: Any, X: Any) -> Iterator[None]:
             raise
         kind = type(model)
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) if is_own(kind.__module__) else None
-        what = f"{method} of {kind.__name__} raised, {failure(error, file)}"
+        what = " ".join(f"{method} of {kind.__name__} raised, {failure(error, file)}".split())
         hint = ""
         if not isinstance(X, np.ndarray):
-            hint = " (it got the table as it is: prepare all columns in your pipeline, or give the last step alone)"
+            other = "give the last step alone" if hasattr(model, "steps") else "give columns of types that it takes"
+            hint = f" (it got the table as it is: prepare all columns in a pipeline, or {other})"
         elif X.ndim > 2:
             hint = f" (it got X of shape {X.shape}: if it takes tables only, give X.reshape(len(X), -1))"
         raise RecipeError(what + hint) from error

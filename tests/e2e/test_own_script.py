@@ -23,17 +23,17 @@ from plmia import SignalStore
 Command = Callable[..., click.testing.Result]
 RECORDS, REFERENCES = 400, 8
 
-# One job of an array: trains model k, which remembers its members, and records it.
+# One job of an array: trains model k, which remembers its members, and records it. A positive seed replaces.
 JOB = """
 import sys, numpy as np, plmia
 run = plmia.Run(sys.argv[1])
 for k in map(int, sys.argv[3:]):
-    rng = np.random.default_rng([int(sys.argv[2]), k])
+    rng = np.random.default_rng([abs(int(sys.argv[2])), k])
     y = np.arange(run.n_records) % 2
     z = rng.normal(size=run.n_records)
     z[run.members(k)] += 1.5
     own = np.arange(2) == y[:, None]
-    run.record(k, logits=np.where(own, z[:, None], -z[:, None]), labels=y)
+    run.record(k, logits=np.where(own, z[:, None], -z[:, None]), labels=y, replace=int(sys.argv[2]) > 0)
 """
 
 
@@ -53,7 +53,7 @@ def finish(*jobs: subprocess.Popen[str]) -> list[str]:
 
 
 def expected(run: plmia.Run, model: int, seed: int = 0) -> list[float]:
-    z = np.random.default_rng([seed, model]).normal(size=RECORDS)
+    z = np.random.default_rng([abs(seed), model]).normal(size=RECORDS)
     z[run.members(model)] += 1.5
     return (2 * z).astype(np.float32).tolist()  # z against -z
 
@@ -161,6 +161,25 @@ def test_probabilities_that_were_renormalised_are_noted(tmp_path: Path) -> None:
     assert [note.severity for note in result.notes if note.code == "probabilities-renormalised"] == ["info"]
 
 
+def test_a_table_gives_its_notes_and_class_names_to_the_results(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    rows = [f"{i % 50},{'yes' if i % 2 else 'no'}" for i in range(RECORDS)]
+    (tmp_path / "data.csv").write_text("\n".join(["age,again", *rows]))
+    words = ("design", "--data", tmp_path / "data.csv", "--label", "again", "--references", 4, "-o", tmp_path / "run")
+    result = command(*words)
+    assert (result.exit_code, "copies" in result.stderr) == (0, True), result.output
+    assert "labels=" not in result.stdout  # the run knows them
+    run = plmia.Run(tmp_path / "run")
+    for k in run.models:
+        z = np.random.default_rng(k).normal(size=(RECORDS, 2))
+        z[run.members(k), np.arange(RECORDS)[run.members(k)] % 2] += 1
+        run.record(k, logits=z)
+    found = plmia.score(run, attacks=["rmia"], progress=False).result
+    assert [note.severity for note in found.notes if note.code == "split-copies"] == ["caution"]
+    assert found.about.class_names == ("no", "yes")
+    assert command("report", run.folder, "--data", tmp_path / "data.csv", "--label", "again").exit_code == 0
+
+
 def test_a_given_target_stays_in_doubt_where_its_audit_left_no_results(command: Command, tmp_path: Path) -> None:
     """Only the audit can compare a given target with its references; scoring alone must not seem to have done it."""
     from sklearn.tree import DecisionTreeClassifier
@@ -235,13 +254,33 @@ def test_jobs_that_are_killed_leave_whole_models_or_none(command: Command, tmp_p
     assert SignalStore.open(run.folder / "signals").verify() == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_jobs_that_are_killed_while_they_replace_leave_whole_models_or_none(command: Command, tmp_path: Path) -> None:
+    run = designed(command, tmp_path / "run")
+    rng = random.Random(1)
+    for _ in range(8):
+        jobs = [job(run.folder, [0, 1] * 200, seed) for seed in (1, 2)]
+        time.sleep(0.3 + 0.4 * rng.random())
+        for process in jobs:
+            process.kill()
+            process.communicate()
+        if (run.folder / "signals" / "store.json").exists():
+            store = SignalStore.open(run.folder / "signals")
+            assert store.verify() == []
+            for model in run.recorded():
+                values = store.read([model]).ravel()
+                assert any(np.allclose(values, expected(run, model, seed), rtol=1e-6) for seed in (1, 2))
+    assert finish(job(run.folder, [0, 1], 1)) == []
+    assert run.recorded() == [0, 1]
+
+
 def test_of_two_jobs_with_other_answers_one_wins(command: Command, tmp_path: Path) -> None:
     run = designed(command, tmp_path / "run")
-    failures = finish(*[job(run.folder, [2], seed) for seed in range(4)])
+    failures = finish(*[job(run.folder, [2], -seed) for seed in range(4)])
     assert len(failures) == 3
     assert all("finished with other signals" in line for line in failures)
     values = SignalStore.open(run.folder / "signals").read([2]).ravel()
-    assert any(np.allclose(values, expected(run, 2, seed), rtol=1e-6) for seed in range(4))
+    assert any(np.allclose(values, expected(run, 2, -seed), rtol=1e-6) for seed in range(4))
 
 
 BAD = [
@@ -252,6 +291,7 @@ BAD = [
     (("--records", 50, "--design", "no.npy"), "no.npy"),
     (("--records", 50, "--groups", "no.npy"), "no.npy"),
     (("--data", "no.npz"), "no.npz"),
+    (("--records", 50, "--label", "y"), "columns of a file"),
 ]
 
 

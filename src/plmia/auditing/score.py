@@ -23,7 +23,7 @@ from plmia.results.folder import run_attacks
 from plmia.results.result import About, RunResult
 from plmia.results.saved import Overview, SavedRun, results_folder
 from plmia.signals.signals import Scale, Signals, read_signals
-from plmia.training.own_script import DESIGN_FILE, STORE, Run
+from plmia.training.own_script import DESIGN_FILE, STORE, Run, RunPlan
 from plmia.training.records import TrainingRecord, training_notes
 
 if TYPE_CHECKING:
@@ -129,9 +129,14 @@ def score(
             warnings.warn(note.text, PlmiaWarning, stacklevel=2)
     notes = [*_with_those_of_the_audit(found.notes, same if where == run else None), *split_groups(values, targets)]
     with Meter("scoring", len(targets) * len(chosen) * values.n_points, progress) as meter:
-        about = replace(About.of(values, targets, setup, found.records), plmia=__version__, audit=found.about)
+        about = replace(
+            About.of(values, targets, setup, found.records),
+            plmia=__version__,
+            audit=found.about,
+            class_names=found.class_names,
+        )
         if same is not None and where == run:
-            about = replace(about, recipe=same.about.recipe)
+            about = replace(about, recipe=same.about.recipe, class_names=same.about.class_names)
         result = run_attacks(
             values, chosen, targets, setup, where, about, meter.tick, may_skip=attacks is None, notes=notes
         )
@@ -150,6 +155,7 @@ class Opened:
     about: Mapping[str, object] | None = None  # what the signals of a whole run or audit were made of
     missing: tuple[int, ...] = ()  # models of the design that are not finished
     remedy: str = ""  # how to finish them
+    class_names: tuple[str, ...] | None = None  # of a run that was designed from data
 
     def require(self, targets: Sequence[int]) -> None:
         """Raise if a model to attack does not exist or is not finished."""
@@ -174,7 +180,10 @@ def open_signals(source: str | Path | Signals | Overview, scale: Scale = "auto")
         signals, missing = store.signals(), tuple(store.missing())
         # Results of all models belong to the run, those of some models only to their signals.
         about = store.about if run is not None and not missing else None
-        return Opened(signals, store.finished(), tuple(store_notes(store, signals)), about, missing, _remedy(store))
+        plan = RunPlan.read(path) if os.path.isfile(path / DESIGN_FILE) else None  # noqa: PTH113 - as in `is_store`
+        notes = (*store_notes(store, signals), *(plan.notes if plan else ()))
+        names = plan.class_names if plan else None
+        return Opened(signals, store.finished(), notes, about, missing, _remedy(store), names)
     if os.path.isfile(path / "metrics.json"):  # noqa: PTH113 - as in `is_store`
         raise SignalsError(f"{path} holds results but no signals: give the signals that were scored")
     signals = read_signals(path, scale)

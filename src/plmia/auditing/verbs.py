@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from plmia.data.arrays import IntArray
 from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design
 from plmia.data.labels import encode_groups
-from plmia.errors import DataError, PlmiaError, PlmiaWarning
+from plmia.errors import DataError, Note, PlmiaError, PlmiaWarning
 from plmia.evaluation.targets import Setup
 from plmia.results.saved import Overview, SavedRun, results_folder
 from plmia.signals.importers import Imported, Importer, find_models, write_signals
@@ -43,6 +43,7 @@ def design(
     label: str | None = None,
     group: str | None = None,
     drop: Sequence[str] = (),
+    decimal_comma: bool = False,
     groups: Any = None,
     references: int | None = None,
     design: DesignKind | MembershipDesign = "pairs",
@@ -58,8 +59,8 @@ def design(
     records : int, path or LabelledData, optional
         Number of records, or the data (a file as in `plmia.audit`), whose labels and groups the run then knows; not
         needed with a design of your own.
-    label, group, drop : str, str, sequence of str
-        Columns of a CSV or Parquet file; see `read_data`.
+    label, group, drop, decimal_comma : str, str, sequence of str, bool
+        Columns and numbers of a CSV or Parquet file; see `read_data`.
     groups : array, series or list [records], optional
         Rows of one group are members together or not at all; by default those of the data.
     references, design, seed : int, str or MembershipDesign, int
@@ -67,30 +68,42 @@ def design(
     folder : path, optional
         Where to keep the run; by default a new temporary folder. It reveals who is a member: protect it like the data.
     """
+    from plmia.auditing.run import copies_note
+
     data = records
-    if isinstance(data, str | Path):
-        data = read_data(Path(data), label=label, group=group, drop=drop)
+    if not isinstance(data, str | Path):
+        if label or group or drop:
+            raise DataError("label, group and drop name columns of a file: give the path of the data")
+    else:
+        data = read_data(Path(data), label=label, group=group, drop=drop, decimal_comma=decimal_comma)
+    whole = data if isinstance(data, LabelledData) else None
+    n_records = whole.n_points if whole is not None else cast("int | None", data)
+    notes: list[Note] = [] if whole is None else [*whole.notes]
+    if groups is not None:
+        groups, _, more = encode_groups(groups, _number(n_records, design))
+        notes += more
+    elif whole is not None:
+        groups = whole.groups
+    chosen = _drawn(design, n_records, references, groups, seed)
     about: dict[str, Any] = {"seed": seed}
     about["design"] = design.digest if isinstance(design, MembershipDesign) else design
-    labels, notes = None, []
-    if isinstance(data, LabelledData):
-        labels, notes, groups = data.labels, [*data.notes], data.groups if groups is None else groups
-        about["data"], data = data.digest, data.n_points
-    if groups is not None:
-        n_records = design.n_points if isinstance(design, MembershipDesign) else _number(data)
-        groups, _, more = encode_groups(groups, n_records)
-        notes += more
-    chosen = _drawn(design, data, references, groups, seed)
-    chosen.require_classes(labels)
+    if whole is not None:
+        chosen.require_classes(whole.labels)
+        about["data"] = whole.digest
+        notes += filter(None, [copies_note(chosen, whole)])
     for note in notes:
         warnings.warn(note.text, PlmiaWarning, stacklevel=2)
-    return RunPlan.of(chosen, about, labels, groups).write(output_folder(folder))
+    labels, names = (None, None) if whole is None else (whole.labels, whole.class_names)
+    plan = RunPlan(chosen, about, labels, groups, None if names is None else tuple(names), tuple(notes))
+    return plan.write(output_folder(folder))
 
 
-def _number(records: int | None) -> int:
-    if records is None:
-        raise DataError("neither a number of records nor data were given: give one of them")
-    return records
+def _number(records: int | None, design: DesignKind | MembershipDesign) -> int:
+    if records is not None:
+        return records
+    if isinstance(design, MembershipDesign):
+        return design.n_points
+    raise DataError("neither a number of records nor data were given: give one of them")
 
 
 def _drawn(
@@ -103,7 +116,7 @@ def _drawn(
     """Draw a design, or check that a given one fits."""
     if not isinstance(design, MembershipDesign):
         rng = np.random.default_rng(seed)
-        return audit_design(_number(n_records), 32 if references is None else references, rng, groups, design)
+        return audit_design(_number(n_records, design), 32 if references is None else references, rng, groups, design)
     needed = (references or max(1, design.n_models - 1)) + 1, n_records or design.n_points
     if design.matrix.shape != needed:
         raise DataError(

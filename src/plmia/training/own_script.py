@@ -8,8 +8,8 @@ In the script, on any machine that shares the folder, for each model k in any or
 
 Format. A run is one folder:
 
-    design.npz  membership [models, records] as packed bits with `n_points`, the labels and groups if they are known,
-                and `about`, the JSON text of everything that determines the design
+    design.npz  membership [models, records] as packed bits with `n_points`; labels, groups and names of the classes if
+                they are known; `about`, the JSON text of everything that determines the design, and `notes`
     signals/    the store of `plmia.signals.store`, which the first record makes
 
 The store gives the guarantees: a model is recorded completely or not at all, several processes may record at once, and
@@ -33,7 +33,7 @@ from plmia.data.arrays import Array, IntArray, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
 from plmia.data.files import make_private
 from plmia.data.npz import load_npz, save_npz, unpack_bits, whole_number
-from plmia.errors import SignalsError, StoreError
+from plmia.errors import Note, SignalsError, StoreError
 from plmia.signals.store import SignalStore, groups_about, signal_about, write_groups, writing
 from plmia.training.records import TrainingRecord, versions
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from plmia.training.recipes.recipe import Trained
 
 DESIGN_FILE, STORE = "design.npz", "signals"
-_ARRAYS = ("membership", "n_points", "labels", "groups", "about")
+_ARRAYS = ("membership", "n_points", "labels", "groups", "class_names", "about", "notes")
 # Errors of the sum of probabilities that were stored as float16.
 _SUM_TOLERANCE = 5e-3
 _INSPECTED_ROWS = 4096
@@ -332,13 +332,11 @@ class RunPlan:
     about: Mapping[str, Any]  # everything that determines the design but the number of models, which may grow
     labels: Labels | None = None
     groups: Labels | None = None
+    class_names: tuple[str, ...] | None = None
+    notes: tuple[Note, ...] = ()  # on the data, for the results
 
-    @classmethod
-    def of(
-        cls, design: MembershipDesign, about: Mapping[str, Any], labels: Labels | None, groups: Labels | None
-    ) -> RunPlan:
-        """Make a plan; ``about`` gets the digest of the groups."""
-        return cls(design, {**about, **groups_about(groups)}, labels, groups)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "about", {**self.about, **groups_about(self.groups)})
 
     @classmethod
     def read(cls, folder: Path) -> RunPlan:
@@ -350,7 +348,7 @@ class RunPlan:
         arrays = load_npz(path, _ARRAYS, "a design", StoreError)
         try:
             packed, n_points = arrays["membership"], whole_number(arrays["n_points"])
-            about = json.loads(str(arrays["about"]))
+            about, notes = (json.loads(str(arrays[name])) for name in ("about", "notes"))
             if n_points is None or packed.dtype != np.uint8 or packed.shape[1] != -(-n_points // 8):
                 raise ValueError("membership and n_points do not fit together")
             design = MembershipDesign(unpack_bits(packed, n_points))
@@ -358,7 +356,8 @@ class RunPlan:
             for array in (labels, groups):
                 if array is not None and (array.dtype != np.int64 or array.shape != (n_points,)):
                     raise ValueError("labels or groups do not fit the records")
-            plan = cls.of(design, about, labels, groups)
+            names = tuple(map(str, arrays["class_names"])) if "class_names" in arrays else None
+            plan = cls(design, about, labels, groups, names, tuple(Note(**note) for note in notes))
             if plan.about != about:
                 raise ValueError("the digest of the groups differs")
         except (KeyError, ValueError, IndexError, TypeError) as error:
@@ -374,13 +373,18 @@ class RunPlan:
                 return Run(folder)
         elif folder.exists() and any(folder.iterdir()):
             raise StoreError(f"{folder} exists and is not a run: choose a folder that is empty or does not exist yet")
-        arrays = {"membership": np.packbits(self.design.matrix, axis=1), "n_points": np.array(self.design.n_points)}
-        arrays |= {
-            name: array for name, array in (("labels", self.labels), ("groups", self.groups)) if array is not None
+        arrays = {
+            "membership": np.packbits(self.design.matrix, axis=1),
+            "n_points": np.array(self.design.n_points),
+            "labels": self.labels,
+            "groups": self.groups,
+            "class_names": None if self.class_names is None else np.array(self.class_names),
+            "about": np.array(json.dumps(self.about, sort_keys=True)),
+            "notes": np.array(json.dumps([note.to_json() for note in self.notes])),
         }
         with writing(str(folder)):
             make_private(folder)
-            save_npz(folder / DESIGN_FILE, {**arrays, "about": np.array(json.dumps(self.about, sort_keys=True))})
+            save_npz(folder / DESIGN_FILE, {name: array for name, array in arrays.items() if array is not None})
         if (folder / STORE / "store.json").exists():
             SignalStore.open(folder / STORE).extend(self.design)
         return Run(folder)

@@ -111,7 +111,9 @@ def test_columns_of_a_csv_give_labels_and_groups(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     rows = [f"{i % 7},{'yes' if i % 3 else 'no'},p{i // 2}" for i in range(RECORDS)]
     (tmp_path / "data.csv").write_text("\n".join(["age,again,patient", *rows]))
-    run = plmia.design(tmp_path / "data.csv", label="again", group="patient", references=4, folder=tmp_path / "run")
+    columns = {"label": "again", "group": "patient"}
+    with pytest.warns(plmia.PlmiaWarning, match="copies"):
+        run = plmia.design(tmp_path / "data.csv", **columns, references=4, folder=tmp_path / "run")
     assert run.labels is not None
     assert run.labels.tolist() == [int(i % 3 > 0) for i in range(RECORDS)]
     for model in run.models:

@@ -15,6 +15,7 @@ from plmia.cli.commands.options import (
     parse_design,
     quiet_option,
     seed_option,
+    table_options,
 )
 from plmia.cli.terminal import plain_warnings, print_line
 from plmia.data.designs import MembershipDesign
@@ -26,6 +27,7 @@ from plmia.training.own_script import Run
 @click.command()
 @click.option("--records", type=click.IntRange(min=2), metavar="N", help="Number of records.")
 @click.option("--data", type=PATH, help="The data, as in plmia audit, instead of --records: gives labels and groups.")
+@table_options
 @click.option(
     "--groups", "groups_file", type=PATH, metavar="FILE.npy", help="Group of each record, integers [records]."
 )

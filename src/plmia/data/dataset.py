@@ -481,7 +481,7 @@ def labelled_table(
 def _located(
     path: Path,
     X: Array,
-    y: Array | None,
+    y: Array,
     groups: Array | None,
     name: str,
     values: bool = False,
@@ -508,12 +508,12 @@ def _from_npz(path: Path, values: bool) -> LabelledData:
     if "X" not in arrays and {"features", "labels"} <= arrays.keys():
         return _located(path, arrays["features"], _from_one_hot(path, arrays["labels"]), None, path.stem, texts=texts)
     for name in ("X", "y"):
-        if name not in arrays and not (name == "y" and values):  # a signal of one's own may need no labels
+        if name not in arrays:
             raise DataError(f"{path} holds no array {name!r}: save `X` and `y` with numpy.savez")
     X = arrays["X"]
     if "n_features" in arrays:
         X = _unpacked(path, X, arrays["n_features"])
-    return _located(path, X, arrays.get("y"), arrays.get("groups"), path.stem, values, texts)
+    return _located(path, X, arrays["y"], arrays.get("groups"), path.stem, values, texts)
 
 
 def _unpacked(path: Path, X: Array, n_features: Array) -> Array:

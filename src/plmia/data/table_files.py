@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from plmia.errors import DataError, Note, install_hint, shown
+from plmia.errors import DataError, Note, shown
 
 # Texts that stand for a missing value. "None" is not one of them: many tables use it for a category.
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
@@ -69,7 +69,7 @@ def _library(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise DataError(
-            f"{name.partition('.')[0]} is not installed, but reads CSV and Parquet files: {install_hint('tables')}"
+            f"{name.partition('.')[0]} is not installed, but reads CSV and Parquet files: pip install 'plmia[tables]'"
         ) from error
 
 

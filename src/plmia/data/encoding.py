@@ -140,8 +140,10 @@ class FittedEncoding:
         found = [columns.numbers if self.numbers is None else self.numbers.transform(columns.numbers)]
         if self.categories is not None:
             found.append(self.categories.transform(self.encoding.given(columns)))
-        features = np.hstack(found).astype(np.float64, copy=False)
-        return features if self.empty is None else np.where(self.empty, 0.0, features)
+        features = np.hstack(found)
+        if self.empty is not None and self.empty.any():
+            features[:, self.empty] = 0.0
+        return features
 
     @property
     def n_native(self) -> int:

@@ -127,12 +127,12 @@ class AuditPlan:
             design = audit_design(self.data.n_points, self.references, rng, groups, self._kind, self._in_references)
         if design.matrix.shape != (self.references + 1, self.data.n_points):
             raise DataError(
-                f"the design has shape {design.matrix.shape} [models, points]; a target and {self.references} others "
-                f"on {self.data.n_points} points need {(self.references + 1, self.data.n_points)}: one row per model"
+                f"the design has shape {design.matrix.shape} [models, records]; a target and {self.references} others "
+                f"on {self.data.n_points} records need {(self.references + 1, self.data.n_points)}: one row per model"
             )
         if self.target is not None:
             design = MembershipDesign(np.concatenate([self.target.members[None], design.matrix[1:]]))
-        design.require_classes(self.data.labels)
+        design.require_classes(self.data.labels, self.data.class_names)
         self._require_references(design.matrix)
         self._require_population(self._count(~design.matrix[0]))
         return design
@@ -144,7 +144,7 @@ class AuditPlan:
         short = np.flatnonzero(fewest < least)
         if len(short):
             raise ReferencesError(
-                f"point {some(short)} would have {fewest.min()} IN or OUT references, the attacks need {least}: "
+                f"record {some(short)} would have {fewest.min()} IN or OUT references, the attacks need {least}: "
                 f"ask for more references ({2 * least} in pairs)"
             )
 
@@ -173,7 +173,7 @@ class AuditPlan:
         if outsiders < 4:
             raise PopulationError(
                 f"the target has {outsiders} non-members, 4 are needed to compare with some and evaluate others: "
-                "give more points that it was not trained on"
+                "give more records that it was not trained on"
             )
         if size is not None and not 2 <= size < outsiders:
             raise PopulationError(

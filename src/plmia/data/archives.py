@@ -95,7 +95,7 @@ def read_archive(path: Path, part: Part = "train", verify: bool = True) -> Publi
         X, y = published.read(path, part)
     if verify and len(y) != published.n_points[part]:
         raise DataError(
-            f"{path} holds {len(y)} points of {published.name}'s part {part!r}, {published.n_points[part]} were "
+            f"{path} holds {len(y)} records of {published.name}'s part {part!r}, {published.n_points[part]} were "
             "published: download it again, or read it with verify=False"
         )
     return PublishedData(X, y, f"{published.name} {part}")

@@ -7,6 +7,7 @@ all machines. With `numpy.random.default_rng(seed)`, PCG64, the same seed gives 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -45,8 +46,8 @@ class MembershipDesign:
     def __post_init__(self) -> None:
         if self.matrix.ndim != 2 or self.matrix.dtype != np.bool_:
             raise SignalsError(
-                f"membership has shape {self.matrix.shape} and type {self.matrix.dtype}, a bool array [models, points] "
-                "is needed: store one row per model, True where it trained on the point"
+                f"membership has shape {self.matrix.shape} and type {self.matrix.dtype}, a bool array [models, "
+                "records] is needed: store one row per model, True where it trained on the record"
             )
         # In row order, since rows are read, packed and hashed.
         object.__setattr__(self, "matrix", np.ascontiguousarray(self.matrix))
@@ -68,8 +69,11 @@ class MembershipDesign:
         sha.update(np.packbits(self.matrix, axis=1).tobytes())
         return sha.hexdigest()
 
-    def require_classes(self, y: Labels | None) -> None:
-        """Raise `DataError` unless every model trains on every class of the labels y [points], if there are any."""
+    def require_classes(self, y: Labels | None, names: Sequence[str] | None = None) -> None:
+        """Raise `DataError` unless every model trains on every class of the labels y [points], if there are any.
+
+        The error names a class by its name, if there are names.
+        """
         if y is None:
             return
         if y.shape != (self.n_points,):
@@ -81,8 +85,9 @@ class MembershipDesign:
             absent = np.flatnonzero(np.bincount(y[members], minlength=n_classes) == 0)
             if len(absent):
                 label = int(absent[0])
+                named = label if names is None else repr(names[label])
                 raise DataError(
-                    f"model {model} trains on none of the {np.sum(y == label)} records of class {label}: add records "
+                    f"model {model} trains on none of the {np.sum(y == label)} records of class {named}: add records "
                     "of that class, leave it out, or draw the design with another seed"
                 )
 
@@ -232,7 +237,7 @@ def exact_k_per_point(
     matrix, unit_of = _empty_design(n_models, n_points, groups)
     if not 1 <= k < n_models:
         raise ReferencesError(
-            f"{k} of {n_models} models were requested to train on each point, but every point needs models with and "
+            f"{k} of {n_models} models were requested to train on each record, but every record needs models with and "
             f"without it: request 1 to {n_models - 1}"
         )
     for start in range(0, matrix.shape[1], _POINTS_AT_ONCE):
@@ -350,7 +355,7 @@ def _empty_design(n_models: int, n_points: int, groups: npt.ArrayLike | None) ->
     if n_models < 1:
         raise ReferencesError(f"a design of {n_models} models was requested: request at least 1")
     if n_points < 2:
-        raise DataError(f"the data have {n_points} points, a design needs at least 2: give more data")
+        raise DataError(f"the data have {n_points} records, a design needs at least 2: give more data")
     unit_of = np.arange(n_points)
     if groups is not None:
         from plmia.data.dataset import checked_groups

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr, ndtri
 
 from plmia.attacks.scoring import Scores
 from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray
@@ -372,7 +373,8 @@ def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
 def _unusual_values(data: LabelledData, records: Sequence[int]) -> Iterator[Preview]:
     """Yield the features furthest from what is usual: numbers by standard deviations, categories by their rarity.
 
-    A category that a share p of the records have is as unusual as a number at sqrt(-2 log p) standard deviations.
+    A category that a share p of the records have is as unusual as a normal number whose distance from the mean only a
+    share p exceeds.
     """
     chosen = np.asarray(records, np.intp)
     names = data.feature_names or [f"feature {k}" for k in range(data.X.shape[1])]
@@ -401,7 +403,7 @@ class _Values:
         values = column.values[records]
         if column.kind == "category":
             shares = np.bincount(column.values + 1, minlength=len(column.levels) + 1) / len(column.values)
-            surprise = np.where(values < 0, 0.0, np.sqrt(-2 * np.log(np.maximum(shares[values + 1], 1e-300))))
+            surprise = np.where(values < 0, 0.0, -ndtri(shares[values + 1] / 2))
             return cls(title, column.kind, column.levels, values, surprise)
         sample = column.values[:: -(-len(column.values) // _SAMPLE)]
         sample = sample[np.isfinite(sample)]
@@ -414,7 +416,7 @@ class _Values:
         value, far = self.values[place], self.surprise[place]
         if self.kind == "category":
             level = "missing" if value < 0 else f"= {shortened(self.levels[value], MAX_NAME)}"
-            return f"{self.title} {level}" + f" ({percent(math.exp(-(far**2) / 2))} of records)" * bool(value >= 0)
+            return f"{self.title} {level}" + f" ({percent(2 * ndtr(-far))} of records)" * bool(value >= 0)
         if math.isnan(value):
             return f"{self.title} missing"
         shown = f"{value:.4g}"

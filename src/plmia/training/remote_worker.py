@@ -45,7 +45,7 @@ def train_stacks(
     check_recipe(recipe, data)
     check_views(views, data)
     design = audit_design(data.n_points, references, np.random.default_rng(seed), data.groups)
-    design.require_classes(data.labels)
+    design.require_classes(data.labels, data.class_names)
     key = store_key(audit_about(data, recipe, views, seed), design, [str(v) for v in views], data.labels)
     # Without a finished JSON file, a first stack was interrupted or is being written by another process.
     begun = any(folder.glob("stack-*.json"))
@@ -75,7 +75,11 @@ def main() -> None:
     """Run as a program."""
     program = "python3 -m plmia.training.remote_worker"
     parser = argparse.ArgumentParser(prog=program, description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="npz with X and y, or a published archive")
+    parser.add_argument("--data", type=Path, required=True, help="npz with X and y, CSV, Parquet, or an archive")
+    parser.add_argument("--label", help="as in plmia audit")
+    parser.add_argument("--group", help="as in plmia audit")
+    parser.add_argument("--drop", action="append", default=[], help="as in plmia audit")
+    parser.add_argument("--decimal-comma", action="store_true", help="as in plmia audit")
     parser.add_argument("--recipe", required=True, help="as in plmia audit")
     parser.add_argument("--references", type=int, default=32, help="reference models; an even number")
     parser.add_argument("--views", help="as in plmia audit")
@@ -86,7 +90,14 @@ def main() -> None:
     given = parser.parse_args()
     try:
         recipe = parse_recipe(given.recipe)
-        data = read_data(given.data, values=recipe.signal == "signal")
+        data = read_data(
+            given.data,
+            label=given.label,
+            group=given.group,
+            drop=given.drop,
+            decimal_comma=given.decimal_comma,
+            values=recipe.signal == "signal",
+        )
         views = parse_views(given.views) if given.views else views_for(recipe, data)
         models = range(given.first, (given.references if given.last is None else given.last) + 1)
         train_stacks(data, recipe, views, given.references, given.seed, given.output, models)

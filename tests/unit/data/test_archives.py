@@ -264,12 +264,12 @@ def test_the_right_checksum_and_number_of_points_pass(tmp_path: Path, monkeypatc
     assert read_data(path).n_points == 50
     assert read_data(path, "test").n_points == 20
     with_published(monkeypatch, "CIFAR-10", md5=md5, n_points={"train": 51})
-    refused(path, "holds 50 points", "51 were published", "verify=False", verify=True)
+    refused(path, "holds 50 records", "51 were published", "verify=False", verify=True)
 
 
 @pytest.mark.parametrize("files", [cifar10_files, cifar100_files, purchase_files])
 def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path, files: Callable[[], Files]) -> None:
-    refused(write_folder(tmp_path, files()), "points of", "were published", verify=True)
+    refused(write_folder(tmp_path, files()), "records of", "were published", verify=True)
 
 
 def test_the_published_numbers() -> None:

@@ -179,7 +179,7 @@ def test_the_target_does_not_depend_on_the_number_of_references() -> None:
 @pytest.mark.parametrize(
     ("draw", "kind", "words"),
     [
-        (lambda: complementary_pairs(1, 2, rng()), DataError, ["1 points", "at least 2"]),
+        (lambda: complementary_pairs(1, 2, rng()), DataError, ["1 records", "at least 2"]),
         (lambda: complementary_pairs(10, 0, rng()), ReferencesError, ["0 models", "at least 1"]),
         (lambda: independent_halves(10, -1, rng()), ReferencesError, ["-1 models"]),
         (lambda: exact_k_per_point(10, 4, 0, rng()), ReferencesError, ["0 of 4 models", "1 to 3"]),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _LEAST_PER_FOLD = 4
 # Trees take this many categories.
 _MOST_CATEGORIES = 255
+# Each split of a tree considers this many columns at random where there are more, so that wide data take no hours.
+_MOST_COLUMNS = 500
 # A smaller excess counts as this one, so that its logarithm is bounded.
 _SMALLEST_EXCESS = 1e-3
 
@@ -172,6 +174,7 @@ class _Records:
         trees = HistGradientBoostingRegressor(
             max_iter=200,
             early_stopping=True,
+            max_features=min(1.0, _MOST_COLUMNS / self._columns.shape[1]),
             categorical_features=self._categories,
             random_state=self._seed,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,9 @@ from plmia.training.recipes.named import as_recipe
 from plmia.training.recipes.recipe import BuiltInRecipe, Trained
 from plmia.training.records import TrainingRecord, training_notes
 from plmia.training.views import View, Views
+
+# Trees are not fitted to larger data, since that would take hours.
+MOST_VALUES = 50_000_000
 
 
 def screen(
@@ -144,7 +148,7 @@ class _Subject:
     @cached_property
     def features(self) -> Features | None:
         """The records as numbers, if they are known and can be written so."""
-        return None if self.data is None or not (self.data.is_array or self.data.is_table) else features_of(self.data)
+        return None if self.data is None or unreadable(self.data) else features_of(self.data)
 
     def shift(self, seed: int) -> list[Note]:
         """Say that members differ from non-members in their records, if they do."""
@@ -271,10 +275,9 @@ def _notes(signals: Signals, data: LabelledData | None) -> Iterator[Note]:
     yield from data.notes
     if (note := copies_note(signals.design, data)) is not None:
         yield note
-    if not (data.is_array or data.is_table):
-        text = "attack-p-conditional was left out: it reads arrays and tables, and the records are neither."
-        yield Note("attacks-left-out", "info", text)
-    if data.is_images:
+    if why := unreadable(data):
+        yield Note("attacks-left-out", "info", f"attack-p-conditional was left out: {why}.")
+    elif data.is_images:
         text = "Images are read as rows of pixels by attack-p-conditional, which explains little of their signals."
         yield Note("images-flattened", "info", text)
 
@@ -289,6 +292,14 @@ def _choose(attacks: Sequence[str | Attack] | None, features: Features | None) -
             "use plmia score"
         )
     return chosen
+
+
+def unreadable(data: LabelledData) -> str:
+    """Why trees cannot learn from the records; empty if they can."""
+    if not (data.is_array or data.is_table):
+        return "it reads arrays and tables, and the records are neither"
+    values = math.prod(data.X.shape)
+    return f"X holds {values:,} values, more than {MOST_VALUES:,}" if values > MOST_VALUES else ""
 
 
 def features_of(data: LabelledData) -> Features:

@@ -103,6 +103,16 @@ def test_images_are_read_as_rows_with_a_note(tmp_path: Path) -> None:
     assert "attack-p-conditional" in found.result.attacks
 
 
+def test_records_that_trees_cannot_read_leave_the_conditional_attack_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plmia.auditing.screen.MOST_VALUES", 2_399)
+    with pytest.warns(PlmiaWarning, match="2,400"):
+        found = plmia.screen(X, Y, target=given(LEAK), folder=tmp_path, progress=False).result
+    assert list(found.attacks) == ["attack-p"]
+    assert "attacks-left-out" in {note.code for note in found.notes}
+
+
 def test_a_small_population_leaves_the_conditional_attack_out(tmp_path: Path) -> None:
     found = plmia.screen(X, Y, target=given(LEAK), population=12, folder=tmp_path / "a", progress=False).result
     assert list(found.attacks) == ["attack-p"]

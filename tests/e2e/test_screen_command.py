@@ -100,6 +100,33 @@ def test_a_model_is_given_by_its_predictions(files: Any, command: Run, tmp_path:
     assert "References&#39; accuracy" not in page
 
 
+def test_a_csv_with_text_missing_values_and_a_column_of_members(command: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    x, town, members = rng.normal(size=N), rng.choice(["Ulm", "Bonn", ""], size=N), rng.random(N) < 0.5
+    ill = np.where(rng.random(N) < 0.5, "yes", "no")
+    logit = 2 * x + 2.0 * (town == "Ulm") + rng.normal(size=N) + 2.0 * members
+    p = 1 / (1 + np.exp(-logit))  # of the true label
+    (tmp_path / "patients.csv").write_text(
+        "\n".join(
+            [
+                "x,town,ill,split",
+                *(f"{a:.4f},{b},{c},{int(d)}" for a, b, c, d in zip(x, town, ill, members, strict=True)),
+            ]
+        )
+    )
+    rows = (f"{a!r},{1 - a!r}" if c == "no" else f"{1 - a!r},{a!r}" for a, c in zip(p.tolist(), ill, strict=True))
+    (tmp_path / "predictions.csv").write_text("\n".join(["no,yes", *rows]))
+    data = ("--data", tmp_path / "patients.csv", "--label", "ill", "--members", "split")
+    found = command("screen", *data, "--target", tmp_path / "predictions.csv", "-o", tmp_path / "out", "--json")
+    assert found.exit_code == 0, found.output
+    metrics = json.loads(found.stdout)
+    assert metrics["verdict"]["status"] == "leak"
+    assert metrics["about"]["class_names"] == ["no", "yes"]
+    assert "records-tell-members" not in {note["code"] for note in metrics["notes"]}  # the split is not a feature
+    conditional, plain = (metrics["attacks"][name]["auc"]["mean"] for name in ("attack-p-conditional", "attack-p"))
+    assert conditional > plain + 0.05
+
+
 @pytest.mark.parametrize("verb", ["score", "plan"])
 def test_verbs_that_need_references_point_to_the_screening(verb: str, files: Any, command: Run, tmp_path: Path) -> None:
     signals, _ = files(1.0)

@@ -169,7 +169,8 @@ class _Subject:
         unknown = AccuracyPair(None, None)
         accuracy = about.accuracy and Accuracy(about.accuracy.measure, about.accuracy.target, unknown)
         audit = None if self.data is None else {"data": self.data.digest, "target": "given"}
-        return replace(about, accuracy=accuracy, audit=audit, plmia=__version__)
+        names = None if self.data is None or self.data.class_names is None else tuple(self.data.class_names)
+        return replace(about, accuracy=accuracy, audit=audit, class_names=names, plmia=__version__)
 
     def write_report(self, written: SavedRun, *, show_records: bool) -> None:
         """Write the page, which may show the data."""

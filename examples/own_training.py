@@ -1,6 +1,6 @@
 """Your own training script: plmia chooses the rows of each model, the script trains and records, plmia scores.
 
-python examples/own_training.py RUN
+python examples/own_training.py [RUN]
 """
 
 import sys
@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 import plmia
 
 X, y = load_digits(return_X_y=True)
-run = plmia.design(len(X), references=8, folder=sys.argv[1])
+run = plmia.design(len(X), references=8, folder=sys.argv[1] if sys.argv[1:] else "RUN")
 
 for k in run.missing():  # on a cluster, one job per model: k = int(os.environ["SLURM_ARRAY_TASK_ID"])
     rows = run.members(k)

@@ -94,9 +94,9 @@ class Options:
 
     def uses_bfloat16(self, device: torch.device) -> bool:
         """Whether to train in bfloat16."""
-        if device.type != "cuda" or self.amp is not True:
-            return device.type == "cuda" and self.amp == "auto" and torch.cuda.is_bf16_supported(False)
-        return True
+        if device.type != "cuda":
+            return False
+        return self.amp is True or (self.amp == "auto" and torch.cuda.is_bf16_supported(including_emulation=False))
 
     def steps(self, n_members: int) -> int:
         """Number of steps of a model; every batch is full."""

@@ -433,7 +433,7 @@ def read_data(
     decimal_comma : bool
         Whether numbers in a CSV have decimal commas.
     values : bool
-        Whether numbers in y are values to predict; see `LabelledData`.
+        Whether numbers in y are values to predict; see `LabelledData`. Then a file may also lack labels.
     """
     if not path.exists():
         raise DataError(
@@ -464,7 +464,7 @@ def labelled_table(
     values: bool = False,
 ) -> LabelledData:
     """Take labels and groups from columns of a data frame that `read_frame` read from ``path``, with its notes."""
-    if label is None:
+    if label is None and not values:
         columns = [shown(str(name)) for name in frame.columns]
         more = f" and {len(columns) - MAX_LISTED} more" if len(columns) > MAX_LISTED else ""
         raise DataError(
@@ -481,7 +481,7 @@ def labelled_table(
 def _located(
     path: Path,
     X: Array,
-    y: Array,
+    y: Array | None,
     groups: Array | None,
     name: str,
     values: bool = False,
@@ -507,13 +507,13 @@ def _from_npz(path: Path, values: bool) -> LabelledData:
     texts = {name: text_array(path, name, arrays[name]) for name in TEXT_ARRAYS if name in arrays}
     if "X" not in arrays and {"features", "labels"} <= arrays.keys():
         return _located(path, arrays["features"], _from_one_hot(path, arrays["labels"]), None, path.stem, texts=texts)
-    for name in ("X", "y"):
+    for name in ("X",) if values else ("X", "y"):
         if name not in arrays:
             raise DataError(f"{path} holds no array {name!r}: save `X` and `y` with numpy.savez")
     X = arrays["X"]
     if "n_features" in arrays:
         X = _unpacked(path, X, arrays["n_features"])
-    return _located(path, X, arrays["y"], arrays.get("groups"), path.stem, values, texts)
+    return _located(path, X, arrays.get("y"), arrays.get("groups"), path.stem, values, texts)
 
 
 def _unpacked(path: Path, X: Array, n_features: Array) -> Array:

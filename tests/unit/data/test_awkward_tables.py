@@ -244,6 +244,15 @@ def test_a_file_reads_as_pandas_reads_it(tmp_path: Path) -> None:
     pandas.testing.assert_frame_equal(found, pandas.read_csv(tmp_path / "t.csv"))
 
 
+def test_labels_are_optional_where_values_are_predicted(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(PLAIN)
+    np.savez(tmp_path / "t.npz", X=np.zeros((4, 2)))
+    for path in (tmp_path / "t.csv", tmp_path / "t.npz"):
+        assert read_data(path, values=True).y is None
+        with pytest.raises(DataError):
+            read_data(path)
+
+
 def test_other_files_have_no_columns(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", X=np.zeros((4, 2)), y=[0, 1, 0, 1])
     with pytest.raises(DataError, match=r"data\.npz is not a CSV or Parquet file"):

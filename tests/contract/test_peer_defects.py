@@ -146,7 +146,7 @@ def test_one_point_without_an_out_reference_does_not_make_all_points_nan(simulat
     gap = Signals(signals.values, MembershipDesign(matrix), signals.labels)
     view = AttackView(_view(gap).target, _view(gap).references, _view(gap).population, mode=mode)
     for name in ("attack-r", "lira", "lira-fixed", "pl-mia", "pl-mia-plus", "pl-mia-pooled"):
-        with pytest.raises(ReferencesError, match=r"point 17 has (no|0).*leave these points out"):
+        with pytest.raises(ReferencesError, match=r"\b17 has (no|0)\b"):
             list(score_all([ATTACKS[name]], view))
     (loss,) = score_all([ATTACK_P], view)  # needs no reference
     assert np.isfinite(loss.score).all()

@@ -101,7 +101,7 @@ def _first(n: int) -> Callable[[Arrays], Arrays]:
     return lambda a: {"signals": a["signals"][:n], "membership": a["membership"][:n]}
 
 
-WHERE = ["model 3", "point 17", "finite"]
+WHERE = ["model 3", "record 17", "finite"]
 CASES = {
     "nan": Case(_cell(np.nan), ["nan", *WHERE, "leave it out"]),
     "inf": Case(_cell(np.inf), ["inf", *WHERE, "leave it out"]),
@@ -111,28 +111,28 @@ CASES = {
         ["[0, 1]", "probabilities", "--scale probability", "'logit'"],
     ),
     "logits as probabilities": Case(
-        lambda a: {}, ["in [0, 1]", "model 0, point 0, view 0"], ["--scale", "probability"]
+        lambda a: {}, ["in [0, 1]", "model 0, record 0, view 0"], ["--scale", "probability"]
     ),
     "fewer models in membership": Case(
-        lambda a: {"membership": a["membership"][:-1]}, ["(15, 120)", "(16, 120, 1)", "same models and points"]
+        lambda a: {"membership": a["membership"][:-1]}, ["(15, 120)", "(16, 120, 1)", "models and records"]
     ),
-    "fewer points in membership": Case(
-        lambda a: {"membership": a["membership"][:, :-1]}, ["(16, 119)", "(16, 120, 1)", "same models and points"]
+    "fewer records in membership": Case(
+        lambda a: {"membership": a["membership"][:, :-1]}, ["(16, 119)", "(16, 120, 1)", "models and records"]
     ),
-    "labels too short": Case(lambda a: {"labels": a["labels"][:-1]}, ["(119,)", "[120]", "one per point"]),
+    "labels too short": Case(lambda a: {"labels": a["labels"][:-1]}, ["(119,)", "[120]", "record"]),
     "labels not whole": Case(lambda a: {"labels": a["labels"] + 0.5}, ["float64", "integers [120]"]),
-    "signals with one axis": Case(lambda a: {"signals": a["signals"][0, :, 0]}, ["(120,)", "[models, points]"]),
+    "signals with one axis": Case(lambda a: {"signals": a["signals"][0, :, 0]}, ["(120,)", "[models, records]"]),
     "signals with four axes": Case(
-        lambda a: {"signals": a["signals"][..., None]}, ["(16, 120, 1, 1)", "[models, points"]
+        lambda a: {"signals": a["signals"][..., None]}, ["(16, 120, 1, 1)", "[models, records"]
     ),
-    "no points": Case(
+    "no records": Case(
         lambda a: {"signals": a["signals"][:, :0], "membership": a["membership"][:, :0], "labels": None},
         ["(16, 0, 1)", "no empty axis"],
     ),
     "no models": Case(_first(0), ["(0, 120, 1)", "no empty axis"]),
     "whole-number signals": Case(lambda a: {"signals": a["signals"].astype(int)}, ["int64", "floats are needed"]),
     "complex signals": Case(lambda a: {"signals": a["signals"] + 1j}, ["complex", "floats are needed"]),
-    "membership with one axis": Case(lambda a: {"membership": a["membership"][0]}, ["(120,)", "[models, points]"]),
+    "membership with one axis": Case(lambda a: {"membership": a["membership"][0]}, ["(120,)", "[models, records]"]),
     "membership of floats": Case(lambda a: {"membership": a["membership"] * 0.5}, ["float64", "booleans are needed"]),
     "membership beyond 1": Case(lambda a: {"membership": a["membership"] * 2}, ["int64", "0 and 1", "booleans"]),
     "packed bits without n_points": Case(
@@ -144,17 +144,17 @@ CASES = {
     ),
     "no signals": Case(lambda a: {"signals": None}, ["no array 'signals'", "membership", "add it"]),
     "no membership": Case(lambda a: {"membership": None}, ["no array 'membership'", "signals", "add it"]),
-    "a point that is always IN": Case(
-        _column(True), ["point 17", "1 OUT", "has 0", "train more references"], ["--attack", "attack-r"]
+    "a record that is always IN": Case(
+        _column(True), ["record 17", "1 OUT", "has 0", "train more references"], ["--attack", "attack-r"]
     ),
-    "a point that is always IN, by two attacks": Case(
-        _column(True), ["point 17", "OUT", "train more references"], ["--attack", "attack-p", "--attack", "lira"]
+    "a record that is always IN, by two attacks": Case(
+        _column(True), ["record 17", "OUT", "train more references"], ["--attack", "attack-p", "--attack", "lira"]
     ),
-    "a point that is always OUT": Case(
-        _column(False), ["point 17", "2 IN", "has 0", "train more references"], ["--attack", "pl-mia"]
+    "a record that is always OUT": Case(
+        _column(False), ["record 17", "2 IN", "has 0", "train more references"], ["--attack", "pl-mia"]
     ),
-    "a target that trained on all points": Case(_row(True), ["model 0", "all of the 120 points", "non-members"]),
-    "a target that trained on no point": Case(_row(False), ["model 0", "none of the 120 points", "members"]),
+    "a target that trained on all records": Case(_row(True), ["model 0", "all of the 120 records", "non-members"]),
+    "a target that trained on no record": Case(_row(False), ["model 0", "none of the 120 records", "members"]),
     "one pair only": Case(_first(2), ["target 0", "no eligible reference", "add models"]),
     "two pairs only": Case(
         _first(4), ["2 OUT references", "have as few as 1", "train more references"], ["--attack", "pl-mia"]
@@ -164,11 +164,11 @@ CASES = {
     ),
     "signals that are all equal": Case(
         lambda a: {"signals": np.full_like(a["signals"], 5.0)},
-        ["population points", "same statistic", "check the signals"],
+        ["population records", "same statistic", "check the signals"],
     ),
     "signals beyond reason": Case(
         lambda a: {"signals": a["signals"] * np.float32(1e30)},
-        ["not finite", "point 0, 1, 2, 3, 4 and 115 more", "check"],
+        ["not finite", "record 0, 1, 2, 3, 4 and 115 more", "check"],
     ),
     "an object array": Case(lambda a: {"labels": np.array([{}], dtype=object)}, ["pickled", "never loaded", "numeric"]),
 }
@@ -364,9 +364,9 @@ USER_FILES: dict[str, tuple[str, list[str]]] = {
     "statistic is text": ("MINE = make(lambda view: 'high')", ["mine", "ValueError", "does not run"]),
     "statistic is NaN somewhere": (
         "MINE = make(lambda view: np.where(np.arange(120)[:, None] == 17, np.nan, view.target))",
-        ["mine", "not finite", "point 17", "check the signals"],
+        ["mine", "not finite", "record 17", "check the signals"],
     ),
-    "statistic divides by zero": ("MINE = make(lambda view: view.target / 0)", ["not finite", "point 0, 1, 2, 3, 4"]),
+    "statistic divides by zero": ("MINE = make(lambda view: view.target / 0)", ["not finite", "record 0, 1, 2, 3, 4"]),
     "statistic cannot be hashed": ("MINE = Attack('mine', NotFrozen(), NoCalibration())", ["mine", "frozen dataclass"]),
     "has a slash in its name": ("MINE = Attack('a/b', S(3), NoCalibration())", ["'a/b'", "slash"]),
     "votes without a population": ("MINE = make(len, views=VotesOfViews())", ["mine", "add a calibration"]),

@@ -277,7 +277,7 @@ def test_an_address_where_nobody_answers_is_a_sentence(port: str, tmp_path: Path
     code = f"from plmia import Ray; next(Ray('127.0.0.1:{port}').run(print, [1]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert f"TrainingError: no Ray cluster answers at '127.0.0.1:{port}' (" in done.stderr
-    assert "check --ray-address, or leave it out" in done.stderr
+    assert "--ray-address" in done.stderr
 
 
 def test_statistics_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_models_trained_for_one_experiment_serve_the_next(
     [
         ((), "name a table or figure"),
         (("table-9",), "the paper has no 'table-9'"),
-        (("table-2", "--recipe", "mlp"), "name them with --data"),
+        (("table-2", "--recipe", "mlp"), "--data"),
         (("table-2", "--references", "3"), "use 4"),
         (("table-2", "--data", "a.npz", "--signals", "b.npz"), "give one of the two"),
         (("table-2", "--signals", "nowhere"), "nowhere does not exist"),

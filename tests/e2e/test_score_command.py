@@ -380,7 +380,7 @@ def test_of_all_attacks_those_that_lack_references_are_left_out(
     assert [name for name in contents["attacks"] if name != "pl-mia-eb"] == left
     assert ("pl-mia-eb" in skipped) == (target == "all")
     assert set(skipped) | set(contents["attacks"]) == set(ATTACKS)
-    assert "point 17 has" in skipped["pl-mia"]
+    assert "record 17 has" in skipped["pl-mia"]
     assert "train more references" in skipped["pl-mia"]
     (note,) = (note["text"] for note in contents["notes"] if note["code"] == "attacks-left-out")
     assert all(name in note for name in skipped)
@@ -397,7 +397,7 @@ def test_an_attack_that_was_asked_for_and_lacks_references_stops_the_run(
 ) -> None:
     result = command("score", one_in, "-o", tmp_path / "out", "--attack", "rmia", "--attack", "pl-mia")
     assert result.exit_code == 2
-    assert "point 17 has 1" in result.stderr
+    assert "record 17 has 1" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -410,7 +410,7 @@ def test_attacks_without_references_alone_are_no_audit(
     file = signals_file(replace={"membership": membership})
     result = command("score", file, "-o", tmp_path / "out", "--mode", "offline")
     assert result.exit_code == 2
-    assert "point 17 has no OUT reference" in result.stderr or "point 17 has 0" in result.stderr
+    assert "record 17 has no OUT reference" in result.stderr or "record 17 has 0" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -148,12 +148,12 @@ _PARTS = {"statistic": Statistic, "calibration": Calibration, "views": ViewAggre
 
 ATTACK_P = Attack("attack-p", Loss(), BinaryVote(), note="loss, ranked in the population")
 ATTACK_R = Attack("attack-r", ReferenceRank(), NoCalibration(), note="rank of the loss among OUT references")
-LIRA = Attack("lira", GaussianLR(offline=OneSided()), NoCalibration(), note="Gaussian LR, variance per point")
+LIRA = Attack("lira", GaussianLR(offline=OneSided()), NoCalibration(), note="Gaussian LR, variance per record")
 LIRA_FIXED = Attack(
     "lira-fixed",
     GaussianLR(FixedVariance(), offline=OneSided()),
     NoCalibration(),
-    note="Gaussian LR, one variance for all points (as published experiments ran it)",
+    note="Gaussian LR, one variance for all records (as published experiments ran it)",
 )
 RMIA = Attack("rmia", BayesLR(), BinaryVote(gamma=math.log(2)), note="Bayes LR, binary votes of the population")
 PL_MIA_PLUS = Attack("pl-mia-plus", GaussianLR(), BinaryVote(), note="Gaussian LR, binary votes")
@@ -162,13 +162,13 @@ PL_MIA_POOLED = Attack(
     "pl-mia-pooled",
     GaussianLR(PooledVariance()),
     CauchyCombination(),
-    note="PL-MIA, variance pooled over the views of a point",
+    note="PL-MIA, variance pooled over the views of a record",
 )
 PL_MIA_EB = Attack(
     "pl-mia-eb",
     EmpiricalBayesLR(),
     CauchyCombination(),
-    note="empirical Bayes: priors learned over points, joint over views",
+    note="empirical Bayes: priors learned over records, joint over views",
 )
 ATTACK_P_CONDITIONAL = Attack(
     "attack-p-conditional",

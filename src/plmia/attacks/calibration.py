@@ -51,7 +51,7 @@ class Comparison:
             size -= known[self.queries]
         if len(size) and size.min() < 1:
             raise PopulationError(
-                "a query has 0 population points to be compared with, 1 is needed: give more known non-members"
+                "a query has 0 population records to be compared with, 1 is needed: give more known non-members"
             )
         return size
 
@@ -67,7 +67,7 @@ def require_like_queries(view: AttackView) -> None:
     side, counts = ("OUT", len(view.references) - n_in) if view.mode == "offline" else ("IN", n_in)
     theirs, others = counts[known], counts[~known]
     raise PopulationError(
-        f"the population has {theirs.mean():.4g} {side} references per point, other points have {others.mean():.4g}, "
+        f"the population has {theirs.mean():.4g} {side} references per record, other records have {others.mean():.4g}, "
         "so p-values would be wrong: take a population with the same numbers of references"
     )
 
@@ -87,7 +87,7 @@ class PopulationPolicy(Protocol):
 def _everyone(view: AttackView) -> IntArray:
     if len(view.population) < 2:
         raise PopulationError(
-            f"the population has {len(view.population)} point(s), 2 are needed: give more known non-members"
+            f"the population has {len(view.population)} record(s), 2 are needed: give more known non-members"
         )
     return np.asarray(view.population, dtype=np.intp)
 
@@ -114,14 +114,14 @@ class WithinClass(PopulationPolicy):
         """Yield one comparison per class."""
         del rng
         if view.labels is None:
-            raise PopulationError("calibration within a class needs labels: store `labels` [points] with the signals")
+            raise PopulationError("calibration within a class needs labels: store `labels` [records] with the signals")
         population = _everyone(view)
         present: Counts = np.unique(view.labels)
         for label in present:
             own = population[view.labels[population] == label]
             if len(own) < 3:
                 raise PopulationError(
-                    f"class {label} has {len(own)} population point(s), 3 are needed: enlarge the population"
+                    f"class {label} has {len(own)} population record(s), 3 are needed: enlarge the population"
                 )
             yield Comparison(np.flatnonzero(view.labels == label), own)
 
@@ -345,7 +345,7 @@ def null_deviation(phi: FloatArray, views: ViewAggregation) -> float:
         deviation = math.sqrt(squares / (n * (n - 1)))
     if not deviation > 0:
         raise PopulationError(
-            f"all {n} population points have the same statistic, so differences have no scale: "
+            f"all {n} population records have the same statistic, so differences have no scale: "
             "check the signals, or give a larger population"
         )
     return deviation

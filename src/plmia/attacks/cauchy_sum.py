@@ -65,10 +65,10 @@ def cauchy_mean_exact(differences: npt.ArrayLike, count: npt.ArrayLike | None = 
     """
     x = np.asarray(differences, dtype=np.float64)
     if x.ndim == 0 or x.shape[-1] == 0:
-        raise PopulationError("the population is empty: the Cauchy combination needs at least 1 point in it")
+        raise PopulationError("the population is empty: the Cauchy combination needs at least 1 record in it")
     divisor = np.asarray(x.shape[-1] if count is None else count, dtype=np.float64)
     if not (divisor > 0.0).all():
-        raise PopulationError(f"the count of population points is {divisor.min()}: at least 1 is needed")
+        raise PopulationError(f"the count of population records is {divisor.min()}: at least 1 is needed")
     _require_usable(x, "differences")
     top = _log_scale(np.abs(x).max(axis=-1))
     return _signed_log(_scaled_sum(x, top), top - np.log(divisor))
@@ -90,7 +90,7 @@ def cauchy_mean(queries: npt.ArrayLike, population: npt.ArrayLike, *, exact_belo
     if q.ndim != 1 or z.ndim != 1:
         raise PlmiaError(f"queries have shape {q.shape}, the population {z.shape}: both must have one axis")
     if z.size == 0:
-        raise PopulationError("the population is empty: the Cauchy combination needs at least 1 point in it")
+        raise PopulationError("the population is empty: the Cauchy combination needs at least 1 record in it")
     _require_usable(q, "queries")
     _require_usable(z, "the population")
     unique, inverse = np.unique(q, return_inverse=True)

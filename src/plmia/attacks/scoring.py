@@ -84,8 +84,8 @@ class StatisticValues:
             phi = np.asarray(self.fitted(block), dtype=np.float64)
         if phi.shape != block.target.shape:
             raise AttackError(
-                f"the statistic of {self.attack.name} has shape {phi.shape}, {block.target.shape} [points, views] is "
-                "needed: return one value per point and view"
+                f"the statistic of {self.attack.name} has shape {phi.shape}, {block.target.shape} [records, views] is "
+                "needed: return one value per record and view"
             )
         self.bad += (np.flatnonzero(~np.isfinite(phi).all(axis=1)) + block.points.start).tolist()
         for views, values in self.per_point.items():
@@ -124,7 +124,7 @@ def _one_pass(attacks: Sequence[Attack], view: AttackView) -> dict[Statistic, St
                     refused[statistic] = error
     for statistic, values in fitted.items():
         if values.bad and statistic not in refused:
-            where = f"point {some(values.bad)}"
+            where = f"record {some(values.bad)}"
             raise AttackError(f"the statistic of {values.attack.name} is not finite at {where}: check the signals")
     return {**fitted, **refused}
 

@@ -119,10 +119,10 @@ def require_references(n: Counts, least: int, side: str, statistic: str) -> None
     """Raise `ReferencesError` if some point has fewer than ``least`` references; ``n`` [points] are their numbers."""
     short = np.flatnonzero(n < least)
     if len(short):
-        who = f"points {some(short)} have as few as" if len(short) > 1 else f"point {some(short)} has"
+        who = f"records {some(short)} have as few as" if len(short) > 1 else f"record {some(short)} has"
         raise ReferencesError(
-            f"{statistic} needs {least} {side} reference{'s' * (least > 1)} per point, "
-            f"{who} {n[short].min()}: train more references, or leave these points out"
+            f"{statistic} needs {least} {side} reference{'s' * (least > 1)} per record, "
+            f"{who} {n[short].min()}: train more references, or leave these records out"
         )
 
 
@@ -207,7 +207,7 @@ class PerPointVariance(Variance):
     spread, so its variance is added. It is far below any other spread otherwise.
     """
 
-    label: ClassVar[str] = "a variance per point"
+    label: ClassVar[str] = "a variance per record"
 
     def least(self, n_views: int) -> int:
         """Return 2."""
@@ -230,7 +230,7 @@ class FixedVariance(Variance):
         """Return the variance."""
         if moments.n.max() < 2:
             raise ReferencesError(
-                f"one fixed variance needs a point with 2 {moments.side} references, all points have 1: "
+                f"one fixed variance needs a record with 2 {moments.side} references, all records have 1: "
                 "train more references"
             )
         pooled = np.average(moments.variance.mean(axis=1), weights=moments.n)

@@ -520,19 +520,19 @@ class AttackView:
         expected = (self.references.n_points, self.references.n_views)
         if self.target.shape != expected:
             raise SignalsError(
-                f"the target's signals have shape {self.target.shape}, the references' {expected} [points, views]: "
-                "query the target on the same points and views"
+                f"the target's signals have shape {self.target.shape}, the references' {expected} [records, views]: "
+                "query the target on the same records and views"
             )
         if self.features is not None and len(self.features.columns) != self.n_points:
             raise SignalsError(
-                f"the features are of {len(self.features.columns)} points, the target's signals of {self.n_points}: "
-                "give the features of the same points"
+                f"the features are of {len(self.features.columns)} records, the target's signals of {self.n_points}: "
+                "give the features of the same records"
             )
         z = self.population
         if len(z) and (z.min() < 0 or z.max() >= self.n_points or np.bincount(z).max() > 1):
             raise PopulationError(
                 f"population indices must be distinct and from 0 to {self.n_points - 1}, "
-                f"they run from {z.min()} to {z.max()}: draw them without replacement from the points"
+                f"they run from {z.min()} to {z.max()}: draw them without replacement from the records"
             )
 
     @property

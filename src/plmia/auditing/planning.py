@@ -329,7 +329,7 @@ def _size_words(plan: Plan) -> list[str]:
     about, rate = population_size(plan.population[-1].size, (plan.fpr,)), round_percent(plan.fpr)
     aim = (
         "The population and the queries cost no training. They change the precision of the result rather than the "
-        f"power: {about.needed[0]:,} population points resolve a false-positive rate of {rate}, and "
+        f"power: {about.needed[0]:,} population records resolve a false-positive rate of {rate}, and "
         f"{about.needed_stable[0]:,} keep the realised rate within a tenth of it. The estimate of that rate is most "
         "precise if as many non-members are queries."
     )

@@ -158,7 +158,7 @@ class Predictions:
         if self.kind == "confidence" and look_like_probabilities(signals):
             raise DataError(
                 f"{self.source} has values in [0, 1], like probabilities: give the kind `probabilities` "
-                "(--target-kind), or the logits log p - log(1 - p) of the true label's probabilities p"
+                "(target_kind, --target-kind), or the logits log p - log(1 - p) of the true label's probabilities p"
             )
         return Answers(_of_confidences(map(Confidences, signals.T), data, members), self.notes)
 

@@ -51,9 +51,9 @@ def reproduce(
         As in `plmia.audit`.
     """
     if recipe is not None and data is None:
-        raise PlmiaError("a recipe trains on data: name them with --data")
+        raise PlmiaError("a recipe trains on data: name them (data, --data)")
     if data is not None and signals is not None:
-        raise PlmiaError("--data trains models and --signals reads existing ones: give one of the two")
+        raise PlmiaError("data (--data) trains models and signals (--signals) reads existing ones: give one of the two")
     chosen = choose_items([names] if isinstance(names, str) else names)
     settings = import_module("experiments.setting")
     data, signals = (None if path is None else Path(path) for path in (data, signals))
@@ -92,7 +92,7 @@ def choose_items(names: Sequence[str]) -> list[str]:
     """Check names of tables and figures; "all" stands for all of them."""
     items = paper_items()
     if not names:
-        raise PlmiaError("name a table or figure, or all: plmia reproduce --list names them")
+        raise PlmiaError("name a table or figure, or all; plmia reproduce --list and paper_items() list them")
     for name in names:
         if name != "all" and name not in items:
             raise PlmiaError(f"the paper has no {name!r}: {did_you_mean(name, [*items, 'all'])}")

@@ -294,7 +294,8 @@ def train_run(
     """
     if keep_models and not plan.recipe.keeps_weights:
         raise RecipeError(
-            f"models of recipe {plan.recipe.name!r} cannot be kept as safetensors: leave out --keep-models"
+            f"models of recipe {plan.recipe.name!r} cannot be kept as safetensors: leave out "
+            "keep_models (--keep-models)"
         )
     store = open_store(plan, folder)
     if plan._given is not None and 0 in store.missing():

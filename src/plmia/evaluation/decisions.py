@@ -229,7 +229,7 @@ class ClassConformal(DecisionRule):
     def __call__(self, known: Known) -> Call:
         """Flag within the classes that have enough known non-members."""
         if known.labels is None:
-            raise PopulationError("the class-conformal rule needs labels: store `labels` [points] with the signals")
+            raise PopulationError("the class-conformal rule needs labels: store `labels` [records] with the signals")
         classes, of_point = np.unique(known.labels, return_inverse=True)
         size = np.bincount(of_point[known.population], minlength=len(classes))
         self.require(int(size.max()), "largest class")

@@ -152,7 +152,7 @@ def _truth(signals: Signals, target: int, row: int, setup: Setup) -> tuple[Truth
     outsiders = alone[~members[alone]]
     if len(outsiders) in (0, len(alone)):
         raise SignalsError(
-            f"model {target} trained on {'all' if not len(outsiders) else 'none'} of the {len(members)} points: "
+            f"model {target} trained on {'all' if not len(outsiders) else 'none'} of the {len(members)} records: "
             "a target needs both members and non-members"
         )
     size = setup.population
@@ -162,7 +162,7 @@ def _truth(signals: Signals, target: int, row: int, setup: Setup) -> tuple[Truth
     if len(outsiders) < 4:
         raise PopulationError(
             f"target {target} has {len(outsiders)} non-members, 4 are needed for population and evaluation: "
-            "give more points"
+            "give more records"
         )
     if not 2 <= size < len(outsiders):
         raise PopulationError(

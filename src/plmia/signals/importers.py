@@ -82,7 +82,7 @@ class ModelOutput:
     def __post_init__(self) -> None:
         shape = self.values.shape
         if self.values.dtype.kind != "f" or 0 in shape or len(shape) != 2 + (self.kind == "logits"):
-            axes = "[points, views, classes]" if self.kind == "logits" else "[points, views]"
+            axes = "[records, views, classes]" if self.kind == "logits" else "[records, views]"
             raise SignalsError(
                 f"{self.path} has shape {shape} and type {self.values.dtype} for {self.name}: save {self.kind} as "
                 f"floats {axes}, with no empty axis"
@@ -91,8 +91,8 @@ class ModelOutput:
             raise SignalsError(f"{self.path} has logits of 1 class for {self.name}: 2 are needed on the last axis")
         if len(self.members) != len(self.values):
             raise SignalsError(
-                f"{self.path} has {len(self.values)} points for {self.name}, its membership {len(self.members)}: "
-                "both need the same points in the same order"
+                f"{self.path} has {len(self.values)} records for {self.name}, its membership {len(self.members)}: "
+                "both need the same records in the same order"
             )
 
     @property
@@ -117,18 +117,18 @@ class FoundModels:
             if output.values.shape[:2] != first.values.shape[:2] or output.n_classes not in (None, self.n_classes):
                 raise SignalsError(
                     f"{output.path} has shape {output.values.shape}, {first.path} {first.values.shape}: all models "
-                    f"need the same points, views and classes; query {output.name} again, or leave it out"
+                    f"need the same records, views and classes; query {output.name} again, or leave it out"
                 )
         points, classes = len(first.values), self.n_classes
         if classes is not None and self.labels is None:
-            raise SignalsError(f"{first.path} has logits, but there are no labels: add the true class of each point")
+            raise SignalsError(f"{first.path} has logits, but there are no labels: add the true class of each record")
         if self.labels is not None and len(self.labels) != points:
-            raise SignalsError(f"there are {len(self.labels)} labels and {points} points: give one label per point")
+            raise SignalsError(f"there are {len(self.labels)} labels and {points} records: give one label per record")
         if classes is not None and self.labels is not None and self.labels.max() >= classes:
             point = int(np.argmax(self.labels >= classes))
             raise SignalsError(
-                f"point {point} has label {self.labels[point]}, but {first.path} has {classes} classes, 0 to "
-                f"{classes - 1}: check that the labels belong to these points"
+                f"record {point} has label {self.labels[point]}, but {first.path} has {classes} classes, 0 to "
+                f"{classes - 1}: check that the labels belong to these records"
             )
 
     @property
@@ -203,8 +203,8 @@ class PrivacyMeter(Importer):
         signals, members = _mapped(file, "this run"), _membership(folder / "models" / "memberships.npy", "this run", 2)
         if signals.ndim != 2 or signals.shape[0] != members.shape[1] or signals.shape[1] > len(members):
             raise SignalsError(
-                f"{file} has shape {signals.shape}, memberships.npy {members.shape}: [points, models] and [models, "
-                "points] must agree. After an audit of fewer points (data_size) they cannot be matched, so audit all"
+                f"{file} has shape {signals.shape}, memberships.npy {members.shape}: [records, models] and [models, "
+                "records] must agree. After an audit of fewer records (data_size) they cannot be matched, so audit all"
             )
         notes, n_signals = [], signals.shape[1]
         if n_signals < len(members):
@@ -243,18 +243,18 @@ class Arrays(Importer):
         if not file.exists():
             raise SignalsError(f"{folder} holds neither logits.npy nor probabilities.npy: save one of them there")
         if kind == "logits" and not labels.exists():
-            raise SignalsError(f"{folder} holds logits.npy, but no labels.npy: save the true classes as [points]")
+            raise SignalsError(f"{folder} holds logits.npy, but no labels.npy: save the true classes as [records]")
         values, members = _mapped(file, "all models"), _membership(folder / "membership.npy", "all models", 2)
         n_axes = 2 + (kind == "logits")
         if values.ndim not in (n_axes, n_axes + 1) or values.shape[:2] != members.shape:
-            axes = "[models, points, (views,) classes]" if kind == "logits" else "[models, points(, views)]"
+            axes = "[models, records, (views,) classes]" if kind == "logits" else "[models, records(, views)]"
             raise SignalsError(
-                f"{file} has shape {values.shape}, membership.npy {members.shape}: save {axes} and [models, points] "
-                "of the same models and points"
+                f"{file} has shape {values.shape}, membership.npy {members.shape}: save {axes} and [models, records] "
+                "of the same models and records"
             )
         if kind == "probabilities" and values.ndim == 3 and _is_softmax(values[0]):
             raise SignalsError(
-                f"{file} holds probabilities of all classes: save those of the true labels [models, points], or their "
+                f"{file} holds probabilities of all classes: save those of the true labels [models, records], or their "
                 "numpy.log as logits.npy"
             )
         if values.ndim == n_axes:
@@ -287,7 +287,10 @@ class LongTable(Importer):
             [f"Model 0, the target of plmia score, is {shown(table.models[0])!r}."] if "model_names" in names else []
         )
         if "texts" in names:
-            notes.append("Names of records are kept: plmia report OUT --data SIGNALS --show-records shows them.")
+            notes.append(
+                "Names of records are kept: plmia report shows them if it gets this file as data and "
+                "show_records (--show-records)."
+            )
         return FoundModels(outputs, None, tuple(notes), names)
 
 
@@ -342,7 +345,7 @@ def _experiments(files: Sequence[tuple[Path, Kind, Path]], labels: Labels | None
         outputs.append(ModelOutput(run.name, file, kind, values, members[:queried]))
         longest = max(longest, len(members))
     points = len(outputs[0].values)
-    notes = [f"keep.npy covers {longest:,} points, {points:,} were queried: the first {points:,} are used."]
+    notes = [f"keep.npy covers {longest:,} records, {points:,} were queried: the first {points:,} are used."]
     return FoundModels(
         tuple(outputs), None if labels is None else labels[:points], tuple(notes if longest > points else ())
     )
@@ -361,7 +364,7 @@ def _logits_or_scores(run: Path, have_labels: bool) -> tuple[Kind, Path]:
     if not scores.exists() and logits.exists():
         raise SignalsError(
             f"{run} has logits.npy, but there is no labels.npy in {run.parent} or above: save the true classes of all "
-            "points there, or run its score.py"
+            "records there, or run its score.py"
         )
     return "scores", scores
 
@@ -390,11 +393,11 @@ def _mapped(path: Path, of: str) -> Array:
 def _membership(path: Path, of: str, ndim: int) -> BoolArray:
     """Membership as booleans, from booleans or zeros and ones."""
     array = _mapped(path, of)
-    axes = "[points]" if ndim == 1 else "[models, points]"
+    axes = "[records]" if ndim == 1 else "[models, records]"
     if array.ndim != ndim or 0 in array.shape or array.dtype.kind not in "bui":
         raise SignalsError(
             f"{path} of {of} has shape {array.shape} and type {array.dtype}: save booleans {axes}, True where the "
-            "model trained on the point"
+            "model trained on the record"
         )
     if array.dtype != np.bool_ and not ((array == 0) | (array == 1)).all():
         raise SignalsError(f"{path} of {of} holds other values than 0 and 1: save booleans {axes}")
@@ -407,11 +410,12 @@ def _labels(path: Path) -> Labels:
         array = array[:, 0]
     if array.ndim != 1 or not array.size or array.dtype.kind not in "ui":
         raise SignalsError(
-            f"{path} has shape {array.shape} and type {array.dtype}: save the class of each point as integers [points]"
+            f"{path} has shape {array.shape} and type {array.dtype}: save the class of each record as "
+            "integers [records]"
         )
     labels = array.astype(np.int64)
     if labels.min() < 0:
-        raise SignalsError(f"{path} holds {labels.min()} at point {labels.argmin()}: labels must be 0 or more")
+        raise SignalsError(f"{path} holds {labels.min()} at record {labels.argmin()}: labels must be 0 or more")
     return labels
 
 
@@ -458,7 +462,7 @@ def write_signals(found: FoundModels, path: Path, tick: Tick = lambda _steps, _n
         if not isinstance(error, OSError):
             raise
         raise OutputError(
-            f"{path} cannot be written ({error.strerror or error}): make room, or choose another name with -o"
+            f"{path} cannot be written ({error.strerror or error}): make room, or choose another file"
         ) from error
 
 
@@ -540,7 +544,7 @@ def _require(output: ModelOutput, block: Array, good: BoolArray, start: int) -> 
         return
     where = np.argwhere(~good)[0]
     place = [int(where[0]) + start, *where[1:]]
-    names = ", ".join(f"{axis} {i}" for axis, i in zip(("point", "view", "class"), place, strict=False))
+    names = ", ".join(f"{axis} {i}" for axis, i in zip(("record", "view", "class"), place, strict=False))
     limit = "lie in [0, 1]" if output.kind == "probabilities" else "be a finite number of at most 3e38"
     raise SignalsError(
         f"{output.path} of {output.name} holds {block[tuple(where)]} at {names}, but {output.kind} must {limit}: query "

@@ -116,7 +116,7 @@ class _Source:
                 hint = did_you_mean(name, found, "it has " + ", ".join(map(repr, found[:_MAX_SHOWN])))
                 raise SignalsError(
                     f"{path} has no column {shown(name)!r} ({shown(hint)}): rename the column of the {role.name}s, or "
-                    f"give --column {role.name}=NAME"
+                    f"give its name (Columns({role.name}=NAME), --column {role.name}=NAME)"
                 )
             if found.count(name) > 1:
                 raise SignalsError(f"{path} has {found.count(name)} columns {name!r}: rename all but one")

@@ -65,19 +65,19 @@ class Signals:
     def __post_init__(self) -> None:
         if self.values.ndim != 3 or 0 in self.values.shape or not np.issubdtype(self.values.dtype, np.floating):
             raise SignalsError(
-                f"signals have shape {self.values.shape} and type {self.values.dtype}: floats [models, points, views] "
-                "are needed, with no empty axis (in a file also [models, points])"
+                f"signals have shape {self.values.shape} and type {self.values.dtype}: floats [models, records, views] "
+                "are needed, with no empty axis (in a file also [models, records])"
             )
         if self.design.matrix.shape != self.values.shape[:2]:
             raise SignalsError(
                 f"membership has shape {self.design.matrix.shape}, signals {self.values.shape}: "
-                "both need the same models and points (bit-packed membership needs `n_points`)"
+                "both need the same models and records (bit-packed membership needs `n_points`)"
             )
         for name, array in (("labels", self.labels), ("groups", self.groups)):
             if array is not None and (array.shape != self.values.shape[1:2] or array.dtype.kind not in "iu"):
                 raise SignalsError(
                     f"{name} have shape {array.shape} and type {array.dtype}: integers [{self.values.shape[1]}] are "
-                    "needed, one per point"
+                    "needed, one per record"
                 )
         if not self.models:
             object.__setattr__(self, "models", tuple(range(self.n_models)))
@@ -142,8 +142,8 @@ def _require(values: Floats, models: Iterable[int], are_good: Callable[[Floats],
         if not good.all():
             point, view = np.argwhere(~good)[0]
             raise SignalsError(
-                f"signals hold {row[point, view]:.6g} at model {model}, point {point}, view {view}, but {limit}: query "
-                "that model again, or leave it out"
+                f"signals hold {row[point, view]:.6g} at model {model}, record {point}, view {view}, but {limit}: "
+                "query that model again, or leave it out"
             )
 
 
@@ -195,12 +195,12 @@ def _membership(arrays: dict[str, Array]) -> BoolArray:
     """Membership [models, points] from booleans, zeros and ones, or packed bits."""
     membership = arrays["membership"]
     if membership.ndim != 2:
-        raise SignalsError(f"membership has shape {membership.shape}: [models, points] is needed, one row per model")
+        raise SignalsError(f"membership has shape {membership.shape}: [models, records] is needed, one row per model")
     if "n_points" in arrays and membership.dtype == np.uint8:
         n = whole_number(arrays["n_points"])
         if n is None or n < 1:
             raise SignalsError(
-                f"n_points is {arrays['n_points'].tolist()}: give the number of points of the packed bits, 1 or more"
+                f"n_points is {arrays['n_points'].tolist()}: give the number of records of the packed bits, 1 or more"
             )
         if membership.shape[1] == (n + 7) // 8:
             return unpack_bits(membership, n)
@@ -216,7 +216,7 @@ def _membership(arrays: dict[str, Array]) -> BoolArray:
         return membership.astype(np.bool_)
     raise SignalsError(
         f"membership has type {membership.dtype}{' and other values than 0 and 1' * numbers}: "
-        "booleans are needed, or bits packed along points together with `n_points`"
+        "booleans are needed, or bits packed along records together with `n_points`"
     )
 
 

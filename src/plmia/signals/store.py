@@ -225,7 +225,7 @@ class SignalStore:
         if stack.signals.shape[1:] != self.shape[1:] or stack.models[-1] >= self.shape[0]:
             raise StoreError(
                 f"signals of models up to {stack.models[-1]} have shape {list(stack.signals.shape)}, {path} is made "
-                f"for {list(self.shape)} models, points and views: extend it, or use another"
+                f"for {list(self.shape)} models, records and views: extend it, or use another"
             )
         digests = [layout.digests(row) for row in stack.signals]
         with writing(f"model {some(stack.models)} of {path}"), _locked(path / "signals.npy") as file:
@@ -461,13 +461,13 @@ def layout_of(
     """Layout of a store with these contents; see `SignalStore.create`."""
     matrix, names = design.matrix, tuple(views)
     if 0 in matrix.shape:
-        raise StoreError(f"the design has {len(matrix)} models and {matrix.shape[1]} points: at least 1 is needed")
+        raise StoreError(f"the design has {len(matrix)} models and {matrix.shape[1]} records: at least 1 is needed")
     if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
         raise StoreError(f"views are {list(names)}: give at least one, each with its own name")
     if labels is not None and (labels.shape != matrix.shape[1:] or not np.issubdtype(labels.dtype, np.integer)):
         raise StoreError(
             f"labels have shape {labels.shape} and type {labels.dtype}: integers [{matrix.shape[1]}] are needed, one "
-            "per point"
+            "per record"
         )
     return Layout(
         about=_plain(about, "about"),
@@ -504,13 +504,13 @@ def _require_continuation(path: Path, existing: BoolArray, given: BoolArray) -> 
     """Require that two designs [models, points] agree in the rows that both have."""
     if existing.shape[1] != given.shape[1]:
         raise StoreError(
-            f"{path} is made for {existing.shape[1]} points, the design has {given.shape[1]}: use another folder"
+            f"{path} is made for {existing.shape[1]} records, the design has {given.shape[1]}: use another folder"
         )
     common = min(len(existing), len(given))
     different = np.flatnonzero((existing[:common] != given[:common]).any(axis=1))
     if len(different):
         raise StoreError(
-            f"{path} has another design (model {some(different)} trains on other points) and was not changed: choose "
+            f"{path} has another design (model {some(different)} trains on other records) and was not changed: choose "
             "another folder, or the design it was made with"
         )
 
@@ -817,7 +817,7 @@ def _damaged_chunks(folder: Folder, layout: Layout, record: ModelRecord, data: b
         if found != expected:
             points = f"{i * layout.chunk} to {min((i + 1) * layout.chunk, layout.n_points) - 1}"
             yield (
-                f"{folder}/signals.npy is damaged at model {record.model}, points {points} (the checksum differs): "
+                f"{folder}/signals.npy is damaged at model {record.model}, records {points} (the checksum differs): "
                 f"{_retrain(folder, record)}"
             )
 
@@ -829,7 +829,7 @@ def _cut_off(folder: Folder, layout: Layout, records: Iterable[ModelRecord]) -> 
         begin, end = layout.span(record.model)
         if end > size:
             point = max(size - begin, 0) // layout.point_bytes
-            yield f"{folder}/signals.npy is cut off at model {record.model}, point {point}: {_retrain(folder, record)}"
+            yield f"{folder}/signals.npy is cut off at model {record.model}, record {point}: {_retrain(folder, record)}"
 
 
 def _retrain(folder: Folder, record: ModelRecord) -> str:
@@ -861,7 +861,7 @@ class Stack:
         if signals.ndim != 3 or signals.dtype != np.float32 or len(signals) != len(numbers) or 0 in signals.shape:
             raise StoreError(
                 f"signals of {len(numbers)} models have shape {signals.shape} and type {signals.dtype}: "
-                "float32 [models, points, views] is needed, with no empty axis"
+                "float32 [models, records, views] is needed, with no empty axis"
             )
         if len(provenance) != len(numbers):
             raise StoreError(f"{len(numbers)} models have {len(provenance)} provenances: give one per model")
@@ -870,7 +870,7 @@ class Stack:
             if not finite.all():
                 point, view = np.argwhere(~finite)[0]
                 raise StoreError(
-                    f"model {model} has the signal {row[point, view]} at point {point}, view {view}: a model that "
+                    f"model {model} has the signal {row[point, view]} at record {point}, view {view}: a model that "
                     "diverged cannot be stored; train it again with another seed"
                 )
         made = [_plain(entry, f"provenance of model {model}") for model, entry in zip(numbers, provenance, strict=True)]

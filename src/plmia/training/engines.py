@@ -375,7 +375,8 @@ class Ray(Engine):
             ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **own)
         except (OSError, RuntimeError, ValueError) as error:
             raise TrainingError(
-                f"no Ray cluster answers at {self.address!r} ({error}): check --ray-address, or leave it out"
+                f"no Ray cluster answers at {self.address!r} ({error}): check the address (--ray-address), or leave "
+                "it out"
             ) from error
         return True
 
@@ -409,5 +410,5 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise TrainingError(f"Ray is not installed: {install_hint('ray')}, or leave out --engine ray") from error
+        raise TrainingError(f"Ray is not installed: {install_hint('ray')}, or use another engine (--engine)") from error
     return ray

@@ -344,7 +344,7 @@ class RunPlan:
         path = folder / DESIGN_FILE
         if not path.exists():
             what = "is an audit of plmia" if (folder / STORE).exists() else "has no design.npz"
-            raise StoreError(f"{folder} is not a run ({what}): make one with plmia design -o {folder}")
+            raise StoreError(f"{folder} is not a run ({what}): make one with plmia design (folder, -o)")
         arrays = load_npz(path, _ARRAYS, "a design", StoreError)
         try:
             packed, n_points = arrays["membership"], whole_number(arrays["n_points"])

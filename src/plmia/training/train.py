@@ -304,14 +304,15 @@ def _save_weights(path: Path, trained: Trained) -> None:
     except ImportError as error:
         raise TrainingError(f"keeping models needs safetensors: {install_hint('torch')}") from error
     if trained.weights is None:
-        raise TrainingError("this recipe returns no weights to keep: leave out --keep-models")
+        raise TrainingError("this recipe returns no weights to keep: leave out keep_models (--keep-models)")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(save(trained.weights))
     except Exception as error:  # safetensors has errors of its own
         raise OutputError(
-            f"{path} cannot be written ({error}): free some space, or leave out --keep-models; finished models are kept"
+            f"{path} cannot be written ({error}): free some space, or leave out keep_models "
+            "(--keep-models); finished models are kept"
         ) from error
 
 

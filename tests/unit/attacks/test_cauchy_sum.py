@@ -368,7 +368,7 @@ def test_an_empty_population_is_an_error():
         cauchy_mean([0.0], [])
     with pytest.raises(PopulationError, match="at least 1"):
         cauchy_mean_exact(np.empty((3, 0)))
-    with pytest.raises(PopulationError, match="count of population points is 0"):
+    with pytest.raises(PopulationError, match=r"population.*\b0\b"):
         cauchy_mean_exact([[1.0]], count=0)
 
 

@@ -146,9 +146,7 @@ def test_too_few_references_are_named(make_view, estimator, views, least, inside
         in_mask[: least - 1, point] = inside
     view = make_view(References(rng.normal(size=(6, 12, views)), np.arange(6), in_mask))
     side = "IN" if inside else "OUT"
-    message = (
-        rf"needs {least} {side} references? per point, points 3, 7 have as few as {least - 1}: train more references"
-    )
+    message = rf"\b{least} {side} references? .*\b3, 7 have .*\b{least - 1}: .*more references"
     with pytest.raises(ReferencesError, match=message):
         GaussianLR(estimator).fit(view)
     assert (estimator(moments_of(view, not inside)) > 0).all()
@@ -157,14 +155,14 @@ def test_too_few_references_are_named(make_view, estimator, views, least, inside
 def test_many_short_points_are_counted(make_view):
     in_mask = np.ones((4, 40), bool)
     view = make_view(References(np.zeros((4, 40, 1)), np.arange(4), in_mask))
-    with pytest.raises(ReferencesError, match=r"points 0, 1, 2, 3, 4 and 35 more have as few as 0"):
+    with pytest.raises(ReferencesError, match=r"\b0, 1, 2, 3, 4 and 35 more .*\b0\b"):
         GaussianLR().fit(view)
 
 
 def test_no_reference_at_all_is_named():
     none = References(np.zeros((3, 4, 1)), np.arange(0), np.zeros((0, 4), bool))
     view = AttackView(np.zeros((4, 1)), none, np.arange(2))
-    with pytest.raises(ReferencesError, match="needs 2 OUT references per point, points 0, 1, 2, 3 have as few as 0"):
+    with pytest.raises(ReferencesError, match=r"\b2 OUT references .*\b0, 1, 2, 3 have .*\b0\b"):
         GaussianLR().fit(view)
 
 

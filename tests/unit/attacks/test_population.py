@@ -84,13 +84,13 @@ def test_a_query_of_the_pool_draws_uniformly_from_the_others(bare_view):
 @pytest.mark.parametrize(
     ("policy", "pool", "labels", "message"),
     [
-        (SharedPopulation(), [], None, r"has 0 point\(s\), 2 are needed"),
-        (SharedPopulation(), [4], None, r"has 1 point\(s\), 2 are needed"),
+        (SharedPopulation(), [], None, r"has 0 .*\b2 are needed"),
+        (SharedPopulation(), [4], None, r"has 1 .*\b2 are needed"),
         (WithinClass(), POOL, None, "needs labels: store `labels`"),
-        (WithinClass(), [0, 2, 4, 6, 1, 3], LABELS, r"class 1 has 2 population point\(s\), 3 are needed: enlarge"),
+        (WithinClass(), [0, 2, 4, 6, 1, 3], LABELS, r"class 1 has 2 .*\b3 are needed"),
         (FreshPopulation(1), POOL, None, "1 .*from 2 to 9 can be drawn"),
         (FreshPopulation(10), POOL, None, "10 .*from 2 to 9 can be drawn"),
-        (FreshPopulation(2), [4], None, r"has 1 point\(s\), 2 are needed"),
+        (FreshPopulation(2), [4], None, r"has 1 .*\b2 are needed"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(bare_view, policy, pool, labels, message):
@@ -99,7 +99,7 @@ def test_what_cannot_be_drawn_is_refused(bare_view, policy, pool, labels, messag
 
 
 def test_a_query_alone_with_itself_is_refused():
-    with pytest.raises(PopulationError, match="0 population points"):
+    with pytest.raises(PopulationError, match=r"\b0 population\b"):
         Comparison(np.array([3, 4]), np.array([4])).size()
 
 

@@ -172,7 +172,7 @@ def test_progress_adds_up_to_the_points(view, attack):
 def test_an_attack_whose_population_has_no_spread_does_not_stop_the_others(view, given_statistic):
     flat = Attack("flat", given_statistic(np.ones((50, 2))), CauchyCombination())
     attacks = [flat, Attack("loss", Loss(), CauchyCombination())]
-    with pytest.raises(PopulationError, match="population points have the same statistic"):
+    with pytest.raises(PopulationError, match="same statistic"):
         list(score_all(attacks, view))
     steps, told = [], []
     found = score_all(attacks, view, tick=steps.append, refused=lambda name, error: told.append((name, type(error))))
@@ -184,7 +184,7 @@ def test_an_attack_whose_population_has_no_spread_does_not_stop_the_others(view,
 @pytest.mark.parametrize("shape", [(50,), (50, 1), (49, 2), (2, 50), ()])
 def test_a_statistic_of_another_shape_is_refused(view, given_statistic, shape):
     attack = Attack("mine", given_statistic(np.zeros(shape)), NoCalibration())
-    with pytest.raises(AttackError, match=r"statistic of mine has shape \(.*\), \(50, 2\) \[points, views\] is needed"):
+    with pytest.raises(AttackError, match=r"\bmine has shape \(.*\), \(50, 2\)"):
         list(score_all([attack], view))
 
 
@@ -192,7 +192,7 @@ def test_a_statistic_of_another_shape_is_refused(view, given_statistic, shape):
 def test_a_statistic_that_is_not_finite_is_refused(view, given_statistic, value):
     phi = np.zeros((50, 2))
     phi[[3, 17], [0, 1]] = value
-    with pytest.raises(AttackError, match="statistic of mine is not finite at point 3, 17: check the signals"):
+    with pytest.raises(AttackError, match=r"\bmine is not finite .*\b3, 17\b"):
         list(score_all([Attack("mine", given_statistic(phi), NoCalibration())], view))
 
 

@@ -439,7 +439,7 @@ def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
         (lambda: GivenTarget(GIVEN, model=GaussianNB().fit(X[:, :2], Y)), "X has 4 features, .*; give a model"),
         (
             lambda: GivenTarget(GIVEN, model=Unsure().fit(X, Y)),
-            "predict_proba returned NaN for point 7 of the given target",
+            "predict_proba returned NaN for record 7 of the given target",
         ),
         (
             lambda: GivenTarget(GIVEN, np.linspace(0, 1, N)),

@@ -180,7 +180,7 @@ def test_a_target_that_does_not_exist_is_refused(target):
 def test_a_target_without_members_or_non_members_is_refused(value, word):
     signals = signals_of()
     signals.design.matrix[4] = value
-    with pytest.raises(SignalsError, match=f"model 4 trained on {word} of the 61 points"):
+    with pytest.raises(SignalsError, match=rf"model 4 .*\b{word} of the 61\b"):
         list(attack_targets(signals, [LIRA], [4], Setup()))
 
 
@@ -203,7 +203,7 @@ def test_a_number_of_references_that_cannot_be_had_is_refused(wanted):
 def test_a_point_without_out_references_is_named_and_not_spread_as_nan():
     signals = signals_of("single models")
     signals.design.matrix[1:, 7] = True
-    with pytest.raises(ReferencesError, match="OUT references per point, point 7 has 0"):
+    with pytest.raises(ReferencesError, match=r"OUT references .*\b7 has 0\b"):
         list(attack_targets(signals, [LIRA], [0], Setup(population=15)))
 
 

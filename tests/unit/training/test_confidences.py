@@ -113,8 +113,8 @@ def test_what_rounding_does_not_explain_is_refused(row: list[float]) -> None:
         (np.ones((3, 2)) / 2, r"\(3, 2\).*\[4, 2\]"),
         (np.ones((4, 1)), r"\(4, 1\).*\[4, 2\]"),
         (np.array([[0.5, 0.5]] * 3 + [[-0.1, 1.1]]), r"-0.1 to 1.1.*\[0, 1\]"),
-        (np.array([[0.5, 0.5]] * 3 + [[0.2, 0.2]]), r"point 3 add up to 0.4"),
-        (np.zeros((4, 2)), r"point 0 add up to 0"),
+        (np.array([[0.5, 0.5]] * 3 + [[0.2, 0.2]]), r"\b3\b.* 0\.4\b"),
+        (np.zeros((4, 2)), r"\b0\b.* 0\b"),
     ],
 )
 def test_what_are_no_probabilities_is_refused(p: Floats, says: str) -> None:
@@ -163,7 +163,7 @@ def test_logits_never_saturate() -> None:
 def test_answers_that_could_be_either_are_refused() -> None:
     """Outputs of a sigmoid: taken for logits, they would hide nearly everything."""
     sigmoids = np.array([[0.9, 0.8, 0.1], [0.2, 0.7, 0.6]])
-    with pytest.raises(RecipeError, match=r"\[0, 1\].* 1.8 at point 0"):
+    with pytest.raises(RecipeError, match=r"\[0, 1\].* 1\.8 .*\b0\b"):
         conf_from_answers(sigmoids, np.array([0, 1]))
 
 

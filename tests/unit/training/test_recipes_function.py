@@ -110,7 +110,7 @@ def test_answers_that_are_not_numbers_mean_that_the_model_diverged() -> None:
     recipe = Function.of(fit, lambda model, X, y: np.full((len(X), 2), np.nan), key="k")
     (trained,) = recipe.train(DATA, MEMBERS[:1], [1], VIEWS)
     assert trained.diverged
-    assert "query returned NaN for point 0, 1, 2, 3, 4 and 35 more" in trained.trouble
+    assert "NaN for record 0, 1, 2, 3, 4 and 35 more" in trained.trouble
 
 
 @pytest.mark.parametrize("shape", [(N,), (N, 1)])
@@ -196,7 +196,7 @@ def test_a_file_may_define_a_signal(tmp_path: Path) -> None:
 
 
 def test_weights_are_not_kept() -> None:
-    with pytest.raises(RecipeError, match="leave out --keep-models"):
+    with pytest.raises(RecipeError, match="--keep-models"):
         Function.of(fit, logits).train(DATA, MEMBERS, [0, 1], VIEWS, keep_weights=True)
 
 

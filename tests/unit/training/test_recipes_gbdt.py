@@ -126,7 +126,7 @@ def test_a_library_that_is_missing_is_named(library: Any, package: str, monkeypa
 
 def test_weights_are_not_kept() -> None:
     data = data_of(2)
-    with pytest.raises(RecipeError, match="leave out --keep-models"):
+    with pytest.raises(RecipeError, match="--keep-models"):
         SMALL.train(data, halves(data), [0, 1], (View(),), keep_weights=True)
 
 

@@ -275,7 +275,7 @@ def test_declared_files_are_part_of_what_is_trained(tmp_path: Path) -> None:
 
 
 def test_weights_are_not_kept() -> None:
-    with pytest.raises(RecipeError, match="leave out --keep-models"):
+    with pytest.raises(RecipeError, match="--keep-models"):
         Sklearn(GaussianNB()).train(DATA, BOTH, [0, 1], (View(),), keep_weights=True)
 
 

@@ -253,7 +253,7 @@ def test_data_that_do_not_fit_are_named() -> None:
         TINY.check(pictures(shape=(8, 7)))
     with pytest.raises(RecipeError, match="noise"):
         TINY.train(pictures(), first_half(pictures()), [0], [View(scale=0.1)])
-    with pytest.raises(RecipeError, match="no points to train on"):
+    with pytest.raises(RecipeError, match=r"\bno records\b"):
         TINY.train(pictures(), np.zeros((1, 24), bool), [0], [View()])
 
 

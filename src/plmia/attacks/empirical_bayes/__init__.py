@@ -109,7 +109,7 @@ class EmpiricalBayesLR(Statistic):
         require_references(len(references) - references.n_in, 1, "OUT", "empirical Bayes")
         if offline and not len(view.population):
             raise PopulationError(
-                "offline empirical Bayes learns from the population, which has 0 points: give known non-members"
+                "offline empirical Bayes learns from the population, which has 0 records: give known non-members"
             )
         n_fit = min(max(MIN_TO_FIT, CELLS_TO_FIT // (len(references) * view.n_views)), MAX_TO_FIT)
         points = evenly(view.population if offline else np.arange(view.n_points), n_fit)
@@ -178,7 +178,7 @@ class Fit(Fitted):
         if self.mode == "offline":
             return self._transferred(evidence, spread, shift)
         if shift is None:
-            raise AttackError("the online ratio needs a prior of the shift: fit it to points with both sides")
+            raise AttackError("the online ratio needs a prior of the shift: fit it to records with both sides")
         return self._shrunken(evidence, spread, *shift)
 
     def features(self, centre: FloatArray, spread: Spread) -> FloatArray:

@@ -192,7 +192,7 @@ class PopulationSize:
 def population_size(n: int, levels: Sequence[float] = FPRS[:0:-1]) -> PopulationSize:
     """Return what a population of ``n`` points resolves at nominal false-positive rates in (0, 1)."""
     if n < 1:
-        raise PopulationError(f"the population has {n} points, but needs at least 1")
+        raise PopulationError(f"the population has {n} records, but needs at least 1")
     # The threshold is the k-th largest of Z; a new non-member exceeds it at a rate that follows Beta(k, n + 1 - k).
     allowed = [math.floor(round(level * (n + 1), 9)) for level in levels]
     expected = tuple(k / (n + 1) if k else None for k in allowed)

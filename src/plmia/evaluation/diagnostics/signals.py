@@ -137,7 +137,7 @@ def unlike_references(view: AttackView) -> UnlikeReferences:
     peers = np.flatnonzero(count[1:] >= 2) + 1
     if len(peers) < 3 or count[0] < 2:
         raise ReferencesError(
-            f"{len(peers)} references can be compared with the target on {int(count[0])} population points, but 3 and "
+            f"{len(peers)} references can be compared with the target on {int(count[0])} population records, but 3 and "
             "2 are needed: train more references, or give a larger population"
         )
     who = np.concatenate([[0], peers])

@@ -55,7 +55,7 @@ def conf_from_probabilities(probabilities: npt.ArrayLike, labels: Labels) -> Con
     sums = p.sum(axis=1)
     wrong = _beyond_rounding(sums)
     if wrong is not None:
-        raise RecipeError(f"class probabilities of point {wrong} add up to {sums[wrong]:.4g}: they must add up to 1")
+        raise RecipeError(f"class probabilities of record {wrong} add up to {sums[wrong]:.4g}: they must add up to 1")
     off = np.abs(sums - 1)
     rounded = off > _ROUNDING
     p[rounded] /= sums[rounded, None]
@@ -69,7 +69,7 @@ def _checked(answers: npt.ArrayLike, labels: Labels, function: str) -> FloatArra
     n_classes = int(labels.max(initial=0)) + 1
     if a.ndim != 2 or len(a) != len(labels) or n_classes > a.shape[1]:
         raise RecipeError(
-            f"{function} returned shape {a.shape}, but [{len(labels)}, {n_classes}] is needed: one row per point, one "
+            f"{function} returned shape {a.shape}, but [{len(labels)}, {n_classes}] is needed: one row per record, one "
             "column per class"
         )
     return a
@@ -117,7 +117,7 @@ def conf_from_answers(answers: npt.ArrayLike, labels: Labels, found: str = "quer
         if wrong is None:
             return conf_from_probabilities(a, labels)
         if np.ptp(a) > 0:  # equal logits everywhere are valid: the model knows nothing
-            raise RecipeError(f"{found} numbers in [0, 1] that add up to {sums[wrong]:.4g} at point {wrong}: {remedy}")
+            raise RecipeError(f"{found} numbers in [0, 1] that add up to {sums[wrong]:.4g} at record {wrong}: {remedy}")
     alike = len(a) >= _MANY_ROWS and np.isfinite(sums).all() and np.ptp(sums) <= _ROUNDING * sums[0]
     if alike and a.min() >= 0 and np.ptp(a) > 0:
         raise RecipeError(f"{found} rows that all add up to {sums[0]:.4g}: {remedy}")
@@ -153,4 +153,4 @@ def _not_finite(function: str, answers: Sequence[Array]) -> str:
     if not bad.any():
         return ""
     kind = "NaN" if any(np.isnan(a).any() for a in floats) else "infinity"
-    return f"{function} returned {kind} for point {some(np.flatnonzero(bad))}"
+    return f"{function} returned {kind} for record {some(np.flatnonzero(bad))}"

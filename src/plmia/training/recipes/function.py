@@ -160,7 +160,9 @@ class Function(Recipe):
     ) -> list[Trained]:
         """Train and query one model after another; see `Recipe.train`."""
         if keep_weights:
-            raise RecipeError("models of your own functions cannot be saved as safetensors: leave out --keep-models")
+            raise RecipeError(
+                "models of your own functions cannot be saved as safetensors: leave out keep_models (--keep-models)"
+            )
         results = []
         for row, seed in zip(members, seeds, strict=True):
             with noting_reads() as reads:

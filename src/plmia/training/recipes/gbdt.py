@@ -86,7 +86,7 @@ class GBDT(BuiltInRecipe):
     ) -> list[Trained]:
         """Train and query one ensemble after another; see `Recipe.train`."""
         if keep_weights:
-            raise RecipeError("boosted trees cannot be saved as safetensors: leave out --keep-models")
+            raise RecipeError("boosted trees cannot be saved as safetensors: leave out keep_models (--keep-models)")
         margins_of = self._lightgbm_margins if self.library == "lightgbm" else self._xgboost_margins
         trained = []
         for row, seed in zip(members, seeds, strict=True):

@@ -105,7 +105,7 @@ class MLP(BuiltInRecipe):
         device = torch_device.pick_device(self.device)
         empty = np.flatnonzero(~members.any(axis=1))
         if len(empty):
-            raise RecipeError(f"model {empty[0]} of the stack has no points to train on: give it some")
+            raise RecipeError(f"model {empty[0]} of the stack has no records to train on: give it some")
         points = _Points.load(data, views, self.standardise, device)
         # Largest first, so that the models with points left in an epoch always come first.
         largest = np.argsort(-members.sum(axis=1), kind="stable")

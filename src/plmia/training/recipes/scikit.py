@@ -182,7 +182,9 @@ class Sklearn(Recipe):
     ) -> list[Trained]:
         """Train and query one estimator after another; see `Recipe.train`."""
         if keep_weights:
-            raise RecipeError("scikit-learn models cannot be saved as safetensors: leave out --keep-models")
+            raise RecipeError(
+                "scikit-learn models cannot be saved as safetensors: leave out keep_models (--keep-models)"
+            )
         results = []
         for row, seed in zip(members, seeds, strict=True):
             with noting_reads() as reads:
@@ -250,7 +252,7 @@ def _answer(fitted: Any, method: str, X: Any) -> Array:
 
 def _flat(predictions: Array, n: int) -> Array:
     if predictions.size != n:
-        raise RecipeError(f"predict returned shape {predictions.shape}, but [{n}] is needed: one number per point")
+        raise RecipeError(f"predict returned shape {predictions.shape}, but [{n}] is needed: one number per record")
     return predictions.reshape(n)
 
 
@@ -263,7 +265,7 @@ def _order(classes: Any, data: LabelledData) -> IntArray:
     missing = np.setdiff1d(np.arange(data.n_classes), found) if found.dtype.kind in "iu" else found[:0]
     if len(missing):
         raise RecipeError(
-            f"the model was trained without class {missing[0]}, so it has no probability for it: give more points "
+            f"the model was trained without class {missing[0]}, so it has no probability for it: give more records "
             "of that class, or leave it out"
         )
     if not np.array_equal(found, np.arange(len(found))):

@@ -80,7 +80,7 @@ class WideResNet(BuiltInRecipe):
         if not data.is_images:
             shape = f" {list(data.X.shape)}" if data.is_array or data.is_table else ""
             raise RecipeError(
-                f"wide-resnet needs images [points, height, width(, channels)], but X is {data.form}{shape}: use mlp "
+                f"wide-resnet needs images [records, height, width(, channels)], but X is {data.form}{shape}: use mlp "
                 "or gbdt"
             )
         require_features(self.name, data)
@@ -120,7 +120,7 @@ class WideResNet(BuiltInRecipe):
     def program(self, images: Images, n_members: int) -> Program:
         """Program that trains networks on such images; a GPU reuses the last one, since compiling it is slow."""
         if n_members == 0:
-            raise RecipeError("a model has no points to train on: give it some")
+            raise RecipeError("a model has no records to train on: give it some")
         shape = (min(self.batch, n_members), *images.pixels.shape[1:])
         build = _compiled_program if images.pixels.is_cuda else Program
         return build(self, shape, images.pixels.dtype, images.n_classes, images.pixels.device, self.compiled)

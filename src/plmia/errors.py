@@ -34,7 +34,7 @@ class SignalsError(PlmiaError):
 
 
 class ReferencesError(PlmiaError):
-    """Too few reference models, or points without the IN or OUT references an estimator needs."""
+    """Too few reference models, or records without the IN or OUT references an estimator needs."""
 
 
 class PopulationError(PlmiaError):

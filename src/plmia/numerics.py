@@ -45,8 +45,8 @@ def logit_from_logits(logits: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArra
     logits : array_like of float, shape [..., classes]
         Unnormalised class scores; finite, at least two classes.
     labels : array_like of int, shape [...]
-        True class of each row, in ``0 .. classes - 1``; labels ``[points]`` are broadcast to logits
-        ``[models, points, classes]``.
+        True class of each row, in ``0 .. classes - 1``; labels ``[records]`` are broadcast to logits
+        ``[models, records, classes]``.
 
     Raises
     ------

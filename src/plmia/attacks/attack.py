@@ -49,14 +49,14 @@ class Attack:
         Name in results: printable, at most 80 characters, no slash or colon, not starting with ``=``, ``+``, ``-``,
         ``@`` or ``.``.
     statistic : Statistic or callable
-        Pointwise statistic. A function of an `AttackView` that returns phi [points, views] will do; it becomes a
+        Pointwise statistic. A function of an `AttackView` that returns phi [records, views] will do; it becomes a
         `FunctionOfView`.
     calibration : Calibration
         Population calibration.
     views : ViewAggregation
-        Aggregation of the views of a point.
+        Aggregation of the views of a record.
     population : PopulationPolicy
-        Choice of the points that a query is compared with.
+        Choice of the records that a query is compared with.
     note : str
         One line for listings.
     """

@@ -1,6 +1,6 @@
 """Population calibration: from a statistic phi to a membership score.
 
-Each query has a population of known non-members, never including the query itself. The difference of two points is
+Each query has a population of known non-members, never including the query itself. The difference of two records is
 first aggregated over views (mean, median or votes). Differences to the population are then combined into a score
 (none, binary votes, or Cauchy-combined p-values).
 """
@@ -43,7 +43,7 @@ class Comparison:
         return self.population.ndim == 1
 
     def size(self) -> npt.NDArray[np.int32]:
-        """Return the number of population points [queries] that each query is compared with."""
+        """Return the number of population records [queries] that each query is compared with."""
         size = np.full(len(self.queries), self.population.shape[-1], dtype=np.int32)
         if self.shared and len(size):
             known = np.zeros(1 + max(self.queries.max(), self.population.max()), bool)
@@ -57,7 +57,7 @@ class Comparison:
 
 
 def require_like_queries(view: AttackView) -> None:
-    """Raise `PopulationError` if population points have other numbers of references than the other points."""
+    """Raise `PopulationError` if population records have other numbers of references than the other records."""
     # Statistics depend on these numbers (with fewer references they vary more), so p-values would be wrong.
     known = np.zeros(view.n_points, bool)
     known[view.population] = True
@@ -81,7 +81,7 @@ class PopulationPolicy(Protocol):
 
     @abstractmethod
     def comparisons(self, view: AttackView, rng: np.random.Generator) -> Iterator[Comparison]:
-        """Yield comparisons that score every point of ``view`` exactly once."""
+        """Yield comparisons that score every record of ``view`` exactly once."""
 
 
 def _everyone(view: AttackView) -> IntArray:
@@ -106,7 +106,7 @@ class SharedPopulation(PopulationPolicy):
 
 @dataclass(frozen=True)
 class WithinClass(PopulationPolicy):
-    """The population points of the query's own class."""
+    """The population records of the query's own class."""
 
     shared: ClassVar[bool] = True
 
@@ -158,22 +158,22 @@ PAIRS_PER_BLOCK = 1 << 20
 
 @runtime_checkable
 class ViewAggregation(Protocol):
-    """Aggregation of the views of a point, and of the differences of two points. Subclass it for the defaults."""
+    """Aggregation of the views of a record, and of the differences of two records. Subclass it for the defaults."""
 
     linear: ClassVar[bool] = False
     """Whether ``pairs(a - b) == points(a) - points(b)``: pairs then need not be formed one by one."""
     needs_population: ClassVar[bool] = False
-    """Whether only pairs of points have a meaning, so that a calibration is needed."""
+    """Whether only pairs of records have a meaning, so that a calibration is needed."""
     largest_difference: ClassVar[float] = math.inf
     """Upper bound of what ``pairs`` returns."""
 
     @abstractmethod
     def points(self, phi: FloatArray) -> FloatArray:
-        """Return one value per point [n] from phi [n, views]."""
+        """Return one value per record [n] from phi [n, views]."""
 
     @abstractmethod
     def pairs(self, differences: FloatArray) -> FloatArray:
-        """Return one value per pair from differences [views, ...]; 0 for a point and itself."""
+        """Return one value per pair from differences [views, ...]; 0 for a record and itself."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class VotesOfViews(ViewAggregation):
     largest_difference: ClassVar[float] = 0.5
 
     def points(self, phi: FloatArray) -> FloatArray:
-        """Return the mean over views [n]: a single point has no votes."""
+        """Return the mean over views [n]: a single record has no votes."""
         return np.asarray(phi.mean(axis=1))
 
     def pairs(self, differences: FloatArray) -> FloatArray:
@@ -248,7 +248,7 @@ class Calibration(Protocol):
         return 0.0
 
     def explain_constant(self, score: float) -> str:
-        """Return why all points may have this ``score``, for a message; empty if nothing is known."""
+        """Return why all records may have this ``score``, for a message; empty if nothing is known."""
         del score
         return ""
 
@@ -332,7 +332,7 @@ class CauchyCombination(Calibration):
 
 
 def null_deviation(phi: FloatArray, views: ViewAggregation) -> float:
-    """Return hat sigma_Delta, the standard deviation over pairs of distinct points, from phi [population, views]."""
+    """Return hat sigma_Delta, the standard deviation over pairs of distinct records, from phi [population, views]."""
     # For a linear aggregation that is sqrt(2) std(phi_z).
     n = len(phi)
     if views.linear:

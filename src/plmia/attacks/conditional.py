@@ -58,7 +58,7 @@ class ConditionalExcess(Statistic):
             raise AttackError(f"{self.folds} folds cannot be cross-fitted: take at least 3")
 
     def fit(self, view: AttackView) -> GivenValues:
-        """Cross-fit the trees on the population, and predict every point."""
+        """Cross-fit the trees on the population, and predict every record."""
         if view.features is None:
             raise AttackError("the conditional attack predicts signals from the records: give the data (X, --data)")
         least = _LEAST_PER_FOLD * self.folds
@@ -79,7 +79,7 @@ class ConditionalExcess(Statistic):
 
 
 def assign_folds(n_points: int, population: IntArray, folds: int, rng: np.random.Generator) -> IntArray:
-    """Assign every point [points] to a fold at random; population and other points are spread evenly over the folds."""
+    """Assign every record to a fold at random [records]; population and others are spread evenly over the folds."""
     others = np.setdiff1d(np.arange(n_points), population)
     assigned = np.empty(n_points, dtype=np.intp)
     for points in (np.sort(population), others):

@@ -1,7 +1,7 @@
 """Scoring: run attacks on one target, from the statistic through the calibration to scores and p-values.
 
 Statistics are evaluated block by block and share the sums of a block, so memory beyond the results is bounded by the
-block. Two things are kept for all points: sums that a fit needs (for a variance that all points share), until the
+block. Two things are kept for all records: sums that a fit needs (for a variance that all records share), until the
 statistics that read them are done, and the statistic in every view, if a calibration compares pairs one by one.
 """
 
@@ -41,7 +41,7 @@ LACKING = ReferencesError, PopulationError
 
 @dataclass(frozen=True)
 class Scores:
-    """Result of one attack, by name, on one target: one value per point in every array.
+    """Result of one attack, by name, on one target: one value per record in every array.
 
     The score of a Cauchy combination is arcsinh of the paper's Score_PL, which keeps the order and stays finite. Its
     own p-value is the combined one, which is only nominal: its null law is an approximation that fails on real data.
@@ -60,7 +60,7 @@ class Scores:
 
 @dataclass
 class StatisticValues:
-    """A fitted statistic at all points, as far as calibrations need it."""
+    """A fitted statistic at all records, as far as calibrations need it."""
 
     attack: Attack  # the first that uses it, for messages
     fitted: Fitted
@@ -78,7 +78,7 @@ class StatisticValues:
         return cls(attacks[0], fitted, per_point, np.empty(view.target.shape) if pairs else None)
 
     def put(self, block: Block) -> None:
-        """Evaluate the statistic at the points of ``block``."""
+        """Evaluate the statistic at the records of ``block``."""
         # Floating-point warnings are off: the result is checked below, and one sentence names the points.
         with _naming(self.attack, self.attack.statistic.source), np.errstate(all="ignore"):
             phi = np.asarray(self.fitted(block), dtype=np.float64)
@@ -147,7 +147,7 @@ def _naming(attack: Attack, *parts: object) -> Iterator[None]:
 
 
 def score(attack: Attack, view: AttackView, rng: np.random.Generator, tick: Tick = lambda _: None) -> Scores:
-    """Score every point of ``view``; ``rng`` draws fresh populations, ``tick`` gets numbers of finished points."""
+    """Score every record of ``view``; ``rng`` draws fresh populations, ``tick`` gets numbers of finished records."""
     require_like_queries(view)
     values = evaluate_statistics([attack], view)[attack.statistic]
     if isinstance(values, Lacking):
@@ -162,12 +162,12 @@ def score_all(
     tick: Tick = lambda _: None,
     refused: Refused | None = None,
 ) -> Iterator[Scores]:
-    """Score every point with each attack; a statistic that several attacks share is computed once.
+    """Score every record with each attack; a statistic that several attacks share is computed once.
 
     Each attack has its own random generator, so its result does not depend on the other attacks. Results come one at a
     time, so that they need not be in memory together. An attack that lacks references, or whose population statistic
     is constant, raises; with ``refused``, that is called instead and the others go on. A population with other numbers
-    of references than the other points always raises `PopulationError`.
+    of references than the other records always raises `PopulationError`.
     """
     require_like_queries(view)
     yield from score_unchecked(attacks, view, seed, tick, refused)
@@ -256,7 +256,7 @@ def _raw_scores(attack: Attack, values: StatisticValues, comparison: Comparison,
 
 
 def conformal_log10_p(phi: FloatArray, queries: IntArray, population: IntArray) -> FloatArray:
-    """Return log10 conformal p-values [queries] from phi [points]; a query is not compared with itself."""
+    """Return log10 conformal p-values [queries] from phi [records]; a query is not compared with itself."""
     known = np.zeros(len(phi), bool)
     known[population] = True
     count = len(population) + 1 - known[queries].astype(np.int32)

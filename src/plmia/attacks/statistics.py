@@ -1,4 +1,4 @@
-"""Pointwise statistics: one value per point and view, larger for members; see `Statistic`."""
+"""Pointwise statistics: one value per record and view, larger for members; see `Statistic`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fitted(Protocol):
 
     @abstractmethod
     def __call__(self, block: Block) -> FloatArray:
-        """Return phi [n, views] at the points of ``block``: finite, larger for members."""
+        """Return phi [n, views] at the records of ``block``: finite, larger for members."""
 
     def summary(self) -> Mapping[str, object] | None:
         """Return what was fitted as plain values for metrics.json and the report; None if nothing was."""
@@ -44,17 +44,17 @@ class Statistic(Protocol):
 
     @abstractmethod
     def fit(self, view: AttackView) -> Fitted:
-        """Check the view, estimate the global quantities from all its points, and return the fitted statistic.
+        """Check the view, estimate the global quantities from all its records, and return the fitted statistic.
 
-        Raises `ReferencesError` if some point has too few references.
+        Raises `ReferencesError` if some record has too few references.
         """
 
     def fit_uses(self) -> frozenset[SumName]:
-        """Return the sums that ``fit`` reads at all points. They are kept until all blocks are done."""
+        """Return the sums that ``fit`` reads at all records. They are kept until all blocks are done."""
         return frozenset()
 
     def least_references(self, n_views: int) -> int:
-        """Return how many references every point needs on each side; 0 if the statistic uses none."""
+        """Return how many references every record needs on each side; 0 if the statistic uses none."""
         del n_views
         return 1
 
@@ -73,7 +73,7 @@ class PointwiseStatistic(Statistic, Fitted, Protocol):
     """A statistic without global quantities: it is its own `Fitted`, and only ``__call__(block)`` is needed."""
 
     def fit(self, view: AttackView) -> Fitted:
-        """Require `least_references` OUT references per point, and return the statistic itself."""
+        """Require `least_references` OUT references per record, and return the statistic itself."""
         n_out, least = len(view.references) - view.references.n_in, self.least_references(view.n_views)
         require_references(n_out, least, "OUT", type(self).__name__)
         return self
@@ -81,12 +81,12 @@ class PointwiseStatistic(Statistic, Fitted, Protocol):
 
 @dataclass(frozen=True)
 class FunctionOfView(Statistic):
-    """A function of the whole view that returns phi [points, views]. `Attack` wraps plain functions in this."""
+    """A function of the whole view that returns phi [records, views]. `Attack` wraps plain functions in this."""
 
     function: Callable[[AttackView], npt.ArrayLike]
 
     def fit(self, view: AttackView) -> GivenValues:
-        """Evaluate the function at all points."""
+        """Evaluate the function at all records."""
         return GivenValues(np.asarray(self.function(view), dtype=np.float64), view.n_points)
 
     @property
@@ -97,7 +97,7 @@ class FunctionOfView(Statistic):
 
 @dataclass(frozen=True)
 class GivenValues(Fitted):
-    """Values phi [points, views] of a view with ``n_points`` points; an array of another length is returned whole."""
+    """Values phi [records, views] of a view with ``n_points`` records; an array of another length is returned whole."""
 
     phi: FloatArray
     n_points: int
@@ -108,7 +108,7 @@ class GivenValues(Fitted):
 
 
 def evaluate(statistic: Statistic, view: AttackView) -> FloatArray:
-    """Fit a statistic to a view and return phi [points, views]."""
+    """Fit a statistic to a view and return phi [records, views]."""
     fitted, phi = statistic.fit(view), np.empty(view.target.shape)
     for block in view.blocks():
         phi[block.points] = fitted(block)
@@ -116,7 +116,7 @@ def evaluate(statistic: Statistic, view: AttackView) -> FloatArray:
 
 
 def require_references(n: Counts, least: int, side: str, statistic: str) -> None:
-    """Raise `ReferencesError` if some point has fewer than ``least`` references; ``n`` [points] are their numbers."""
+    """Raise `ReferencesError` if some record has fewer than ``least`` references; ``n`` [records] are their numbers."""
     short = np.flatnonzero(n < least)
     if len(short):
         who = f"records {some(short)} have as few as" if len(short) > 1 else f"record {some(short)} has"
@@ -142,10 +142,10 @@ class Loss(PointwiseStatistic):
 
 @dataclass(frozen=True)
 class ReferenceRank(PointwiseStatistic):
-    """Share of the point's OUT references that are less confident than the target, ties counted half: Attack-R."""
+    """Share of the record's OUT references that are less confident than the target, ties counted half: Attack-R."""
 
     def fit(self, view: AttackView) -> Fitted:
-        """Require one OUT reference per point."""
+        """Require one OUT reference per record."""
         require_references(len(view.references) - view.references.n_in, 1, "OUT", "the rank among references")
         return self
 
@@ -166,13 +166,13 @@ class ReferenceRank(PointwiseStatistic):
 
 @dataclass(frozen=True)
 class Gaussian:
-    """``mean`` [points, views] and positive ``variance``, broadcasts to it, of the signals of one side (IN or OUT)."""
+    """``mean`` [records, views] and positive ``variance``, broadcasts to it, of the signals of one side (IN or OUT)."""
 
     mean: FloatArray
     variance: FloatArray
 
     def log_density(self, x: FloatArray) -> FloatArray:
-        """Return the log density of ``x`` [points, views], without the constant log(2 pi) / 2."""
+        """Return the log density of ``x`` [records, views], without the constant log(2 pi) / 2."""
         density = x - self.mean
         np.square(density, out=density)
         density /= self.variance
@@ -185,23 +185,23 @@ class Variance(Protocol):
     """Estimator of the variance of each side."""
 
     shared: ClassVar[bool] = False
-    """Whether all points share one value, estimated from all of them."""
+    """Whether all records share one value, estimated from all of them."""
     label: ClassVar[str] = "this variance"
     """Name of the estimator in messages."""
 
     def least(self, n_views: int) -> int:
-        """Return how many references every point needs on each side."""
+        """Return how many references every record needs on each side."""
         del n_views
         return 1
 
     @abstractmethod
     def __call__(self, moments: SideMoments) -> FloatArray:
-        """Return the variance, broadcasts to [points, views], positive everywhere."""
+        """Return the variance, broadcasts to [records, views], positive everywhere."""
 
 
 @dataclass(frozen=True)
 class PerPointVariance(Variance):
-    """The variance of the point's own references, view by view; needs two references.
+    """The variance of the record's own references, view by view; needs two references.
 
     Two references may agree to the last stored digit. Then only the rounding of stored signals is known of their
     spread, so its variance is added. It is far below any other spread otherwise.
@@ -221,7 +221,7 @@ class PerPointVariance(Variance):
 
 @dataclass(frozen=True)
 class FixedVariance(Variance):
-    """One value for all points and views: the variance around each point's own mean, averaged over all references."""
+    """One value for all records and views: the variance around each record's own mean, averaged over all references."""
 
     shared: ClassVar[bool] = True
     label: ClassVar[str] = "one fixed variance"
@@ -239,7 +239,7 @@ class FixedVariance(Variance):
 
 @dataclass(frozen=True)
 class PublishedFixedVariance(Variance):
-    """One value for all points and views, as in LiRA's code: the spread of all signals around one common mean."""
+    """One value for all records and views, as in LiRA's code: the spread of all signals around one common mean."""
 
     shared: ClassVar[bool] = True
     label: ClassVar[str] = "one fixed variance"
@@ -254,7 +254,7 @@ class PublishedFixedVariance(Variance):
 
 @dataclass(frozen=True)
 class PooledVariance(Variance):
-    """One value per point: the variance of its references' signals in all views (`tab:num_ref_pooledaugment`)."""
+    """One value per record: the variance of its references' signals in all views (`tab:num_ref_pooledaugment`)."""
 
     label: ClassVar[str] = "a variance pooled over views"
 
@@ -277,7 +277,7 @@ class Centre(Protocol):
 
     @abstractmethod
     def __call__(self, references: References, moments: SideMoments) -> FloatArray:
-        """Return the centre [points, views]."""
+        """Return the centre [records, views]."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class MeanCentre(Centre):
     """The mean (the paper's choice)."""
 
     def __call__(self, references: References, moments: SideMoments) -> FloatArray:
-        """Return the centre [points, views]."""
+        """Return the centre [records, views]."""
         del references
         return moments.mean
 
@@ -295,7 +295,7 @@ class MedianCentre(Centre):
     """The median (the choice of LiRA's code); it sorts, so it is slower than the mean."""
 
     def __call__(self, references: References, moments: SideMoments) -> FloatArray:
-        """Return the centre [points, views]."""
+        """Return the centre [records, views]."""
         median = np.empty((references.n_points, references.n_views))
         for points, conf, in_mask in references.blocks():
             ordered, n = sort_masked(conf, in_mask if moments.side == "IN" else ~in_mask)
@@ -326,7 +326,7 @@ class ShiftedOut:
             raise AttackError(f"eta = {self.eta} and rho = {self.rho} must both be positive: the paper has 0.3 and 0.9")
 
     def __call__(self, x: FloatArray, out: Gaussian) -> FloatArray:
-        """Return the log likelihood ratio [points, views] of ``x``."""
+        """Return the log likelihood ratio [records, views] of ``x``."""
         inside = Gaussian(out.mean + self.eta * np.sqrt(out.variance), self.rho**2 * out.variance)
         return inside.log_density(x) - out.log_density(x)
 
@@ -336,7 +336,7 @@ class OneSided:
     """Offline LiRA: minus the log probability that an OUT model is more confident than the target."""
 
     def __call__(self, x: FloatArray, out: Gaussian) -> FloatArray:
-        """Return the statistic [points, views] of ``x``; strictly increasing in ``x``."""
+        """Return the statistic [records, views] of ``x``; strictly increasing in ``x``."""
         return -log_ndtr((out.mean - x) / np.sqrt(out.variance))
 
 
@@ -361,7 +361,7 @@ class GaussianLR(Statistic):
     uses: ClassVar[frozenset[SumName]] = frozenset({"confidence"})
 
     def fit(self, view: AttackView) -> FittedGaussianLR:
-        """Require enough references; estimate variances that all points share."""
+        """Require enough references; estimate variances that all records share."""
         n_in, least = view.references.n_in, self.variance.least(view.n_views)
         require_references(len(view.references) - n_in, least, "OUT", self.variance.label)
         if view.mode == "online":
@@ -373,7 +373,7 @@ class GaussianLR(Statistic):
         return FittedGaussianLR(self, out, None if view.mode == "offline" else self.variance(view.whole().in_moments))
 
     def fit_uses(self) -> frozenset[SumName]:
-        """Return the sums of confidences if all points share a variance."""
+        """Return the sums of confidences if all records share a variance."""
         return self.uses if self.variance.shared else frozenset()
 
     def least_references(self, n_views: int) -> int:
@@ -387,7 +387,7 @@ class GaussianLR(Statistic):
 
 @dataclass(frozen=True)
 class FittedGaussianLR(Fitted):
-    """A Gaussian likelihood ratio, and the OUT and IN variances [1, 1] if all points share them."""
+    """A Gaussian likelihood ratio, and the OUT and IN variances [1, 1] if all records share them."""
 
     statistic: GaussianLR
     out_variance: FloatArray | None = None
@@ -425,7 +425,7 @@ class BayesLR(PointwiseStatistic):
             raise AttackError(f"the trimmed share {self.trim} lies outside [0, 0.5): RMIA's option is 0.2")
 
     def fit(self, view: AttackView) -> Fitted:
-        """Require a reference per point, offline an OUT reference."""
+        """Require a reference per record, offline an OUT reference."""
         n = len(view.references) - view.references.n_in * (view.mode == "offline")
         require_references(n, 1, "OUT", "the Bayes ratio")
         return self

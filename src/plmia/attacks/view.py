@@ -31,7 +31,7 @@ CELLS_IN_MEMORY = 1 << 17
 
 @dataclass(frozen=True)
 class References:
-    """Signals of reference models, and the points that they trained on."""
+    """Signals of reference models, and the records that they trained on."""
 
     signals: Floats  # [models, points, views]: logit-scaled true-label confidence of all models; only rows are read
     rows: IntArray  # [references]: the models that are references
@@ -42,12 +42,12 @@ class References:
 
     @property
     def n_points(self) -> int:
-        """Number of points."""
+        """Number of records."""
         return int(self.signals.shape[1])
 
     @property
     def n_views(self) -> int:
-        """Number of views per point."""
+        """Number of views per record."""
         return int(self.signals.shape[2])
 
     @cached_property
@@ -58,7 +58,7 @@ class References:
 
     @cached_property
     def n_in(self) -> npt.NDArray[np.int32]:
-        """Number of references [points] that trained on each point."""
+        """Number of references [records] that trained on each record."""
         total = np.zeros(self.in_mask.shape[1], np.int32)
         for first in range(0, len(self), ROWS_PER_FLUSH):
             total += count(np.ascontiguousarray(self.in_mask[first : first + ROWS_PER_FLUSH]))
@@ -71,9 +71,9 @@ class References:
     def balanced(
         self, n_in: int | Counts, n_out: int | Counts, rng: np.random.Generator, most: int | None = None
     ) -> References:
-        """Keep ``n_in`` IN and ``n_out`` OUT references of every point, drawn at random: counts then reveal nothing.
+        """Keep ``n_in`` IN and ``n_out`` OUT references of every record, drawn at random: counts then reveal nothing.
 
-        Every point must have as many, and their sum must be the same at all points. Reference i of the result is the
+        Every record must have as many, and their sum must be the same at all records. Reference i of the result is the
         model ``rows[i]``; where that was dropped, a model from the end of ``rows`` replaces it. With ``most``, only the
         first so many are returned.
         """
@@ -98,32 +98,32 @@ class References:
         return References(signals, np.arange(wanted), in_mask)
 
     def conf(self, few: slice, points: slice) -> Floats:
-        """Return signals [n references, n points, views]; a copy only if the rows are not consecutive."""
+        """Return signals [n references, n records, views]; a copy only if the rows are not consecutive."""
         rows = self.rows[few]
         if len(rows) and bool(np.all(np.diff(rows) == 1)):
             return self.signals[rows[0] : rows[-1] + 1, points]
         return self.signals[rows, points]
 
     def part(self, points: slice) -> References:
-        """Return the references at some points."""
+        """Return the references at some records."""
         return References(self.signals[:, points], self.rows, self.in_mask[:, points])
 
     def pieces(self) -> Iterator[tuple[slice, slice]]:
-        """Yield a few references and some points at a time, small enough for the cache."""
+        """Yield a few references and some records at a time, small enough for the cache."""
         width = max(1, CELLS_PER_BLOCK // self.n_views)
         for start in range(0, self.n_points, width):
             for first in range(0, len(self), ROWS_PER_FLUSH):
                 yield slice(first, first + ROWS_PER_FLUSH), slice(start, min(start + width, self.n_points))
 
     def blocks(self, cells: int = CELLS_IN_MEMORY) -> Iterator[tuple[slice, FloatArray, BoolArray]]:
-        """Yield points, signals [references, n, views] and membership of about ``cells`` signals at a time."""
+        """Yield records, signals [references, n, views] and membership of about ``cells`` signals at a time."""
         width = max(1, cells // max(1, len(self) * self.n_views))
         for start in range(0, self.n_points, width):
             points = slice(start, min(start + width, self.n_points))
             yield points, self.conf(slice(None), points).astype(np.float64), self.in_mask[:, points]
 
     def at(self, points: IntArray, cells: int = CELLS_IN_MEMORY) -> Iterator[tuple[IntArray, FloatArray, BoolArray]]:
-        """Yield the same for the given points only, some of them at a time."""
+        """Yield the same for the given records only, some of them at a time."""
         width = max(1, cells // max(1, len(self) * self.n_views))
         for start in range(0, len(points), width):
             some = points[start : start + width]
@@ -153,7 +153,7 @@ class Feature(Protocol):
 
 @dataclass(frozen=True)
 class Powers:
-    """conf - centre and its square; the centre [points, views] keeps squares small, so float32 terms are enough."""
+    """conf - centre and its square; the centre [records, views] keeps squares small, so float32 terms are enough."""
 
     centre: Floats
 
@@ -188,7 +188,7 @@ class Probabilities:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums [2, points, views] of a feature's two functions over the IN and over the OUT models, and their numbers."""
+    """Sums [2, records, views] of a feature's two functions over the IN and over the OUT models, and their numbers."""
 
     n_in: npt.NDArray[np.int32]
     n_out: npt.NDArray[np.int32]
@@ -202,7 +202,7 @@ class Sums:
         return cls(np.zeros(n_points, np.int32), np.zeros(n_points, np.int32), np.zeros(shape), np.zeros(shape))
 
     def part(self, points: slice) -> Sums:
-        """Return the sums at some points."""
+        """Return the sums at some records."""
         return Sums(self.n_in[points], self.n_out[points], self.inside[:, points], self.outside[:, points])
 
     def copy(self) -> Sums:
@@ -299,7 +299,7 @@ def sum_over(references: References, feature: Feature, apart: bool = True) -> Su
 
 @dataclass(frozen=True)
 class SideMoments:
-    """Counts [points], means and population variances [points, views] of one side; 0 where it has no reference."""
+    """Counts [records], means and population variances [records, views] of one side; 0 where it has no reference."""
 
     side: str  # "IN" or "OUT"
     n: Counts
@@ -309,7 +309,7 @@ class SideMoments:
 
     @property
     def rounding(self) -> FloatArray:
-        """Variance [points, views] that storing the signals adds: spacing^2 / 12 at the size of the mean."""
+        """Variance [records, views] that storing the signals adds: spacing^2 / 12 at the size of the mean."""
         # At least that at 1: near 0 it is the probability, close to 1/2, that was rounded.
         # `numpy.spacing` overflows at the largest number there is; one step below it the spacing is the same.
         most = np.nextafter(np.finfo(self.stored).max, self.stored.type(0))
@@ -321,7 +321,7 @@ class SideMoments:
 
 
 def side_moments(references: References, sums: Sums, centre: Floats, inside: bool) -> SideMoments:
-    """Return the moments of the IN (or OUT) references from the sums of `Powers` about ``centre`` [points, views]."""
+    """Return the moments of the IN (or OUT) references from the sums of `Powers` about ``centre`` [records, views]."""
     n = sums.n_in if inside else sums.n_out
     s, s2 = sums.inside if inside else sums.outside
     at_least_one = np.maximum(n, 1)[:, None]
@@ -378,13 +378,13 @@ POINTS_PER_BLOCK = 1 << 13
 
 @dataclass(frozen=True)
 class KnownSums:
-    """Sums over a view's references at all points, computed once for several targets or for a fit."""
+    """Sums over a view's references at all records, computed once for several targets or for a fit."""
 
     centre: Floats  # [points, views]: subtracted from the signals before they are summed
     sums: Mapping[SumName, Sums] = field(default_factory=dict)
 
     def part(self, points: slice) -> KnownSums:
-        """Return the sums at some points."""
+        """Return the sums at some records."""
         return KnownSums(self.centre[points], {name: sums.part(points) for name, sums in self.sums.items()})
 
     def with_sums(self, references: References, names: Iterable[SumName]) -> KnownSums:
@@ -400,7 +400,7 @@ def feature_of(name: SumName, centre: Floats) -> Feature:
 
 
 def midpoint(references: References) -> Floats:
-    """Return the mean signal [points, views] of the first and last reference, to subtract before squaring."""
+    """Return the mean signal [records, views] of the first and last reference, to subtract before squaring."""
     first, last = (references.signals[row] for row in references.rows[[0, -1]])
     work = np.float64 if first.dtype == np.float64 else np.float32
     middle: Floats = (first.astype(work) + last.astype(work)) / 2
@@ -408,7 +408,7 @@ def midpoint(references: References) -> Floats:
 
 
 def first_out(references: References) -> Floats:
-    """Return the signal [points, views] of the first OUT reference of each point, to subtract before squaring."""
+    """Return the signal [records, views] of the first OUT reference of each record, to subtract before squaring."""
     # Offline, no IN signal may reach a score, not even through rounding. (Many targets share one centre: the
     # exception.)
     work = np.float64 if references.signals.dtype == np.float64 else np.float32
@@ -424,7 +424,7 @@ def first_out(references: References) -> Floats:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive points of a view, with sums that statistics share: computed on first use, freed with the block."""
+    """Consecutive records of a view, with sums that statistics share: computed on first use, freed with the block."""
 
     points: slice  # position in the view
     target: FloatArray  # [n, views]
@@ -434,12 +434,12 @@ class Block:
 
     @property
     def n_points(self) -> int:
-        """Number of points."""
+        """Number of records."""
         return int(self.target.shape[0])
 
     @property
     def n_views(self) -> int:
-        """Number of views per point."""
+        """Number of views per record."""
         return int(self.target.shape[1])
 
     @cached_property
@@ -474,7 +474,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What is known of the records themselves: numbers [points, columns], NaN where missing."""
+    """What is known of the records themselves: numbers [records, columns], NaN where missing."""
 
     columns: Floats
     categories: tuple[int, ...] = ()  # columns whose numbers 0, 1, ... are names without an order
@@ -489,15 +489,15 @@ class AttackView:
 
     Parameters
     ----------
-    target : float64 array [points, views]
+    target : float64 array [records, views]
         The target's logit-scaled true-label confidence.
     references : References
         The reference models' signals and membership.
     population : int array [population]
         Known non-members of the target (held-out data): the population Z of the paper. P-values are valid if these
-        points are otherwise like the queries. Scoring refuses a population with other numbers of references.
-    labels : int array [points], optional
-        Class of each point; needed only for calibration within a class.
+        records are otherwise like the queries. Scoring refuses a population with other numbers of references.
+    labels : int array [records], optional
+        Class of each record; needed only for calibration within a class.
     mode : {"online", "offline"}
         Offline, statistics use OUT references only (`sec:exp_offline`).
     known : KnownSums, optional
@@ -537,30 +537,30 @@ class AttackView:
 
     @property
     def n_points(self) -> int:
-        """Number of points, population included."""
+        """Number of records, population included."""
         return int(self.target.shape[0])
 
     @property
     def n_views(self) -> int:
-        """Number of views per point."""
+        """Number of views per record."""
         return int(self.target.shape[1])
 
     def block(self, points: slice) -> Block:
-        """Return some consecutive points."""
+        """Return some consecutive records."""
         known = self.known and self.known.part(points)
         return Block(points, self.target[points], self.references.part(points), self.mode, known)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield all points in order, some at a time."""
+        """Yield all records in order, some at a time."""
         for start in range(0, self.n_points, POINTS_PER_BLOCK):
             yield self.block(slice(start, min(start + POINTS_PER_BLOCK, self.n_points)))
 
     def whole(self) -> Block:
-        """Return all points as one block."""
+        """Return all records as one block."""
         return self.block(slice(0, self.n_points))
 
     def with_sums(self, names: Collection[SumName]) -> AttackView:
-        """Return the same view with the named sums at all points, computed unless they are known."""
+        """Return the same view with the named sums at all records, computed unless they are known."""
         if not names:
             return self
         known = self.known or KnownSums(first_out(self.references))

@@ -164,7 +164,7 @@ def view_counts(n_views: int) -> tuple[int, ...]:
 
 
 def steps(pilot: Pilot) -> int:
-    """Number of points that `make_plan` scores on this pilot, for a progress bar."""
+    """Number of records that `make_plan` scores on this pilot, for a progress bar."""
     runs = sum(pilot.draws(n) for n in pilot.budgets()) * len(view_counts(pilot.signals.n_views))
     return (runs + len(_population_sizes(len(pilot.full.population)))) * pilot.signals.n_points
 

@@ -412,7 +412,7 @@ def audit(
     references : int, optional
         Number of reference models to train; by default 32, or those of a design of your own.
     views : str or sequence of View, optional
-        How points are shown to models; see `plmia.training.recipes.recipe.views_for`.
+        How records are shown to models; see `plmia.training.recipes.recipe.views_for`.
     target : path, array, data frame, fitted model or GivenTarget, optional
         A model that exists already: its predictions for all records (csv, parquet, npz or npy file, array or frame), a
         model to query, or an onnx or skops file. By default the audit trains its target, too.
@@ -432,8 +432,9 @@ def audit(
     seed : int
         Seed of everything random.
     design : {"pairs", "halves", "exact"} or MembershipDesign, optional
-        How references share the points (see `audit_design`), or a design of your own: model 0 is the target. By default
-        pairs, each on half of the points; for a given target on another share of them, references on that share.
+        How references share the records (see `audit_design`), or a design of your own: model 0 is the target. By
+        default pairs, each on half of the records; for a given target on another share of them, references on that
+        share.
     groups : array, series or list [records], or str, optional
         Rows of one group (all of one patient, say) are members together or not at all. Values of any type, or the name
         of a column of X.

@@ -38,7 +38,7 @@ PURCHASE_FEATURES = 600
 
 
 class PublishedData(NamedTuple):
-    """Points X [points, ...] in the archive's order (CINIC-10: by class and file name), labels y from 0, and name."""
+    """Records X [records, ...] in the archive's order (CINIC-10: by class and file name), labels y from 0, and name."""
 
     X: Array
     y: Labels

@@ -397,7 +397,7 @@ def _require_finite(X: Array) -> None:
 
 
 def checked_groups(values: Any, n_points: int) -> IntArray:
-    """Groups as int64 [points]; raises `DataError` unless there is one whole number per point, and 2 groups or more."""
+    """Groups as int64 [records]; raises `DataError` unless records have one whole number each, in 2 groups or more."""
     return encode_groups(values, n_points)[0]
 
 

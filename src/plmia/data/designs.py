@@ -1,4 +1,4 @@
-"""Which model trains on which point, and which models may be references for which target.
+"""Which model trains on which record, and which models may be references for which target.
 
 Designs are drawn from the raw numbers of a generator's bit stream, which NumPy keeps the same in all versions and on
 all machines. With `numpy.random.default_rng(seed)`, PCG64, the same seed gives the same design everywhere.
@@ -33,12 +33,12 @@ _MIN_EXPECTED = 10.0
 
 @dataclass(frozen=True)
 class MembershipDesign:
-    """Which model trained on which point.
+    """Which model trained on which record.
 
     Parameters
     ----------
-    matrix : bool array [models, points]
-        True where the model (row) trained on the point (column).
+    matrix : bool array [models, records]
+        True where the model (row) trained on the record (column).
     """
 
     matrix: BoolArray
@@ -59,7 +59,7 @@ class MembershipDesign:
 
     @property
     def n_points(self) -> int:
-        """Number of points."""
+        """Number of records."""
         return int(self.matrix.shape[1])
 
     @property
@@ -70,7 +70,7 @@ class MembershipDesign:
         return sha.hexdigest()
 
     def require_classes(self, y: Labels | None, names: Sequence[str] | None = None) -> None:
-        """Raise `DataError` unless every model trains on every class of the labels y [points], if there are any.
+        """Raise `DataError` unless every model trains on every class of the labels y [records], if there are any.
 
         The error names a class by its name, if there are names.
         """
@@ -92,9 +92,9 @@ class MembershipDesign:
                 )
 
     def split_duplicates(self, data: LabelledData) -> int:
-        """Count the points of ``data`` that some model trains on without one of their copies, or the reverse.
+        """Count the records of ``data`` that some model trains on without one of their copies, or the reverse.
 
-        Such points are members and non-members at once, which blurs the result of an audit.
+        Such records are members and non-members at once, which blurs the result of an audit.
         """
         if data.n_points != self.n_points:
             raise DataError(
@@ -197,7 +197,7 @@ def _not_in_pairs(n: int, near: str) -> ReferencesError:
 def complementary_pairs(
     n_points: int, n_pairs: int, rng: np.random.Generator, groups: npt.ArrayLike | None = None
 ) -> MembershipDesign:
-    """Draw pairs of models: model 2k trains on a random half of the points (or groups), model 2k + 1 on the other half.
+    """Draw pairs of models: model 2k trains on a random half of the records (or groups), model 2k + 1 on the rest.
 
     If their number is odd, a random one of the two models gets one more.
     """
@@ -208,7 +208,7 @@ def complementary_pairs(
 def independent_halves(
     n_points: int, n_models: int, rng: np.random.Generator, groups: npt.ArrayLike | None = None
 ) -> MembershipDesign:
-    """Draw a random half of the points (or groups) for each model, independently of the other models."""
+    """Draw a random half of the records (or groups) for each model, independently of the other models."""
     matrix, unit_of = _empty_design(n_models, n_points, groups)
     n_units = matrix.shape[1]
     for row in matrix:
@@ -220,19 +220,19 @@ def independent_halves(
 def exact_k_per_point(
     n_points: int, n_models: int, k: int, rng: np.random.Generator, groups: npt.ArrayLike | None = None
 ) -> MembershipDesign:
-    """Draw a design in which every point is in exactly ``k`` of the models.
+    """Draw a design in which every record is in exactly ``k`` of the models.
 
-    Each point draws its ``k`` models independently. Then random points change models, as few as needed for the
-    models' numbers of points (or groups) to differ by at most one.
+    Each record draws its ``k`` models independently. Then random records change models, as few as needed for the
+    models' numbers of records (or groups) to differ by at most one.
 
     Parameters
     ----------
     n_points, n_models, k : int
-        Number of points, of models, and of models that train on each point (1 to n_models - 1).
+        Number of records, of models, and of models that train on each record (1 to n_models - 1).
     rng : numpy.random.Generator
         Source of randomness.
-    groups : int array [points], optional
-        Points of one group stay together.
+    groups : int array [records], optional
+        Records of one group stay together.
     """
     matrix, unit_of = _empty_design(n_models, n_points, groups)
     if not 1 <= k < n_models:
@@ -256,9 +256,9 @@ def audit_design(
     kind: DesignKind = "pairs",
     k: int | None = None,
 ) -> MembershipDesign:
-    """Draw the design of an audit: model 0 is the target, on a random half of the points (or groups).
+    """Draw the design of an audit: model 0 is the target, on a random half of the records (or groups).
 
-    The references are complementary pairs, independent halves, or ("exact") such that each point is in exactly ``k`` of
+    The references are complementary pairs or independent halves. With "exact", each record is in exactly ``k`` of
     them, half by default.
     """
     target = independent_halves(n_points, 1, rng, groups).matrix
@@ -282,10 +282,10 @@ def count_split_groups(members: BoolArray, groups: Labels) -> tuple[int, int]:
 
 
 def counts_depend_on(flags: BoolArray, counts: Labels) -> bool:
-    """Test whether counts have another distribution at the flagged points than at the others.
+    """Test whether counts have another distribution at the flagged records than at the others.
 
-    They have if each of the two sets of points has a single count and the two differ, as in a design with exactly k of
-    M models per point. Otherwise a test of trend and a chi-square test decide, each at a p-value of 5e-7. Points must
+    They have if each of the two sets of records has a single count and the two differ, as in a design with exactly k of
+    M models per record. Otherwise a test of trend and a chi-square test decide, each at a p-value of 5e-7. Records must
     be independent.
     """
     if flags.all() or not flags.any() or counts.min() == counts.max():
@@ -332,11 +332,11 @@ def _chi_square_tail(dof: int, value: float) -> float:
 
 
 def even_counts(flags: BoolArray, n_in: Labels, n_references: int, units: IntArray) -> tuple[Labels, Labels]:
-    """Numbers of IN and OUT references [points] to keep at each point, such that they do not depend on the flags.
+    """Numbers of IN and OUT references [records] to keep at each record, such that they do not depend on the flags.
 
-    All points keep the same numbers, with one exception: rare points (`_RARE_SHARE`) with fewer references of one kind
-    keep these and more of the other kind, if that reveals nothing. Otherwise they would cost all points references.
-    ``flags`` marks the members of the target; ``units`` are points that are independent of each other.
+    All records keep equal numbers, with one exception: rare records (`_RARE_SHARE`) with fewer references of one kind
+    keep these and more of the other kind, if that reveals nothing. Otherwise they would cost all records references.
+    ``flags`` marks the members of the target; ``units`` are records that are independent of each other.
     """
     n_out = n_references - n_in
 

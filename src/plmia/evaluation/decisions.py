@@ -43,11 +43,11 @@ class Known:
     Parameters
     ----------
     scores : Scores
-        Scores and p-values of every point.
+        Scores and p-values of every record.
     population : int array [population]
-        The population Z: points known not to be members.
-    labels : int array [points], optional
-        Class of each point; only `ClassConformal` needs it.
+        The population Z: records known not to be members.
+    labels : int array [records], optional
+        Class of each record; only `ClassConformal` needs it.
     """
 
     scores: Scores
@@ -65,14 +65,14 @@ class Known:
 
     @cached_property
     def inside(self) -> BoolArray:
-        """Which points [points] belong to the population."""
+        """Which records [records] belong to the population."""
         mask = np.zeros(len(self.scores.score), bool)
         mask[self.population] = True
         return mask
 
     @cached_property
     def ranks(self) -> IntArray:
-        """1 + the number of other z in Z whose statistic is at least as large [points].
+        """1 + the number of other z in Z whose statistic is at least as large [records].
 
         So the statistic of z is at least that of a query exactly where its rank is smaller, also with ties.
         """
@@ -133,9 +133,9 @@ class Call:
 
 
 class DecisionRule(Protocol):
-    """Which points are called members; inherit from it to get the defaults.
+    """Which records are called members; inherit from it to get the defaults.
 
-    A rule is a frozen value. It must give the same call for the same `Known`, must not depend on the order of points,
+    A rule is a frozen value. It must give the same call for the same `Known`, must not depend on the order of records,
     and must flag every query whose statistic exceeds that of a flagged query (of the same class, if it needs labels).
     """
 
@@ -180,7 +180,7 @@ class Analytic(DecisionRule):
 
     @property
     def min_population(self) -> int:
-        """The combined p-value has no resolution; its check needs two points."""
+        """The combined p-value has no resolution; its check needs two records."""
         return 2
 
     def __call__(self, known: Known) -> Call:
@@ -201,7 +201,7 @@ class Conformal(DecisionRule):
     """Flag where the conformal p-value is at most the level.
 
     The false-positive rate, on average over draws of Z, is at most the level: without ties exactly
-    floor(level (|Z| + 1)) / (|Z| + 1). Points of Z are compared with the rest of Z.
+    floor(level (|Z| + 1)) / (|Z| + 1). Records of Z are compared with the rest of Z.
     """
 
     level: float
@@ -219,7 +219,7 @@ class Conformal(DecisionRule):
 class ClassConformal(DecisionRule):
     """Conformal within each class (Mondrian): the false-positive rate holds in every class, not only overall.
 
-    A class with fewer than `min_population` points of Z is silent: none of its points is called a member.
+    A class with fewer than `min_population` records of Z is silent: none of its records is called a member.
     """
 
     level: float
@@ -360,7 +360,7 @@ def decide(rule: DecisionRule, known: Known) -> Call:
 
 @dataclass(frozen=True)
 class Decision:
-    """A call compared with the truth on the evaluated points; bounds are Clopper-Pearson's, given the call."""
+    """A call compared with the truth on the evaluated records; bounds are Clopper-Pearson's, given the call."""
 
     rule: str
     level: float
@@ -379,7 +379,7 @@ class Decision:
 
 
 def judge(call: Call, members: BoolArray, queries: IntArray, confidence: float = 0.95) -> Decision:
-    """Compare a call with the truth: ``members`` [points], on the evaluated points ``queries`` [queries]."""
+    """Compare a call with the truth: ``members`` [records], on the evaluated records ``queries`` [queries]."""
     flagged, truth = call.flagged[queries], members[queries]
     rates = (*_rate(flagged[~truth], confidence), *_rate(flagged[truth], confidence))
     basis = call.rule, call.level, call.threshold, call.population, int(np.count_nonzero(flagged))

@@ -1,4 +1,4 @@
-"""Exposed records: false discovery rates over all evaluated points, and the table behind records.csv.
+"""Exposed records: false discovery rates over all evaluated records, and the table behind records.csv.
 
 Among many records some conformal p-values are small by chance. The procedure of Benjamini and Hochberg (1995) bounds
 the expected share of non-members among the records it names. Conformal p-values with a common population depend on each
@@ -72,20 +72,20 @@ class Exposure:
 
 
 def exposure(scores: Scores, queries: IntArray, members: BoolArray, fdr: float, population: int) -> Exposure:
-    """Name some of the points ``queries`` at a false discovery rate and compare with ``members`` [points]."""
+    """Name some of the records ``queries`` at a false discovery rate and compare with ``members`` [records]."""
     named = discoveries(scores.log10_p_conformal[queries], fdr)
     least = min_named(len(queries), population, fdr)
     return Exposure(fdr, int(np.count_nonzero(named)), int(np.count_nonzero(named & members[queries])), least)
 
 
 def min_named(evaluated: int, population: int, fdr: float) -> int:
-    """Smallest possible number of named points above 0: no p-value is below 1 / (|Z| + 1)."""
+    """Smallest possible number of named records above 0: no p-value is below 1 / (|Z| + 1)."""
     return max(1, math.ceil(round(evaluated / (fdr * (population + 1)), 9)))
 
 
 @dataclass(frozen=True)
 class Naming:
-    """Why no record was named: with this split into population and evaluated points, many are named at once or none."""
+    """Why no record was named: with this split into population and queries, many are named at once or none."""
 
     fdr: float
     members: int  # evaluated ones
@@ -95,7 +95,7 @@ class Naming:
 
     @property
     def evaluated(self) -> int:
-        """Number of evaluated points."""
+        """Number of evaluated records."""
         return self.members + self.non_members
 
     @property
@@ -143,7 +143,7 @@ class Naming:
 
 @dataclass(frozen=True, eq=False)
 class RecordTable(Tabular):
-    """Evaluated points, the most exposed first; `record_table` makes one.
+    """Evaluated records, the most exposed first; `record_table` makes one.
 
     ``records[:3]`` are the three most exposed, ``records.to_frame()`` is a data frame of pandas or polars, and
     ``records.columns()`` are plain lists.
@@ -209,7 +209,7 @@ def record_table(
     groups: Labels | None = None,
     members: BoolArray | None = None,
 ) -> RecordTable:
-    """Build the table of the points ``queries``; labels, groups and members [points] are columns if given."""
+    """Build the table of the records ``queries``; labels, groups and members [records] are columns if given."""
     if np.isin(queries, population).any():
         raise PlmiaError("some queries belong to the population of known non-members: remove them")
     log10_p, score = scores.log10_p_conformal[queries], scores.score[queries]

@@ -71,12 +71,12 @@ class AttackResult(Tabular):
     notes: tuple[Note, ...] = ()  # on the references of this target
 
     def metrics(self) -> TargetMetrics:
-        """Return metrics on the evaluated points."""
+        """Return metrics on the evaluated records."""
         queries, members = self.truth.queries, self.truth.members
         return evaluate(self.scores.score[queries], members[queries], target=self.target)
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return one row per evaluated point: index, member, score, log10_p and log10_p_conformal."""
+        """Return one row per evaluated record: index, member, score, log10_p and log10_p_conformal."""
         queries, names = self.truth.queries, ("score", "log10_p", "log10_p_conformal")
         arrays = {"member": self.truth.members} | {name: vars(self.scores)[name] for name in names}
         return {"index": queries.tolist()} | {name: array[queries].tolist() for name, array in arrays.items()}
@@ -113,7 +113,7 @@ def attack_targets(
     setup : Setup
         Settings.
     tick : callable
-        Called with numbers of finished points; their sum is ``len(targets) * len(attacks) * n_points``.
+        Called with numbers of finished records; their sum is ``len(targets) * len(attacks) * n_points``.
     refused : callable, optional
         Called with each attack that lacks references, or whose population statistic is constant, on a target; it has
         no result there. By default that raises.

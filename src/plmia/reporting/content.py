@@ -62,7 +62,7 @@ class Extras:
 def read_extras(path: Path, **columns: Any) -> Extras:
     """Read data with `read_data`; from an npz without records, its texts and names alone.
 
-    An npz can hold `texts` [points], `class_names` [classes] and `feature_names` [features], or `texts` alone. Further
+    An npz can hold `texts` [records], `class_names` [classes] and `feature_names` [features], or `texts` alone. Further
     parameters are those of `read_data`.
     """
     if _has_texts_only(path):
@@ -173,7 +173,7 @@ class Content:
 
     @property
     def groups(self) -> IntArray | None:
-        """Group of each record [points], from the results or else from the data."""
+        """Group of each record [records], from the results or else from the data."""
         data = self.extras.data
         return self.saved.groups if self.saved.groups is not None or data is None else data.groups
 

@@ -244,12 +244,12 @@ class SavedRun(Overview):
 
     @cached_property
     def labels(self) -> Labels | None:
-        """Class of each point [points], where classes are known."""
+        """Class of each record [records], where classes are known."""
         return self._read("labels", "iu", self._points) if "labels" in self._entries else None
 
     @cached_property
     def groups(self) -> IntArray | None:
-        """Group of each point [points], where points form groups and the run was asked to show records."""
+        """Group of each record [records], where records form groups and the run was asked to show records."""
         return self._read("groups", "iu", self._points) if "groups" in self._entries else None
 
     def population(self, target: int) -> IntArray:
@@ -257,15 +257,15 @@ class SavedRun(Overview):
         return self.split(target)[0]
 
     def queries(self, target: int) -> IntArray:
-        """The evaluated points of one target."""
+        """The evaluated records of one target."""
         return self.split(target)[1]
 
     def members(self, target: int) -> BoolArray:
-        """Which points [points] the target trained on."""
+        """Which records [records] the target trained on."""
         return self.split(target)[2]
 
     def split(self, target: int) -> tuple[IntArray, IntArray, BoolArray]:
-        """Population and evaluated points of a target, and which points [points] are its members."""
+        """Population and evaluated records of a target, and which records [records] are its members."""
         self._require_target(target)
         members = self._read(f"members/{target}", "b", self._points)
         population, queries = (self._read(f"{kind}/{target}", "iu") for kind in ("population", "queries"))
@@ -284,17 +284,17 @@ class SavedRun(Overview):
         return population, queries, members
 
     def scores(self, attack: str, target: int) -> Scores:
-        """Scores of every point by one attack on one target."""
+        """Scores of every record by one attack on one target."""
         score, own, conformal, statistic = (self._array(attack, target, key) for key in SCORE_ARRAYS)
         return Scores(attack, score, own, conformal, statistic, not np.array_equal(own, conformal))
 
     def roc(self, attack: str, target: int) -> Roc:
-        """ROC curve on the evaluated points."""
+        """ROC curve on the evaluated records."""
         _, queries, members = self.split(target)
         return roc_curve(self._array(attack, target, "score")[queries], members[queries])
 
     def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
-        """Evaluated points, the most exposed first, by the verdict's attack and on the first target unless given."""
+        """Evaluated records, the most exposed first, by the verdict's attack and on the first target unless given."""
         attack = self.result.verdict.attack if attack is None else attack
         target = self.targets[0] if target is None else target
         population, queries, members = self.split(target)

@@ -71,7 +71,7 @@ class Importer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ModelOutput:
-    """Outputs of one model, and the points on which it was trained."""
+    """Outputs of one model, and the records on which it was trained."""
 
     name: str
     path: Path  # the file, for error messages
@@ -192,7 +192,7 @@ class PrivacyMeter(Importer):
     files = "signals/rmia_signals.npy and models/memberships.npy"
 
     def find(self, folder: Path) -> FoundModels:
-        """Find the models in the two arrays, [points, models] and [models, points]."""
+        """Find the models in the two arrays, [records, models] and [models, records]."""
         file = folder / "signals" / "rmia_signals.npy"
         if not file.exists() and (folder / "signals" / "loss_signals.npy").exists():
             raise SignalsError(

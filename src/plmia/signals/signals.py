@@ -31,20 +31,20 @@ Floats = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Signals:
-    """Signals of models at points, and which model trained on which point.
+    """Signals of models at records, and which model trained on which record.
 
     Parameters
     ----------
-    values : float array [models, points, views]
+    values : float array [models, records, views]
         Logit-scaled true-label confidence, or a signal of another ``kind``; finite.
     design : MembershipDesign
-        Membership [models, points].
-    labels : int array [points], optional
-        Class of each point.
+        Membership [models, records].
+    labels : int array [records], optional
+        Class of each record.
     n_clipped : int
         Number of probabilities that were 0 or 1 to the last digit, and so were clipped when logit-scaled.
-    groups : int array [points], optional
-        Which points belong together (rows of one patient); one point of each group is evaluated.
+    groups : int array [records], optional
+        Which records belong together (rows of one patient); one record of each group is evaluated.
     models : tuple of int
         Number of the model in each row, by which targets and references are named; 0, 1, 2, ... by default.
     kind : {"confidence", "signal"}
@@ -95,7 +95,7 @@ class Signals:
 
     @property
     def n_points(self) -> int:
-        """Number of points."""
+        """Number of records."""
         return int(self.values.shape[1])
 
     @property
@@ -157,8 +157,8 @@ def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
     Parameters
     ----------
     path : Path
-        An npz with `signals` (floats [models, points] or [models, points, views]), `membership` (bool
-        [models, points], or bit-packed along points with `n_points`) and optionally `labels` and `groups` [points].
+        An npz with `signals` (floats [models, records] or [models, records, views]), `membership` (bool
+        [models, records], or bit-packed along records with `n_points`) and optionally `labels` and `groups` [records].
     scale : {"auto", "logit", "probability", "signal"}
         Scale of the signals; "auto" accepts logit-scaled confidences and refuses values that look like probabilities.
         "signal" takes any numbers that are larger for members.

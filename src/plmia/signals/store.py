@@ -3,13 +3,13 @@
 Format. A store is one folder:
 
     store.json           what the signals were made of, and the layout: sizes, views, digests; see `Layout`
-    membership.npy       the design, bit-packed [models, ceil(points / 8)]
-    labels.npy           labels [points], if there are any; groups.npy likewise
-    signals.npy          float32 [models, points, views]; each model has its region, a hole until it is written
+    membership.npy       the design, bit-packed [models, ceil(records / 8)]
+    labels.npy           labels [records], if there are any; groups.npy likewise
+    signals.npy          float32 [models, records, views]; each model has its region, a hole until it is written
     records/000012.json  makes a model (or the models trained together) count as finished; see `ModelRecord`
 
 All arrays are plain npy files with a header of 128 bytes, so any tool that knows npy can read the signals. A record
-holds SHA-256 checksums of the model's signals, one per chunk of points, its provenance, and a digest of itself.
+holds SHA-256 checksums of the model's signals, one per chunk of records, its provenance, and a digest of itself.
 
 Guarantees.
 
@@ -90,7 +90,7 @@ Explain: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Iterable[str]]
 
 @dataclass(frozen=True, eq=False)
 class SignalStore:
-    """Signals of models at points, on disk. Make one with `create` or `open`.
+    """Signals of models at records, on disk. Make one with `create` or `open`.
 
     Models are named by their numbers in the design; where ``models`` is optional, it stands for the finished ones.
     """
@@ -120,10 +120,10 @@ class SignalStore:
         about : dict
             Everything that determines the signals (digest of the data, recipe, seed, ...), as JSON.
         design : MembershipDesign
-            Which model trains on which point. An existing store with fewer models is extended; if it has more, the
+            Which model trains on which record. An existing store with fewer models is extended; if it has more, the
             others are ignored.
-        views, labels : sequence of str, int array [points], optional
-            Name of each view and class of each point.
+        views, labels : sequence of str, int array [records], optional
+            Name of each view and class of each record.
         explain : callable, optional
             Describes in words how the contents of two stores differ; `differences` by default.
         restart : bool
@@ -176,7 +176,7 @@ class SignalStore:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Models (finished or not), points, views."""
+        """Models (finished or not), records, views."""
         return len(self.design.matrix), self.layout.n_points, len(self.layout.views)
 
     def finished(self) -> dict[int, dict[str, Any]]:
@@ -212,7 +212,7 @@ class SignalStore:
         ----------
         models : sequence of int
             Their numbers in the design.
-        signals : float32 array [models, points, views]
+        signals : float32 array [models, records, views]
             Signals of the store's `kind`, finite.
         provenance : sequence of dict
             How each was made: seed, attempt, versions, accuracies, seconds, ``n_clipped``, losses, ... as JSON.
@@ -250,7 +250,7 @@ class SignalStore:
             remove_leftovers(path / "records")
 
     def read(self, models: Numbers | None = None) -> FloatArray32:
-        """Read signals [models, points, views] into memory, and verify their checksums."""
+        """Read signals [models, records, views] into memory, and verify their checksums."""
         records = self._records(models)
         with reading(f"{self.folder}/signals.npy"):
             _raise_first(_cut_off(self.folder, self.layout, records))
@@ -405,7 +405,7 @@ class Layout:
 
     @property
     def point_bytes(self) -> int:
-        """Bytes of the signals of one model at one point."""
+        """Bytes of the signals of one model at one record."""
         return len(self.views) * np.dtype(DTYPE).itemsize
 
     @property
@@ -419,7 +419,7 @@ class Layout:
         return begin, begin + self.model_bytes
 
     def digests(self, signals: FloatArray32 | bytes | memoryview) -> tuple[str, ...]:
-        """Digest of each chunk of a model's signals [points, views]."""
+        """Digest of each chunk of a model's signals [records, views]."""
         data, step = as_bytes(signals), self.chunk * self.point_bytes
         return tuple(digest(data[start : start + step]) for start in range(0, len(data), step))
 
@@ -636,7 +636,7 @@ def _read_integers(folder: Folder, name: str, n_points: int, expected: str | Non
 
 
 def groups_about(groups: Labels | None) -> dict[str, str]:
-    """Entry of a store's ``about`` for the points' groups, if there are any: their digest."""
+    """Entry of a store's ``about`` for the records' groups, if there are any: their digest."""
     return {} if groups is None else {"groups": digest(groups.astype("<i8"))}
 
 
@@ -646,7 +646,7 @@ def signal_about(kind: SignalKind) -> dict[str, str]:
 
 
 def write_groups(path: Path, groups: Labels) -> None:
-    """Write the groups [points] of a store whose ``about`` has their digest; see `groups_about`."""
+    """Write the groups [records] of a store whose ``about`` has their digest; see `groups_about`."""
     if not (path / "groups.npy").exists():
         _write_integers(path / "groups.npy", groups)
 

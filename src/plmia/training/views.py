@@ -1,4 +1,4 @@
-"""Views: how a point is shown to a trained model, unchanged or slightly changed.
+"""Views: how a record is shown to a trained model, unchanged or slightly changed.
 
 A view is written as a short text:
 
@@ -33,7 +33,7 @@ _FORMS = ("identity", "mirror", "shift:DY,DX", "mirror+shift:DY,DX", "noise:SCAL
 
 @dataclass(frozen=True)
 class View:
-    """One way to show a point to a model.
+    """One way to show a record to a model.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class View:
     def indices(self, height: int, width: int) -> tuple[IntArray, IntArray]:
         """Rows [height] and columns [width] of the image that the view shows.
 
-        For images [points, height, width, ...], in NumPy and in torch, ``X[:, rows][:, :, columns]`` is the view.
+        For images [records, height, width, ...], in NumPy and in torch, ``X[:, rows][:, :, columns]`` is the view.
         """
         if self.scale:
             raise RecipeError(f"view {self} is for tables: leave it out for images")
@@ -106,7 +106,7 @@ class View:
     def offset(self, n_features: int) -> FloatArray32:
         """Displacement [features] that the view adds to every row of a table; zeros without noise.
 
-        It is the same for all points, so that the view of a point does not depend on the other points.
+        It is the same for all records, so that the view of a record does not depend on the other records.
         """
         if not self.scale:
             return np.zeros(n_features, dtype=np.float32)
@@ -114,7 +114,7 @@ class View:
         return (self.scale * normal).astype(np.float32)
 
     def apply(self, X: Array) -> Array:
-        """Show points [points, ...] through the view; the identity returns them without a copy.
+        """Show records [records, ...] through the view; the identity returns them without a copy.
 
         The type stays the same, except that noise turns whole numbers into floats that hold them.
         """

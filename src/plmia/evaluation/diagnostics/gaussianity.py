@@ -1,7 +1,7 @@
-"""How Gaussian the IN and OUT signals of each point are: the Shapiro-Wilk test of all points at once.
+"""How Gaussian the IN and OUT signals of each record are: the Shapiro-Wilk test of all records at once.
 
-The attacks model the IN and OUT signals of a point as Gaussian. The paper checks this point by point, and measures the
-attack separately on the more and the less Gaussian points (`tab:plmia_gaussian_robust`).
+The attacks model the IN and OUT signals of a record as Gaussian. The paper checks this record by record, and measures
+the attack separately on the more and the less Gaussian records (`tab:plmia_gaussian_robust`).
 
 The test is our own, after Royston: `scipy.stats.shapiro` loops over samples, and takes 1.3 s for 20,000 samples of 32
 values where this takes 0.03 s. The results agree with scipy's.
@@ -101,7 +101,7 @@ def _p_value(n: int, rest: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Gaussianity:
-    """Shapiro-Wilk test of every point [points]; W and p-value are NaN without 3 to 5000 different signals."""
+    """Shapiro-Wilk test of every record [records]; W and p-value are NaN without 3 to 5000 different signals."""
 
     w_in: FloatArray
     p_in: FloatArray
@@ -111,7 +111,7 @@ class Gaussianity:
     group: IntArray  # 0 for the least Gaussian third, 1, 2 for the most Gaussian; -1 if the score is NaN
 
     def to_json(self) -> dict[str, Any]:
-        """Return a summary: quartiles of W, and the share of tested points that are rejected at 5 %."""
+        """Return a summary: quartiles of W, and the share of tested records that are rejected at 5 %."""
         return {
             "points": len(self.score),
             "not_tested": int(np.isnan(self.score).sum()),
@@ -130,7 +130,7 @@ def _summary(w: FloatArray, p: FloatArray) -> dict[str, Any] | None:
 
 
 def gaussianity(references: References, view: int | None = 0) -> Gaussianity:
-    """Test the signals of every point for a Gaussian law, IN and OUT separately.
+    """Test the signals of every record for a Gaussian law, IN and OUT separately.
 
     ``view`` None stands for all views: the smallest W, and the smallest p-value times their number (Bonferroni).
     """

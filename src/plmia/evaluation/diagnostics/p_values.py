@@ -51,8 +51,8 @@ def pairwise_p_values(
 ) -> PairwiseP:
     """Compare at most ``most`` queries, half of them members, with the population (`eq:p_value`).
 
-    ``phi`` is the statistic [points] or [points, views], averaged over views. The queries, drawn with ``rng``, are
-    compared with about ``most_rivals`` population points, evenly spaced in rank.
+    ``phi`` is the statistic [records] or [records, views], averaged over views. The queries, drawn with ``rng``, are
+    compared with about ``most_rivals`` population records, evenly spaced in rank.
     """
     summary = MeanOfViews().points(phi.reshape(len(phi), -1))
     everyone = np.sort(summary[population])
@@ -121,7 +121,7 @@ def nominal_against_realised(
     """Count the non-member queries that p-values flag at a grid of increasing nominal levels in (0, 1).
 
     ``n_population`` is the size of the population behind the p-values, on which the spread of the realised rate
-    depends; by default the number of points that are not queries.
+    depends; by default the number of records that are not queries.
     """
     queries = truth.queries[~truth.members[truth.queries]]
     if not len(queries):

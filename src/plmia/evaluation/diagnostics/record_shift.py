@@ -29,7 +29,7 @@ def record_shift(
 ) -> Note | None:
     """Compare members and non-members among independent ``points`` by their features; a note if they differ.
 
-    The note is a caution if the target's signals [points] tell members clearly better than the records do. Otherwise
+    The note is a caution if the target's signals [records] tell members clearly better than the records do. Otherwise
     what attacks find may not be a leak, and the note is invalid.
     """
     chosen = np.random.default_rng(seed).permutation(points)[:MOST_POINTS]

@@ -130,8 +130,8 @@ class UnlikeReferences:
 def unlike_references(view: AttackView) -> UnlikeReferences:
     """Compare the target with its references on the population; the truth is not needed.
 
-    At a population point, the target and the OUT references have the same law if they were trained alike. Each model in
-    turn is compared with all of them, so that the target's values have peers. Signals are averaged over views.
+    At a population record, the target and the OUT references have the same law if they were trained alike. Each model
+    in turn is compared with all of them, so that the target's values have peers. Signals are averaged over views.
     """
     count, mean, variance = _moments_of_residuals(view)
     peers = np.flatnonzero(count[1:] >= 2) + 1
@@ -258,7 +258,7 @@ def unlike_answers(signals: Signals) -> UnlikeAnswers:
     """Compare model 0, a target whose members are known, with all other models, its references.
 
     A target of another kind may be as confident as its references on average; it seldom fits its members and predicts
-    other points as well as they do. The first view is used.
+    other records as well as they do. The first view is used.
     """
     members = signals.design.matrix
     sizes = np.stack([members.sum(axis=1), (~members).sum(axis=1)])

@@ -31,7 +31,7 @@ _MIN_SUM = 0.25
 
 @dataclass(frozen=True)
 class Confidences:
-    """Logit-scaled true-label confidences [points] of one model in one view, and their corrections as in `Trained`."""
+    """Logit-scaled true-label confidences [records] of one model in one view, and their corrections as in `Trained`."""
 
     conf: FloatArray
     n_clipped: int = 0
@@ -40,7 +40,7 @@ class Confidences:
 
 
 def conf_from_probabilities(probabilities: npt.ArrayLike, labels: Labels) -> Confidences:
-    """Confidences from class probabilities [points, classes]; rows that miss a sum of 1 by rounding are renormalised.
+    """Confidences from class probabilities [records, classes]; rows that miss a sum of 1 by rounding are renormalised.
 
     The probability of the other classes is a sum, not one minus the true label's, so it keeps its digits where the true
     label is almost certain. An exact 0 has no logit. Voting ensembles answer in steps of one over the number of voters,
@@ -98,13 +98,13 @@ def _logits(p: FloatArray, labels: Labels) -> tuple[FloatArray, int]:
 
 
 def conf_from_logits(logits: npt.ArrayLike, labels: Labels) -> FloatArray:
-    """Confidences [points] from logits [points, classes]; not finite for a model that diverged."""
+    """Confidences [records] from logits [records, classes]; not finite for a model that diverged."""
     z = np.asarray(logits, dtype=np.float64)
     return logit_from_logits(z, labels) if np.isfinite(z).all() else np.full(len(z), np.nan)
 
 
 def conf_from_answers(answers: npt.ArrayLike, labels: Labels, found: str = "query returned") -> Confidences:
-    """Confidences from logits, or from probabilities (rows in [0, 1] that add up to 1) [points, classes].
+    """Confidences from logits, or from probabilities (rows in [0, 1] that add up to 1) [records, classes].
 
     Rows in [0, 1] that do not add up to 1 are refused: they could be either, badly rounded or not normalised. Messages
     begin with where the answers were ``found``.
@@ -127,7 +127,7 @@ def conf_from_answers(answers: npt.ArrayLike, labels: Labels, found: str = "quer
 def trained_from_answers(
     function: str, answers: Sequence[Array], confidences: Sequence[Confidences], labels: Labels, members: BoolArray
 ) -> Trained:
-    """Result of a model without losses, from the answers [points, classes] of a function, one array per view."""
+    """Result of a model without losses, from the answers [records, classes] of a function, one array per view."""
     return Trained(
         np.stack([view.conf for view in confidences], axis=1).astype(np.float32),
         *accuracies(answers[0].argmax(axis=1) == labels, members),
@@ -139,7 +139,7 @@ def trained_from_answers(
 
 
 def trained_from_signals(function: str, signals: Sequence[Array]) -> Trained:
-    """Result of a model whose signals [points], one array per view, a function returned; see `Recipe.signal`."""
+    """Result of a model whose signals [records], one array per view, a function returned; see `Recipe.signal`."""
     columns = [np.asarray(view, dtype=np.float64).reshape(len(view), 1) for view in signals]
     with np.errstate(over="ignore"):  # infinite signals are refused like others
         values = np.hstack(columns).astype(np.float32)

@@ -40,13 +40,13 @@ _CPU_PARAMETERS = 1 << 20
 class MLP(BuiltInRecipe):
     """Perceptrons with ReLU between the layers, trained on the cross-entropy.
 
-    All models of a stack take their steps together, each on its own points in its own order. A model does not depend
+    All models of a stack take their steps together, each on its own records in its own order. A model does not depend
     on the other models of its stack: bit for bit on a CPU, up to rounding on a GPU (TF32 products, CUDA graphs).
 
-    Options: ``widths`` of the hidden layers, as in the paper by default; ``epochs``; points per ``batch``, where the
+    Options: ``widths`` of the hidden layers, as in the paper by default; ``epochs``; records per ``batch``, where the
     last one of an epoch takes the rest; learning rate ``lr``, whose ``schedule`` is "constant" or falls to 0 over half
     a "cosine"; the ``optimizer`` "adam", or "sgd" with ``momentum``; ``weight_decay`` of weights and biases; whether to
-    ``standardise`` each feature over all points. Two do not affect what is trained: ``stack``, the largest number of
+    ``standardise`` each feature over all records. Two do not affect what is trained: ``stack``, the largest number of
     models that train at once, and ``device``: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1".
     """
 

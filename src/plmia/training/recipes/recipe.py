@@ -63,7 +63,7 @@ class Recipe(Protocol):
 
     @property
     def signal(self) -> SignalKind:
-        """What `train` returns per point: "confidence", the logit-scaled confidence of the true label, or "signal".
+        """What `train` returns per record: "confidence", the logit-scaled confidence of the true label, or "signal".
 
         A "signal" is any finite number that is larger for members, on any scale. It needs no classes.
         """
@@ -128,7 +128,7 @@ class Recipe(Protocol):
     def train(
         self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False
     ) -> list[Trained]:
-        """Train one model per row of ``members`` and query each on all points.
+        """Train one model per row of ``members`` and query each on all records.
 
         The result for a row depends on its members and its seed alone (up to float rounding), not on the other models
         of the stack.
@@ -136,19 +136,19 @@ class Recipe(Protocol):
         Parameters
         ----------
         data : LabelledData
-            All points.
-        members : bool array [models, points]
-            Points that each model trains on.
+            All records.
+        members : bool array [models, records]
+            Records that each model trains on.
         seeds : sequence of int
             One per model: decides initialisation, order of batches and everything else random.
         views : sequence of View
-            How points are shown to the trained model.
+            How records are shown to the trained model.
         keep_weights : bool
             Whether to return the weights; only requested if `keeps_weights`.
         """
 
     def query_given(self, model: Any, data: LabelledData, members: BoolArray, views: Views) -> Trained:
-        """Query a model that existed before the audit as `train` queries its own; ``members`` [points] are its own.
+        """Query a model that existed before the audit as `train` queries its own; ``members`` [records] are its own.
 
         Raises `RecipeError` if this recipe cannot query such a model.
         """
@@ -188,7 +188,7 @@ def check_recipe(recipe: Recipe, data: LabelledData) -> None:
 
 
 def accuracies(right: BoolArray, members: BoolArray) -> tuple[float, float]:
-    """Accuracy on members and on non-members, from correct predictions [points] and membership [points]."""
+    """Accuracy on members and on non-members, from correct predictions [records] and membership [records]."""
     inside = float(right[members].mean()) if members.any() else float("nan")
     outside = float(right[~members].mean()) if not members.all() else float("nan")
     return inside, outside

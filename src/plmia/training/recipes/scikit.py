@@ -46,7 +46,7 @@ _REMEDY = 'Give a key of your own to reuse them: plmia.Sklearn(estimator, key="v
 
 @dataclass(frozen=True, eq=False)
 class Sklearn(Recipe):
-    """Train clones of a classifier or regressor, each on its own points with its own random state.
+    """Train clones of a classifier or regressor, each on its own records with its own random state.
 
     The estimator gets X with the type, shape and values that the user gave. Two exceptions are for estimators that
     consist of scikit-learn's own parts: images are flattened (see `takes_images`), and tables with text or missing
@@ -222,7 +222,7 @@ class Sklearn(Recipe):
 
     @staticmethod
     def query(fitted: Any, data: LabelledData, members: BoolArray, views: Views) -> Trained:
-        """Query a fitted estimator on all points and views."""
+        """Query a fitted estimator on all records and views."""
         # Copies: a model that changes its argument must not change it for the next one.
         return _ask(fitted, data, members, [_accepted(fitted, data, view.shown(data)) for view in views])
 

@@ -34,10 +34,10 @@ class WideResNet(BuiltInRecipe):
 
     Stochastic gradient descent with momentum; the learning rate rises linearly, then falls to 0 over half a cosine.
     Batches are cut from one permutation of the members after another, so all batches are full and may span two epochs;
-    the rest after the last epoch is dropped. Pixels are standardised by channel over all points. The same seed gives
+    the rest after the last epoch is dropped. Pixels are standardised by channel over all records. The same seed gives
     the same bits on a CPU, and the same numbers up to rounding on a GPU, where all layers but the last compute in bf16.
 
-    Options: ``depth`` in layers (6 n + 4); ``width``, the factor of the channels 16, 32, 64; ``epochs``; points per
+    Options: ``depth`` in layers (6 n + 4); ``width``, the factor of the channels 16, 32, 64; ``epochs``; records per
     ``batch``; the largest learning rate ``lr``, reached after a share ``warmup`` of the steps; ``momentum``;
     ``weight_decay`` of all parameters; whether to ``augment`` training images: mirrored at random and moved by up to
     four pixels, reflected at the border. Two do not affect what is trained: ``device``, "auto" (a GPU if there is one),
@@ -326,7 +326,7 @@ class Program:
 
     @torch.no_grad()
     def query(self, images: Images, views: Views) -> tuple[FloatArray32, BoolArray]:
-        """Confidences [points, views], and correct predictions of the first view [points]."""
+        """Confidences [records, views], and correct predictions of the first view [records]."""
         self.net.eval()
         n, height, width, _ = images.pixels.shape
         shown = [tuple(to_device(at, self.device) for at in view.indices(height, width)) for view in views]

@@ -66,6 +66,7 @@ def test_the_gate_fails_a_shown_leak_and_decides_nothing_else(files: Any, comman
         assert decided.output.startswith(word)
     lenient = command("gate", tmp_path / "out-2.0", "--max-tpr", 0.99, "--at-fpr", 0.01)
     assert lenient.exit_code == 2
+    assert "--accept" not in command("gate", tmp_path / "out-0.0", *limits).stdout
     accepted = command("gate", tmp_path / "out-0.0", *limits, "--accept", "screening")
     assert accepted.exit_code == 2
     assert "references" in accepted.output

@@ -12,7 +12,7 @@ from plmia.auditing.matching import take_columns
 from plmia.data.dataset import LabelledData, labelled_table, read_data
 from plmia.data.npz import DATA_ARRAYS, unused_arrays
 from plmia.data.table_files import is_table_file, read_frame
-from plmia.data.tables import is_frame
+from plmia.data.tables import is_frame, require_same_order
 from plmia.errors import DataError, Note
 
 
@@ -77,6 +77,8 @@ def audited_data(
         data = X if isinstance(X, LabelledData) else read_data(Path(X), values=values)
         notes = () if isinstance(X, LabelledData) else tuple(unused_arrays(Path(X), DATA_ARRAYS, DataError))
     elif is_frame(X):
+        for what, own in (("y", labels), ("groups", same), *(("members", other) for other in beside)):
+            require_same_order(X, own, what)
         X, taken = take_columns(X, beside, (labels, same))
         data = LabelledData.of_table(X, labels, same, _others(columns.drop, taken), values=values)
     elif isinstance(labels, str) or isinstance(same, str) or columns.drop:

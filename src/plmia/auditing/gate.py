@@ -178,6 +178,8 @@ def _why_undecided(notes: Sequence[Note]) -> str:
     if notes[0].severity == "invalid":
         return f"{notes[0].text} Correct that and audit again (check {notes[0].code})."
     codes = ", ".join(dict.fromkeys(note.code for note in notes))
+    if "screening" in codes.split(", "):
+        return f"{notes[0].text} Audit with references."
     remedy = "Correct that and audit again; if you can defend it, accept the check"
     return f"{notes[0].text} {remedy} (accept, --accept): {codes}."
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from plmia.data.arrays import BoolArray, IntArray
-from plmia.data.tables import Column, is_frame
+from plmia.data.tables import Column, is_frame, require_names
 from plmia.errors import DataError, did_you_mean, some
 
 # Names of a column of row names: none (R's write.csv), or what readers make of that.
@@ -85,6 +85,7 @@ def take_columns(X: Any, names: Sequence[Any], others: Sequence[Any] = ()) -> tu
         return X, {}
     import narwhals as nw
 
+    require_names(nw.to_native(X, pass_through=True))
     frame = nw.from_native(X, eager_only=True)
     taken = [name for name in names if isinstance(name, str) and name in frame.columns]
     for name in taken:

@@ -236,6 +236,17 @@ def _is_missing(value: Any) -> bool:
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
+def require_same_order(frame: Any, values: Any, what: str) -> None:
+    """Raise `DataError` if pandas values have the frame's index in another order: rows are matched by position."""
+    own, theirs = getattr(frame, "index", None), getattr(values, "index", None)
+    if own is None or theirs is None or callable(own) or callable(theirs) or len(own) != len(theirs):
+        return
+    if not own.equals(theirs) and own.is_unique and set(own) == set(theirs):
+        raise DataError(
+            f"{what} has the index of X in another order, but rows are matched by position: give {what}.loc[X.index]"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """A data frame of pandas, polars or pyarrow, checked.
@@ -256,7 +267,7 @@ class Table:
 
         native = nw.to_native(self.native, pass_through=True)
         object.__setattr__(self, "native", native)
-        _require_names(native)
+        require_names(native)
         if 0 in self.shape:
             raise DataError(
                 f"X has {self.shape[0]} records and {self.shape[1]} columns: at least one of each is needed"
@@ -344,7 +355,7 @@ class Selection:
     def __init__(self, frame: Any, chosen: Sequence[str], dropped: Sequence[str]) -> None:
         import narwhals as nw
 
-        _require_names(nw.to_native(frame, pass_through=True))
+        require_names(nw.to_native(frame, pass_through=True))
         self._frame: nw.DataFrame[Any] = nw.from_native(frame, eager_only=True, pass_through=False)
         self._names = {str(name): name for name in self._frame.columns}
         for name in (*chosen, *dropped):
@@ -396,7 +407,7 @@ def _type_text(series: nw.Series[Any]) -> str:
     )
 
 
-def _require_names(native: Any) -> None:
+def require_names(native: Any) -> None:
     """Raise `DataError` unless each column has its own name, text or whole number."""
     names = list(native.column_names if hasattr(native, "column_names") else native.columns)
     for name in names:

@@ -171,3 +171,21 @@ def test_wrong_columns_are_refused_before_training(change: Any, kind: Any, words
     with pytest.raises(kind, match=words):
         audit(given.pop("X"), **given)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("what", ["y", "groups", "members"])
+def test_values_with_the_index_in_another_order_are_refused(what: str) -> None:
+    frame = patients()
+    y = pandas.Series(np.arange(N) % 2)
+    given = {"y": y, "groups": pandas.Series(np.arange(N) // 2), "members": pandas.Series(np.arange(N) < N // 2)}
+    given[what] = given[what].sample(frac=1, random_state=0)
+    fitted = DecisionTreeClassifier().fit(np.arange(2 * N).reshape(N, 2), y)
+    with pytest.raises(DataError, match=rf"{what}.*\.loc\[X\.index\]"):
+        plmia.audit(DecisionTreeClassifier(), frame, **given, target=fitted, references=4, progress=False)
+
+
+def test_doubled_columns_are_named() -> None:
+    frame = patients()
+    doubled = pandas.concat([frame, frame[["age"]]], axis=1)
+    with pytest.raises(DataError, match="2 columns of X are named 'age'"):
+        plmia.audit(DecisionTreeClassifier(), doubled, "ward", references=4, progress=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from plmia.auditing import progress
 from plmia.cli.main import main
 from plmia.data.designs import MembershipDesign
 from plmia.signals.signals import Signals
@@ -96,6 +98,21 @@ def command() -> Callable[..., click.testing.Result]:
         return click.testing.CliRunner().invoke(main, [str(argument) for argument in arguments])
 
     return run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_lines_of_progress() -> Iterator[None]:
+    """On a busy machine, work of these tests takes long enough for a line of progress on standard error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "LINE_SECONDS", 3600.0)
+        yield
+
+
+@pytest.fixture(scope="session")
+def without_progress() -> Callable[[str], str]:
+    """Return a function that removes lines of progress from the standard error of another process."""
+    line = re.compile(r"^(?:training|scoring|planning|screening|importing)(?: \(.*\))?: \d+ %.*\n", re.MULTILINE)
+    return lambda text: line.sub("", text)
 
 
 @pytest.fixture(scope="session")

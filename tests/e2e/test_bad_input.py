@@ -304,7 +304,6 @@ def test_options_that_cannot_be_met(name: str, signals_file: Write, refused: Cal
     "arguments",
     [
         ["score"],
-        ["score", "FILE"],
         ["score", "FILE", "-o", "OUT", "--references", "0"],
         ["score", "FILE", "-o", "OUT", "--population", "1"],
         ["score", "FILE", "-o", "OUT", "--mode", "both"],

@@ -28,7 +28,8 @@ def complete(line: str) -> list[str]:
 
 
 def test_commands_options_and_choices_are_completed() -> None:
-    assert complete("plmia sc") == ["score"]
+    assert complete("plmia sco") == ["score"]
+    assert complete("plmia sc") == ["score", "screen"]
     assert complete("plmia comp") == ["compare", "completion"]
     assert complete("plmia score --mo") == ["--mode"]
     assert complete("plmia score --mode o") == ["online", "offline"]
@@ -53,7 +54,7 @@ def test_bash_completes_by_the_script(command: Run, tmp_path: Path) -> None:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{COMMAND[2]}" "$@"\n')
     program.chmod(0o755)
     script = command("completion", "bash").stdout
-    ask = 'COMP_WORDS=(plmia sc); COMP_CWORD=1; _plmia_completion plmia; echo "${COMPREPLY[@]}"'
+    ask = 'COMP_WORDS=(plmia sco); COMP_CWORD=1; _plmia_completion plmia; echo "${COMPREPLY[@]}"'
     done = subprocess.run(
         ["bash", "-c", f"{script}\n{ask}"],
         capture_output=True,
@@ -100,13 +101,15 @@ def test_a_real_interrupt_ends_with_130(tmp_path: Path) -> None:
     pipe = tmp_path / "signals.npz"
     os.mkfifo(pipe)
     arguments = ["score", str(pipe), "-o", str(tmp_path / "out")]
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        # Opening the other end waits until the command has begun to read.
-        with pipe.open("wb"):
-            process.send_signal(signal.SIGINT)
-            stdout, stderr = process.communicate(timeout=30)
-    finally:
-        process.kill()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*COMMAND, *arguments], **pipes, text=True) as process:
+        try:
+            # Opening the other end waits until the command has begun to read. Closing it ends a read that began
+            # just after the signal, which Python notices only then.
+            with pipe.open("wb"):
+                process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, stdout) == (130, "")
     assert stderr == "plmia: stopped; run the same command again to continue\n"

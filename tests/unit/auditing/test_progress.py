@@ -21,6 +21,7 @@ def clock(monkeypatch):
             return self.now
 
     clock = Clock()
+    monkeypatch.setattr(progress, "LINE_SECONDS", 10.0)
     monkeypatch.setattr(progress, "time", clock)
     return clock
 

@@ -183,7 +183,6 @@ def test_one_attack_may_be_named_and_quiet_prints_nothing(run: Callable[..., Pat
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--max-tpr", 0.02, "--at-fpr", 0.0001), "needs 10,000 non-members"),
         (("--max-tpr", 2, "--at-fpr", 0.01), "--max-tpr is 2.0, but must lie between 0 and 1"),
         (("--max-tpr", 0.01, "--at-fpr", 0.01), "must be above --at-fpr, 0.01"),
         (("--max-tpr", 0.5, "--at-fpr", 0.01, "--attack", "lirra"), "'lirra' is not among the results"),
@@ -197,6 +196,44 @@ def test_what_cannot_be_decided_is_an_error_and_not_a_pass(
     assert result.exit_code == 2
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_with_too_few_non_members_the_gate_is_undecided_and_repeats_the_verdict(
+    run: Callable[..., Path], command: Run, tmp_path: Path
+) -> None:
+    folder, path = run(points=200, shift=4.0), tmp_path / "gate.xml"
+    options = ("--max-tpr", 0.02, "--at-fpr", 0.001, "--junit", path)
+    result = command("gate", folder, *options)
+    assert result.exit_code == 2
+    assert result.stdout.startswith("UNDECIDED: ")
+    assert "needs 1,000 evaluated non-members" in result.stdout
+    headline = json.loads((folder / "metrics.json").read_text())["verdict"]["headline"]
+    assert headline == "A leak was shown (severe)"
+    assert headline[1:] in result.stdout
+    _, entry = junit(path)
+    assert (entry.tag, entry.get("message")) == ("error", result.stdout.strip())
+    shown = json.loads(command("gate", folder, *options, "--json", "--accept", "few-non-members").stdout)
+    assert (shown["outcome"], shown["worst"], shown["doubts"]) == ("undecided", None, ["few-non-members"])
+
+
+def test_an_invalid_audit_is_said_before_too_few_non_members(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    with np.load(signals_file(points=400, shift=4.0)) as arrays:
+        members = arrays["membership"].copy()
+        members[:2] = ~members[:2]
+        np.savez(tmp_path / "swapped.npz", **(dict(arrays) | {"membership": members}))
+    assert command("score", tmp_path / "swapped.npz", "-o", tmp_path / "out", "--quiet").exit_code == 0
+    options = ("--max-tpr", 0.1, "--at-fpr", 0.001, "--junit", tmp_path / "gate.xml")
+    result = command("gate", tmp_path / "out", *options)
+    assert result.exit_code == 2
+    assert "members-swapped" in result.stdout
+    assert "members-swapped" in str(junit(tmp_path / "gate.xml")[1].get("message"))
+
+
+def test_the_folder_of_the_test_report_is_created(run: Callable[..., Path], command: Run, tmp_path: Path) -> None:
+    path = tmp_path / "reports" / "ci" / "gate.xml"
+    result = command("gate", run(points=1_000), "--max-tpr", 0.9999, "--at-fpr", 0.01, "--junit", path)
+    assert result.exit_code == 0, result.output
+    assert junit(path)[1].tag == "system-out"
 
 
 def test_a_folder_without_results_or_with_damaged_ones_is_named(
@@ -250,7 +287,8 @@ def test_a_missing_run_replaces_the_report_of_the_last_one(command: Run, tmp_pat
     options = ("--max-tpr", 0.1, "--at-fpr", 0.01, "--junit", path)
     assert command("gate", tmp_path / "none", *options).exit_code == 2
     assert junit(path)[1].tag == "error"
-    nowhere = command("gate", tmp_path / "none", *options[:-1], tmp_path / "no" / "gate.xml")
+    (tmp_path / "file").write_text("no folder")
+    nowhere = command("gate", tmp_path / "none", *options[:-1], tmp_path / "file" / "gate.xml")
     assert nowhere.exit_code == 2
     assert "gate.xml" in nowhere.output
 

@@ -10,7 +10,17 @@ from typing import Any, Literal
 from xml.etree import ElementTree
 
 from plmia.attacks.attack import ATTACKS, SCREENING
-from plmia.errors import CODES, SIZE, Note, PlmiaError, did_you_mean, doubts, require_rate, round_percent
+from plmia.errors import (
+    CODES,
+    SIZE,
+    Note,
+    PlmiaError,
+    after_colon,
+    did_you_mean,
+    doubts,
+    require_rate,
+    round_percent,
+)
 from plmia.evaluation.intervals import Interval, tpr_interval
 from plmia.results.saved import Overview, SavedRun
 from plmia.results.verdict import status_of, strongest
@@ -31,17 +41,24 @@ class Largest:
     tpr: float
     interval: Interval
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain Python values."""
+        ends = {"low": self.interval.low, "high": self.interval.high}
+        return {"attack": self.attack, "target": self.target, "tpr": self.tpr, **ends}
+
 
 @dataclass(frozen=True)
 class GateDecision:
     """Decision of a release gate, for the limits that `plmia.gate` was called with."""
 
     outcome: Outcome  # undecided where the audit is inconclusive or invalid, or a failed check puts a pass in doubt
-    worst: Largest  # the attack and target whose upper bound is largest
+    # The attack and target whose upper bound is largest; None where the non-members do not resolve ``at_fpr``.
+    worst: Largest | None
     max_tpr: float
     at_fpr: float
     confidence: float
     status: str  # the audit's own
+    headline: str  # of the audit's verdict
     doubts: tuple[Note, ...]  # checks that failed and were not accepted
     accepted: tuple[str, ...]  # codes
 
@@ -53,11 +70,12 @@ class GateDecision:
     @property
     def text(self) -> str:
         """The decision in one or two sentences."""
-        outcome = self.outcome.upper()
-        if self.outcome == "undecided":
+        outcome, worst = self.outcome.upper(), self.worst
+        if worst is None and self.doubts[0].severity != "invalid":
+            return f"{outcome}: {self.doubts[-1].text} Verdict of the audit: {after_colon(self.headline)}."
+        if worst is None or self.outcome == "undecided":
             return f"{outcome}: {_why_undecided(self.doubts)}"
         despite = f" (accepted: {', '.join(self.accepted)})" if self.accepted else ""
-        worst = self.worst
         within = self.outcome == "fail" and worst.tpr <= self.max_tpr
         more = " The estimate is within the limit: more records may show it." if within else ""
         return (
@@ -77,8 +95,6 @@ class GateDecision:
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``plmia gate --json`` prints."""
-        worst, ends = self.worst, self.worst.interval
-        largest = {"attack": worst.attack, "target": worst.target, "tpr": worst.tpr, "low": ends.low, "high": ends.high}
         return {
             "passed": self.passed,
             "outcome": self.outcome,
@@ -87,7 +103,7 @@ class GateDecision:
             "accepted": list(self.accepted),
             "max_tpr": self.max_tpr,
             "at_fpr": self.at_fpr,
-            "worst": largest,
+            "worst": None if self.worst is None else self.worst.to_json(),
             "text": self.text,
         }
 
@@ -124,14 +140,26 @@ def gate(
     saved = SavedRun(run)
     saved.require_verified()
     _require_codes(accept, saved)
-    worst = _largest(saved, list(dict.fromkeys(attacks)) or saved.attacks, at_fpr, confidence)
+    names = list(dict.fromkeys(attacks)) or saved.attacks
     weak = [NO_REFERENCES_USED] if attacks and all(_uses_no_references(name) for name in attacks) else []
     # Whether there are records enough is what the limit itself decides, at the rate that was asked for.
     remaining = [note for note in doubts([*saved.notes, *weak]) if note.code not in (*accept, *SIZE)]
     verdict = saved.result.verdict
-    outcome = _outcome(worst.interval.high <= max_tpr, verdict.beats_chance, remaining)
-    accepted = tuple(sorted(set(accept)))
-    return GateDecision(outcome, worst, max_tpr, at_fpr, confidence, verdict.status, tuple(remaining), accepted)
+    few = _few_non_members(saved, names[0], at_fpr)
+    worst = None if few else _largest(saved, names, at_fpr, confidence)
+    remaining += [few] if few else []
+    outcome = _outcome(worst is None or worst.interval.high <= max_tpr, verdict.beats_chance, remaining)
+    return GateDecision(
+        outcome=outcome,
+        worst=worst,
+        max_tpr=max_tpr,
+        at_fpr=at_fpr,
+        confidence=confidence,
+        status=verdict.status,
+        headline=verdict.headline,
+        doubts=tuple(remaining),
+        accepted=tuple(sorted(set(accept))),
+    )
 
 
 def junit(outcome: Outcome, text: str, lines: Sequence[str] = ()) -> bytes:
@@ -196,6 +224,20 @@ def _require_codes(codes: Collection[str], saved: SavedRun) -> None:
             here = ", ".join(note.code for note in doubts(saved.notes)) or "none"
             hint = did_you_mean(code, CODES, "leave it out")
             raise PlmiaError(f"there is no check {code!r}: {hint} (checks that failed here: {here})")
+
+
+def _few_non_members(saved: SavedRun, attack: str, fpr: float) -> Note | None:
+    """A caution if some target has fewer evaluated non-members than the rate needs; all attacks have the same."""
+    fewest = min((saved.roc(attack, target) for target in saved.targets), key=lambda roc: roc.n_non_members)
+    point = fewest.tpr_at(fpr)
+    if point.resolved:
+        return None
+    return Note(
+        "few-non-members",
+        "caution",
+        f"A false-positive rate of {round_percent(fpr)} needs {point.needed:,} evaluated non-members, there are "
+        f"{fewest.n_non_members:,}. Audit with more records, or use a larger rate.",
+    )
 
 
 def _largest(saved: SavedRun, attacks: Sequence[str], fpr: float, confidence: float) -> Largest:

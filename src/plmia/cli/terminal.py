@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -106,6 +107,8 @@ def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), v
     print_line(NAMES_MEMBERS)
     names = ("report.html", "metrics.json", "scores.npz", "records.csv")
     print_line("  ".join(str(folder / name) for name in names if (folder / name).exists()))
+    if not (folder / "report.html").exists():
+        print_line(f"plmia report {shlex.quote(str(folder))} writes the report.")
 
 
 def shown_notes(notes: Sequence[tuple[str, Note]], verbose: bool, hidden_attacks: int = 0) -> list[str]:

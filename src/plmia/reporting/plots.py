@@ -12,7 +12,7 @@ import numpy as np
 from plmia.attacks.empirical_bayes.model import Knots, ShiftPrior
 from plmia.data.arrays import FloatArray, IntArray, Labels, SignalKind
 from plmia.errors import percent, round_percent, sentence
-from plmia.evaluation.decisions import Decision
+from plmia.evaluation.decisions import Decision, needed_population
 from plmia.evaluation.diagnostics.gaussianity import MAX_SIZE, MIN_SIZE, shapiro_wilk
 from plmia.evaluation.diagnostics.p_values import Rates
 from plmia.evaluation.diagnostics.power import Curve
@@ -244,6 +244,8 @@ def _best_at(fpr: float, rates: Mapping[str, Rate]) -> str:
 
 SCORE_BINS = 60
 MAX_CLASSES = 25
+# Largest false-positive rate at which classes are compared.
+COARSEST = 0.1
 # Room to the left of 0, as a share of the axis, so that markers at 0 are drawn whole.
 LEFT_ROOM = 0.012
 
@@ -295,7 +297,13 @@ def classes_figure(content: Content) -> Figure | Absent:
     title = "Which classes are exposed"
     if content.saved.labels is None:
         return Absent("classes", title, content.without_classes)
-    classes, counts = _class_counts(content, content.saved.labels)
+    population = content.entry().conformal.population
+    level = _resolved_level(content.level, population)
+    if level is None:
+        reason = f"A population of {population:,} flags nobody at a false-positive rate of {round_percent(COARSEST)}."
+        return Absent("classes", title, f"{reason} Audit with more records.")
+    coarser = f" The population ({population:,}) is too small for a lower rate." if level != content.level else ""
+    classes, counts = _class_counts(content, content.saved.labels, level)
     rate = counts[0, :, 0] / np.maximum(counts[0, :, 1], 1)
     order = np.lexsort((classes, -rate))[:MAX_CLASSES]
     names = [fig.shortened(content.class_name(int(c))) for c in classes[order]]
@@ -310,7 +318,7 @@ def classes_figure(content: Content) -> Figure | Absent:
         "classes",
         title,
         f"Share of the members and of the non-members of {which} that {content.attack} flags by the conformal rule at "
-        f"a false-positive rate of {round_percent(content.level)} (dotted), with 95 % Clopper-Pearson intervals. "
+        f"a false-positive rate of {round_percent(level)} (dotted), with 95 % Clopper-Pearson intervals.{coarser} "
         "Healthy: members are not flagged more often than non-members, and the classes are similar.",
         f"Dot plot of flagged shares by class. The most exposed class is {names[0]}: "
         f"{percent(float(rate[order[0]]))} of its members are flagged. Over all classes it is {percent(overall)}.",
@@ -318,15 +326,22 @@ def classes_figure(content: Content) -> Figure | Absent:
         fig.one_panel(
             fig.percent_axis("Share flagged", -LEFT_ROOM * reach, 1.05 * reach),
             Axis("", -0.6, len(order) - 0.4, range(len(order)), names[::-1]),
-            shapes=[fig.vertical_line(content.level, "@soft")],
+            shapes=[fig.vertical_line(level, "@soft")],
         ),
         max(280, 110 + 26 * len(order)),
     )
 
 
-def _class_counts(content: Content, labels: Labels) -> tuple[Labels, IntArray]:
+def _resolved_level(level: float, population: int | None) -> float | None:
+    """The level, or the next larger one at which the conformal rule can flag records; None if no level is left."""
+    levels = [level, *(coarser for coarser in (0.01, 0.05, COARSEST) if coarser > level)]
+    return next((each for each in levels if population is None or population >= needed_population(each)), None)
+
+
+def _class_counts(content: Content, labels: Labels, level: float) -> tuple[Labels, IntArray]:
     """Classes, and the numbers of flagged and of all records of each [members or not, classes, 2]."""
-    flagged = content.scores.log10_p_conformal[content.queries] <= math.log10(content.level)
+    # One step up, as in the conformal rule.
+    flagged = content.scores.log10_p_conformal[content.queries] <= np.nextafter(np.log10(level), 1)
     classes, label = np.unique(labels[content.queries], return_inverse=True)
     counts = [
         [np.bincount(label[kind & chosen], minlength=len(classes)) for chosen in (flagged, np.ones_like(flagged))]

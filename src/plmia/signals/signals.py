@@ -14,6 +14,7 @@ import numpy.typing as npt
 from plmia.data.arrays import Array, BoolArray, IntArray, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
 from plmia.data.npz import SIGNALS_ARRAYS, load_npz, unpack_bits, whole_number
+from plmia.data.table_files import is_table_file
 from plmia.errors import SignalsError, some
 from plmia.numerics import logit_from_probabilities
 
@@ -166,6 +167,8 @@ def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
     path = Path(path)
     if scale not in get_args(Scale):
         raise SignalsError(f"there is no scale {scale!r}: choose from {', '.join(get_args(Scale))}")
+    if is_table_file(path):
+        raise SignalsError(f"{path} is a table, but a signals file is needed: plmia import table {path} -o signals.npz")
     arrays = load_npz(path, SIGNALS_ARRAYS, "`signals` and `membership`", SignalsError)
     for name in ("signals", "membership"):
         if name not in arrays:

@@ -79,6 +79,18 @@ def test_the_verdict_comes_first(stream, tmp_path):
     assert out.getvalue().splitlines()[0] == "The verdict."
 
 
+def test_without_a_report_the_last_line_says_how_to_get_it(stream, tmp_path):
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    out = stream(False)
+    show_result(result_of(), folder)
+    assert out.getvalue().splitlines()[-1].startswith(f"plmia report '{folder}' ")
+    (folder / "report.html").touch()
+    out = stream(False)
+    show_result(result_of(), folder)
+    assert "plmia report" not in out.getvalue()
+
+
 def test_one_reference_is_one_reference(stream, tmp_path):
     for references, words in ((1,), "1 reference,"), ((2,), "2 references,"), ((1, 2), "1 to 2 references,"):
         out = stream(False)

@@ -20,7 +20,7 @@ import pytest
 from plmia.attacks.attack import ATTACKS
 from plmia.data.dataset import LabelledData
 from plmia.data.files import PARTS
-from plmia.errors import DataError, OutputError, SignalsError, percent
+from plmia.errors import DataError, OutputError, SignalsError, percent, round_percent
 from plmia.evaluation.metrics import clopper_pearson
 from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, figures, read_extras, write_report
@@ -202,6 +202,22 @@ def test_classes_are_counted_like_a_loop_would(content: Content) -> None:
             )
         texts = dict(text.split(": ", 1) for text in traces(figure)[kind]["text"])
         assert texts == expected
+
+
+@pytest.mark.parametrize(("population", "level"), [(62, 0.05), (12, 0.1), (5, None)])
+def test_classes_are_compared_at_a_rate_that_the_population_resolves(
+    population: int, level: float | None, simulate_signals: Callable[..., Signals], tmp_path: Path
+) -> None:
+    signals = simulate_signals(0, models=18, points=600, shift=4.0)
+    about = About(SignalsAbout(18, 600, 1, "ab" * 32), "online", (0,), 7, plmia="1.2.3")
+    run_attacks(signals, [ATTACKS["lira"]], [0], Setup(population=population), tmp_path, about)
+    figure = classes_figure(read_content(tmp_path))
+    if level is None:
+        assert isinstance(figure, Absent)
+    else:
+        assert f"false-positive rate of {round_percent(level)} (dotted)" in drawn(figure).caption
+        assert f"population ({population})" in drawn(figure).caption
+        assert max(traces(figure)["members"]["x"]) > 0.2
 
 
 def test_checks_show_what_the_json_holds(content: Content) -> None:

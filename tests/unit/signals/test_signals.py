@@ -251,6 +251,14 @@ def test_signals_are_checked_without_a_file_too():
             Signals(values, membership)
 
 
+@pytest.mark.parametrize("name", ["long.csv", "long.parquet"])
+def test_a_table_is_refused_with_the_command_that_imports_it(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b"fold,p")
+    with pytest.raises(SignalsError, match=re.escape(f"plmia import table {path} -o")):
+        read_signals(path)
+
+
 def test_paths_that_are_no_files_are_refused(tmp_path, refused):
     assert "there is no file" in refused(tmp_path / "missing.npz")
     assert "is a folder" in refused(tmp_path)

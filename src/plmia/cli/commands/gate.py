@@ -50,7 +50,7 @@ def gate(
     target is shown to find at most --max-tpr of the members at a false-positive rate of --at-fpr: the upper end of its
     interval counts, and all intervals hold at once. An audit that is inconclusive or invalid, or a pass that a failed
     check puts in doubt, cannot be decided (exit code 2), unless --accept names the checks. Whether there are records
-    enough is decided by the limit itself; fewer non-members than the rate needs are an error (exit code 2).
+    enough is decided by the limit itself; with fewer non-members than the rate needs, it cannot be decided, either.
 
     \b
     Examples:
@@ -80,6 +80,7 @@ def _write(path: Path | None, report: bytes) -> None:
     if path is None:
         return
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(report)
     except OSError as error:

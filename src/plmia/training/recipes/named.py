@@ -51,7 +51,13 @@ def parse_recipe(text: str) -> Recipe:
 
         return Sklearn.named(detail, params)
     if head not in _CLASSES:
+        from plmia.training.recipes.scikit import scikit_estimators
+
         known = did_you_mean(head, [*_CLASSES, "sklearn:", "function:"], f"known are {', '.join(RECIPES)}")
+        if head.endswith(".py"):
+            known = f"did you mean 'function:{head}'?"
+        elif head in scikit_estimators():
+            known = f"did you mean 'sklearn:{head}'?"
         raise RecipeError(f"there is no recipe {text!r}: {known}")
     return _build(head, params)
 

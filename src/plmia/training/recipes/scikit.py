@@ -84,9 +84,7 @@ class Sklearn(Recipe):
     @classmethod
     def named(cls, name: str, params: dict[str, Any]) -> Sklearn:
         """Build the scikit-learn classifier or regressor called ``name``."""
-        from sklearn.utils import all_estimators
-
-        known = dict(all_estimators(type_filter=["classifier", "regressor"]))
+        known = scikit_estimators()
         if name not in known:
             hint = did_you_mean(name, known, "see scikit-learn's list of estimators")
             raise RecipeError(f"scikit-learn has no classifier or regressor {name!r}: {hint}")
@@ -225,6 +223,13 @@ class Sklearn(Recipe):
         """Query a fitted estimator on all records and views."""
         # Copies: a model that changes its argument must not change it for the next one.
         return _ask(fitted, data, members, [_accepted(fitted, data, view.shown(data)) for view in views])
+
+
+def scikit_estimators() -> dict[str, Any]:
+    """Classifiers and regressors of scikit-learn by name."""
+    from sklearn.utils import all_estimators
+
+    return dict(all_estimators(type_filter=["classifier", "regressor"]))
 
 
 def _ask(fitted: Any, data: LabelledData, members: BoolArray, shown: Sequence[Any]) -> Trained:

@@ -199,6 +199,8 @@ CODES: dict[str, str] = {
 }
 # Codes about the number of evaluated records: more records would help if nothing else is in doubt.
 SIZE = ("few-non-members", "wide-interval")
+# Cautions that what was given may be of other records.
+INPUT = ("target-at-chance", "records-unlike-references")
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,6 @@ class Note:
 
 
 def doubts(notes: Iterable[Note]) -> list[Note]:
-    """Notes that the verdict depends on: invalid ones first, those about the audit's size last."""
+    """Notes that the verdict depends on: invalid ones first, then those about the input, those about the size last."""
     found = [note for note in notes if note.severity != "info"]
-    return sorted(found, key=lambda note: (note.severity != "invalid", note.code in SIZE))
+    return sorted(found, key=lambda note: (note.severity != "invalid", note.code not in INPUT, note.code in SIZE))

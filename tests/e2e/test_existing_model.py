@@ -183,9 +183,22 @@ def test_accuracies_stand_side_by_side(audit: Run, tmp_path: Path) -> None:
 def test_predictions_in_another_order_are_noticed(audit: Run) -> None:
     frame(P[ORDER]).to_csv("p.csv", index=False)
     result = audit("--target", "p.csv", "--members", "split", "--json", "--quiet")
-    assert {"records-unlike-references", "target-at-chance"} <= {
-        note["code"] for note in json.loads(result.stdout)["notes"]
-    }
+    found = json.loads(result.stdout)
+    severities = {note["code"]: note["severity"] for note in found["notes"]}
+    assert severities["target-at-chance"] == severities["records-unlike-references"] == "caution"
+    assert found["verdict"]["doubts"][0] == "target-at-chance"
+    assert "most frequent class" in found["verdict"]["text"]
+
+
+def test_inverted_members_stop_the_command_before_training(audit: Run, tmp_path: Path) -> None:
+    split = np.where(MEMBERS, "test", "train")
+    pd.read_csv("data.csv").assign(split=split).to_csv("data.csv", index=False)
+    own = np.where(MEMBERS, 0.99, OWN * 0.6)
+    pd.DataFrame({"p": own}).to_csv("p.csv", index=False)
+    result = audit("--target", "p.csv", "--members", "split", "--target-kind", "probabilities")
+    assert result.exit_code == 2, result.output
+    assert "inverted" in result.output
+    assert not (tmp_path / "run").exists()
 
 
 HOSTILE: dict[str, tuple[list[str], list[str]]] = {
@@ -202,6 +215,9 @@ HOSTILE: dict[str, tuple[list[str], list[str]]] = {
     "foreign.skops": ([], ["Foreign"]),
     "names.csv": (["--id", "number"], ["'number'"]),
     "comma.csv": ([], ["'0,", "decimal point"]),
+    "classes.csv": ([], ["'income'", "'<=50K'", "predicted classes", "probabilities"]),
+    "swapped.csv": ([], ["swapped.csv", "wrong order", "'<=50K', '>50K'"]),
+    "shuffled.csv": ([], ["not in the order", "(first column)"]),
 }
 
 
@@ -222,6 +238,9 @@ def write_hostile(folder: Path) -> None:
     (folder / "model.pkl").write_bytes(b"cos\nsystem\n(S'touch hacked'\ntR.")
     (folder / "model.txt").write_text("1")
     skops.io.dump(Foreign().fit(X, Y), folder / "foreign.skops")
+    pd.DataFrame({"income": CLASSES[P.argmax(axis=1)]}).to_csv(folder / "classes.csv", index=False)
+    frame(P, ["yes", "no"])[["no", "yes"]].to_csv(folder / "swapped.csv", index=False)
+    frame().iloc[ORDER].to_csv(folder / "shuffled.csv")
     frame().map(lambda p: f"{p:.3f}".replace(".", ",")).to_csv(folder / "comma.csv", index=False, sep=";")
 
 

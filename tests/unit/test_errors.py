@@ -134,3 +134,5 @@ def test_doubts_are_sorted_by_severity_and_size_comes_last() -> None:
         Note("members-swapped", "invalid", "d"),
     ]
     assert [note.code for note in doubts(given)] == ["members-swapped", "few-references", "wide-interval"]
+    given.append(Note("target-at-chance", "caution", "e"))
+    assert [note.code for note in doubts(given)][:3] == ["members-swapped", "target-at-chance", "few-references"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, get_args
@@ -14,7 +15,7 @@ from plmia.auditing.matching import RecordIds
 from plmia.auditing.members import read_members
 from plmia.auditing.model_files import OnnxModel, read_skops
 from plmia.auditing.predictions import Answers, PredictionKind, Predictions
-from plmia.data.arrays import BoolArray, FloatArray32, Labels, SignalKind
+from plmia.data.arrays import BoolArray, FloatArray32, IntArray, Labels, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign, count_split_groups
 from plmia.data.npz import load_array
@@ -25,12 +26,15 @@ from plmia.evaluation.diagnostics.signals import unlike_answers, unlike_records
 from plmia.signals.signals import Signals
 from plmia.training.recipes.recipe import Recipe, Trained
 from plmia.training.recipes.scikit import Sklearn
+from plmia.training.records import TrainingRecord
 from plmia.training.views import Views
 
 # Largest difference between the shares of members that needs no note.
 MAX_SHARE_DIFFERENCE = 0.05
 # A difference of more standard errors than this is not due to chance.
 MAX_STANDARD_ERRORS = 4.0
+# No number of references above this is recommended.
+MOST_RECOMMENDED = 64
 # References that are needed to compare a target with them at all, and to see more than gross differences.
 MIN_REFERENCES, GOOD_REFERENCES = 4, 16
 
@@ -138,16 +142,59 @@ class GivenTarget:
             raise DataError("the target's signals are the same at all records, so no attack can work: check them")
         return answers
 
-    def doubts(self, answers: Trained, design: MembershipDesign, data: LabelledData, kind: SignalKind) -> list[Note]:
-        """Reasons for doubt that are known before any reference is trained; model 0 of the design is the target."""
+    def doubts(
+        self, answers: Trained, design: MembershipDesign, data: LabelledData, kind: SignalKind, least: int = 1
+    ) -> list[Note]:
+        """Reasons for doubt that are known before any reference is trained; model 0 of the design is the target.
+
+        ``least`` is the number of IN and of OUT references that the attacks need at each record.
+        """
         # One record per group: records of one group are not independent evidence.
         alone = np.arange(data.n_points) if data.groups is None else np.unique(data.groups, return_index=True)[1]
         notes = (
-            _other_share(design.matrix[:, alone], data),
+            self._other_share(design.matrix[:, alone], data, least),
             _inverted(answers.conf[:, 0], self.members, len(alone), kind),
             _at_chance(answers, self.members, data),
         )
         return [*self.notes, *(note for note in notes if note)]
+
+    def _other_share(self, units: BoolArray, data: LabelledData, least: int) -> Note | None:
+        """Note that the target (row 0 of membership [models, units]) trained on another share than its references."""
+        own, theirs = float(units[0].mean()), float(units[1:].mean())
+        if abs(own - theirs) <= MAX_SHARE_DIFFERENCE:
+            return None
+        what, more = "records" if data.groups is None else "groups", f"audit with more {'non-' * (own > theirs)}members"
+        needed = self._matching_from(own, least, data.groups)
+        remedy = f"Train {needed} or more references in the default design, or {more}" if needed else more.capitalize()
+        text = (
+            f"The target trained on {100 * own:.0f} % of the {what}, its references on {100 * theirs:.0f} %, so "
+            f"attacks may find less than they could. {remedy}."
+        )
+        return Note("other-share", "caution", text)
+
+    def _matching_from(self, share: float, least: int, groups: Labels | None) -> int | None:
+        """Number of references from which on they train on about the target's share; None if there is none."""
+        chosen = {n: self.matching_references(n, least, groups) for n in range(1, MOST_RECOMMENDED + 1)}
+        other = [n for n, k in chosen.items() if abs((n / 2 if k is None else k) / n - share) > MAX_SHARE_DIFFERENCE]
+        needed = max(other, default=0) + 1
+        return needed if needed < MOST_RECOMMENDED else None
+
+    def weighed(
+        self, notes: Sequence[Note], signals: Signals, records: Mapping[int, TrainingRecord], data: LabelledData
+    ) -> list[Note]:
+        """Return the notes; that the target is at chance is a caution if every reference is clearly better."""
+        shares = signals.design.matrix.mean(axis=1)
+        found = [(shares[k], record.accuracies) for k, record in records.items() if k != 0]
+        right = [share * known[0] + (1 - share) * known[1] for share, known in found if known is not None]
+        if data.labels is None or not right or min(right) <= _chance(data.labels, MAX_STANDARD_ERRORS)[1]:
+            return list(notes)
+        more = f"; its references are right at {percent(min(right))} or more"
+        return [
+            replace(note, severity="caution", text=note.text.rstrip(".") + more)
+            if note.code == "target-at-chance"
+            else note
+            for note in notes
+        ]
 
     def compared(self, signals: Signals) -> list[Note]:
         """Notes from a comparison with the references; model 0 of ``signals`` is the target."""
@@ -169,33 +216,25 @@ class GivenTarget:
         return [] if n >= GOOD_REFERENCES else [Note("likeness-unchecked", "info", text)]
 
 
-def _other_share(units: BoolArray, data: LabelledData) -> Note | None:
-    """Note that the target (row 0 of membership [models, units]) trained on another share than its references."""
-    own, theirs = float(units[0].mean()), float(units[1:].mean())
-    if abs(own - theirs) <= MAX_SHARE_DIFFERENCE:
-        return None
-    what = "records" if data.groups is None else "groups"
-    text = (
-        f"The target trained on {100 * own:.0f} % of the {what}, its references on {100 * theirs:.0f} %, so attacks "
-        f"may find too little. Train more references in the default design, or audit with more "
-        f"{'non-' * (own > theirs)}members."
-    )
-    return Note("other-share", "caution", text)
-
-
 def _at_chance(answers: Trained, members: BoolArray, data: LabelledData) -> Note | None:
     """Note that the target is right no more often than the most frequent class is the true one."""
     right = float(np.where(members, answers.train_accuracy, answers.test_accuracy).mean())
     if data.labels is None or math.isnan(right):
         return None
-    usual = float(np.bincount(data.labels).max()) / data.n_points
-    if right > usual + 2 * math.sqrt(usual * (1 - usual) / data.n_points):
+    usual, limit = _chance(data.labels, 2)
+    if right > limit:
         return None
     text = (
         f"The given target is right at {percent(right)} of the records; the most frequent class is the true one at "
         f"{percent(usual)}. Check that it is of these data, and the order of its rows and classes"
     )
     return Note("target-at-chance", "info", text)
+
+
+def _chance(labels: IntArray, errors: float) -> tuple[float, float]:
+    """Share of the most frequent class, and this share plus so many standard errors."""
+    usual = float(np.bincount(labels).max()) / len(labels)
+    return usual, usual + errors * math.sqrt(usual * (1 - usual) / len(labels))
 
 
 def _inverted(conf: FloatArray32, members: BoolArray, n_units: int, kind: SignalKind) -> Note | None:

@@ -124,7 +124,7 @@ def _without_row_names(columns: list[Column], source: str) -> list[Column]:
             return columns[1:]
         if np.array_equal(np.sort(numbers) - numbers.min(), np.arange(n)):
             raise DataError(
-                f"the rows of {source} are not in the order of their numbers (column {first.name!r}): sort them in the "
-                "order of the data, or match them with --id (id_column in Python)"
+                f"the rows of {source} are not in the order of their numbers (first column): sort the rows by these "
+                "numbers, or match them by a column that the data have, too, with --id (id_column in Python)"
             )
     return columns[1:] if first.name.strip().casefold() in _ROW_NAMES else columns

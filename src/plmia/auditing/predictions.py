@@ -18,7 +18,7 @@ import numpy as np
 from plmia.auditing.matching import RecordIds, columns_in_order
 from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray
 from plmia.data.dataset import LabelledData
-from plmia.errors import DataError, Note, RecipeError, SignalsError
+from plmia.errors import DataError, Note, RecipeError, SignalsError, percent
 from plmia.signals.signals import look_like_probabilities
 from plmia.training.recipes.confidences import (
     Confidences,
@@ -33,6 +33,8 @@ from plmia.training.views import Views
 PredictionKind = Literal["auto", "probabilities", "logits", "confidence", "signal"]
 
 _MAX_NAMES = 5  # in a message
+# An error rate so many standard errors above one half is not due to chance.
+_MAX_STANDARD_ERRORS = 4.0
 _DECIMAL_COMMA = re.compile(r"\s*-?\d+,\d+\s*")
 
 
@@ -91,7 +93,10 @@ class Predictions:
                 )
         if not numbers:
             names = _listed([column.name for column in columns])
-            raise DataError(f"{source} has no column of numbers, but {names}: give one column per class")
+            raise DataError(
+                f"{source} has no column of numbers, but {names} with values such as {columns[0].levels[0]!r}, as "
+                "predicted classes are: give their probabilities, one column per class"
+            )
         text = f"Columns of {source} that hold no numbers were not used: {_listed([c.name for c in others])}"
         notes = (Note("target-columns", "info", text),) if others else ()
         values = np.stack([column.values for column in numbers], axis=1)
@@ -220,8 +225,24 @@ def _of_classes(
         "probabilities": conf_from_probabilities,
         "logits": lambda answers, labels: Confidences(conf_from_logits(answers, labels)),
     }
+    _require_order(values[:, 0], source, data)
     answers, labels = list(values.swapaxes(0, 1)), data.y
     return trained_from_answers(source, answers, [convert[kind](view, labels) for view in answers], labels, members)
+
+
+def _require_order(values: FloatArray, source: str, data: LabelledData) -> None:
+    """Refuse answers [records, classes] of two classes that are wrong more often than guessing, beyond chance."""
+    if data.labels is None or data.n_classes != 2:
+        return
+    lower = (1 - np.sign((values[:, 1] - values[:, 0]) * (2 * data.labels - 1))) / 2
+    sizes = np.bincount(data.labels, minlength=2)
+    wrong = float(np.mean(np.bincount(data.labels, lower, minlength=2) / sizes))
+    if wrong > 0.5 + _MAX_STANDARD_ERRORS * math.sqrt(float(np.sum(1 / sizes))) / 4:
+        raise DataError(
+            f"the true class has the lower value in {source} at {percent(wrong)} of the records, on average over the "
+            f"two classes, so these may be in the wrong order: give columns in the order {_listed(_class_names(data))} "
+            "or named after the classes, and check the labels"
+        )
 
 
 def _of_confidences(found: Iterable[Confidences], data: LabelledData, members: BoolArray) -> Trained:

@@ -182,8 +182,15 @@ class AuditPlan:
             )
 
     def warnings(self) -> list[Note]:
-        """Notes that a user should read before training: all but those on how a recipe prepares the data."""
-        return [note for note in self.notes() if (note.code, note.severity) != ("recipe-preprocessing", "info")]
+        """Notes that a user should read before training: all but those on how a recipe prepares the data.
+
+        Raises `DataError` if one of them makes the audit invalid, so that no reference is trained for it.
+        """
+        notes = self.notes()
+        for note in notes:
+            if note.severity == "invalid":
+                raise DataError(note.text)
+        return [note for note in notes if (note.code, note.severity) != ("recipe-preprocessing", "info")]
 
     def notes(self) -> list[Note]:
         """Notes on the results that are known before training."""
@@ -199,7 +206,8 @@ class AuditPlan:
             found.append(Note("attacks-left-out", "info", text))
         if self.target is not None and self._given is not None:
             answers, kind = self._given.trained, self.recipe.signal
-            found += [*self._given.notes, *self.target.doubts(answers, self.design, self.data, kind)]
+            least = max(map(self._least, self.attacks))
+            found += [*self._given.notes, *self.target.doubts(answers, self.design, self.data, kind, least)]
         return found
 
 
@@ -329,8 +337,10 @@ def score_run(
     signals = store.signals(range(store.shape[0]))
     # The results themselves note attacks that lack references: they know which of them ran.
     notes = [note for note in plan.notes() if note.code != "attacks-left-out"]
-    notes += training_notes([TrainingRecord.from_json(record) for record in store.finished().values()])
-    notes += [] if plan.target is None else plan.target.compared(signals)
+    records = {model: TrainingRecord.from_json(record) for model, record in store.finished().items()}
+    notes += training_notes(list(records.values()))
+    if plan.target is not None:
+        notes = [*plan.target.weighed(notes, signals, records, plan.data), *plan.target.compared(signals)]
     notes += extras.notes
     setup, about, skips = replace(plan.setup, references=plan.references), _about(plan, store, signals), plan.may_skip
     result = run_attacks(
@@ -478,10 +488,11 @@ def audit(
     setup = Setup(mode, references, population, seed)
     chosen, shown = tuple(choose_attacks(attacks)), tuple(_views(views, recipe, data))
     plan = AuditPlan(data, recipe, references, shown, setup, chosen, target, design, may_skip=attacks is None)
+    noted = plan.warnings()
     if merge is not None:
         merged = open_store(plan, where).import_npy(Path(merge))
         warnings.warn(f"took in {len(merged)} models from {merge}", PlmiaWarning, stacklevel=2)
-    for note in (*extras.notes, *plan.warnings()):
+    for note in (*extras.notes, *noted):
         warnings.warn(note.text, PlmiaWarning, stacklevel=2)
     engine = engine or default_engine(recipe, data=data)
     return run_audit(plan, where, engine, keep_models, show_records=show_records, extras=extras, progress=progress)

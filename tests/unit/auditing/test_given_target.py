@@ -20,6 +20,7 @@ from plmia.errors import DataError
 from plmia.evaluation.diagnostics.signals import unlike_records
 from plmia.signals.signals import Signals
 from plmia.training.recipes.recipe import Recipe, Trained
+from plmia.training.records import TrainingRecord
 from plmia.training.views import View
 
 N = 200
@@ -100,6 +101,22 @@ def test_a_target_without_any_skill_is_noted_before_training(tmp_path: Path) -> 
         answers = given.ask(DATA, (View(),), Centres()).trained
         codes.append([note.code for note in given.doubts(answers, design, DATA, "confidence")])
     assert codes == [[], ["target-at-chance"], ["target-at-chance"]]
+
+
+@pytest.mark.parametrize(("accuracies", "severity"), [((0.9, 0.8), "caution"), ((0.5, 0.2), "info")])
+def test_a_target_at_chance_is_a_caution_if_its_references_are_better(
+    accuracies: tuple[float, float], severity: str
+) -> None:
+    given, design = as_target(P[RNG.permutation(N)], MEMBERS, DATA), audit_design(N, 4, np.random.default_rng(0))
+    assert given is not None
+    answers = given.ask(DATA, (View(),), Centres()).trained
+    notes = given.doubts(answers, design, DATA, "confidence")
+    # One reference that is no better than the target is reason enough to be silent.
+    pairs = [(0.9, 0.8), (0.9, 0.8), (0.9, 0.8), accuracies]
+    records = {k + 1: TrainingRecord(train_accuracy=a, test_accuracy=b) for k, (a, b) in enumerate(pairs)}
+    signals = Signals(np.zeros((5, N, 1), np.float32), design)
+    found = given.weighed(notes, signals, records, DATA)
+    assert [(note.code, note.severity) for note in found] == [("target-at-chance", severity)]
 
 
 def test_inverted_members_of_a_signal_are_noticed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -132,6 +133,26 @@ def test_columns_without_names_of_classes_are_taken_in_order_with_a_note() -> No
         assert [note.code for note in found.notes] == ["target-columns"]
         assert "'cat', 'dog', 'eel'" in found.notes[0].text
     assert ask(P).notes == ()  # classes 0 to C - 1 have an order
+
+
+def test_two_classes_in_the_wrong_order_are_refused() -> None:
+    """However rare one class is, and never where the answers are right or at chance."""
+    rng = np.random.default_rng(0)
+    for share in (0.5, 0.1):
+        y = (rng.random(400) < share).astype(np.int64)
+        data, members = LabelledData(np.zeros((400, 1)), y), np.arange(400) % 2 == 0
+        true = np.clip(0.1 + 0.8 * y + rng.normal(0, 0.2, 400), 0.01, 0.99)
+        for second, is_refused in (
+            (true, False),
+            (1 - true, True),
+            (rng.random(400), False),
+            (np.full(400, 0.5), False),
+        ):
+            values = np.stack([1 - second, second], axis=1)
+            for names in (["no", "yes"], None):
+                given = Predictions(values, "auto", names, "p.csv")
+                with pytest.raises(DataError, match="wrong order") if is_refused else contextlib.nullcontext():
+                    given.ask(data, members, (View(),), Plain())
 
 
 def test_other_columns_are_said_to_be_unused() -> None:

@@ -476,16 +476,14 @@ def codes(notes: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("groups", [None, PAIRED])
-def test_inverted_members_are_suspected_before_and_after(groups: Any, tmp_path: Path) -> None:
+def test_inverted_members_stop_the_audit_before_training(groups: Any, tmp_path: Path) -> None:
     members = np.random.default_rng(5).permutation(N // 2)[PAIRED] < 30
     given = GivenTarget(~members, NOISE - 3 + 6 * members)
-    with pytest.warns(UserWarning, match="inverted"):
-        found = audit(Leaky(), tmp_path / "run", target=given, groups=groups, attacks=[plmia.PL_MIA])
-    assert found.result.verdict.status == "invalid"
-    assert "members-swapped" in found.result.verdict.doubts
-    assert "(100.0 %)" in repr(found)
-    assert "inverted" in found._repr_html_()
-    assert repr(plmia.SavedRun(tmp_path / "run"))[len("SavedRun") :] == repr(found)[len("Audit") :]
+    recipe = Leaky()
+    with pytest.raises(DataError, match=r"100\.0 %.*inverted"):
+        audit(recipe, tmp_path / "run", target=given, groups=groups, attacks=[plmia.PL_MIA])
+    assert recipe.calls == []
+    assert not (tmp_path / "run").exists()
 
 
 def test_points_of_one_group_are_one_piece_of_evidence() -> None:
@@ -503,6 +501,7 @@ def test_another_share_of_members_is_said_and_can_be_had(tmp_path: Path) -> None
     with pytest.warns(UserWarning, match=r"75 % of the records, its references on 50 %"):
         found = audit(Leaky(), tmp_path / "run", target=given, references=16, design="pairs")
     assert "other-share" in found.result.verdict.doubts
+    assert "Train 11 or more references" in found.result.notes[codes(found.result.notes).index("other-share")].text
     found = audit(Leaky(), tmp_path / "other", target=given, references=16)
     assert "other-share" not in found.result.verdict.doubts
     matrix = SignalStore.open(tmp_path / "other/signals").design.matrix
@@ -522,6 +521,21 @@ def test_references_train_on_the_share_of_a_given_target(share: float, reference
     assert given.matching_references(references, 2, None) == k
     pairs = np.arange(200) // 2
     assert given.matching_references(references, 2, pairs) == k
+
+
+@pytest.mark.parametrize(("share", "least"), [(0.6, 1), (0.6, 2), (0.75, 2), (0.3, 4)])
+def test_the_named_number_of_references_allows_the_share_of_the_target(share: float, least: int) -> None:
+    members = np.arange(200) < 200 * share
+    given = GivenTarget(members, np.zeros(200))
+    needed = given._matching_from(share, least, None)
+    assert needed is not None
+    for n in range(needed, 65):
+        k = given.matching_references(n, least, None)
+        assert k is not None
+        assert k / n == pytest.approx(share, abs=0.05)
+    k = given.matching_references(needed - 1, least, None)
+    assert k is None or abs(k / (needed - 1) - share) > 0.05
+    assert GivenTarget(np.arange(200) < 190, np.zeros(200))._matching_from(0.95, least, None) is None
 
 
 @pytest.mark.parametrize(("references", "severity"), [(2, "caution"), (4, "info"), (16, None)])

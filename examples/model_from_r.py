@@ -18,7 +18,6 @@ model = RandomForestClassifier(random_state=0).fit(X[train], y[train])
 probabilities = pd.DataFrame(model.predict_proba(X), columns=model.classes_, index=range(1, len(X) + 1))
 probabilities.to_csv("probabilities.csv")
 
-if __name__ == "__main__":
-    recipe = RandomForestClassifier()  # trained like the model
-    audit = plmia.audit(recipe, X, y, target="probabilities.csv", members=train, references=16, folder="audit")
-    print(audit.result.verdict.text)
+recipe = RandomForestClassifier()  # trained like the model
+audit = plmia.audit(recipe, X, y, target="probabilities.csv", members=train, references=16, folder="audit")
+print(audit.result.verdict.text)

@@ -13,8 +13,7 @@ class Net(nn.Sequential):
         super().__init__(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 10))
 
 
-if __name__ == "__main__":  # models train in processes of their own
-    X, y = load_digits(return_X_y=True)
-    recipe = plmia.Torch(Net, epochs=30, lr=3e-3)
-    audit = plmia.audit(recipe, X.reshape(-1, 8, 8), y, references=8, folder="cnn")
-    print(audit.result.verdict.text)
+X, y = load_digits(return_X_y=True)
+recipe = plmia.Torch(Net, epochs=30, lr=3e-3)
+audit = plmia.audit(recipe, X.reshape(-1, 8, 8), y, references=8, folder="cnn")
+print(audit.result.verdict.text)

@@ -615,6 +615,9 @@ def raising() -> nn.Module:
         (Torch(lambda: nn.Linear(5, 1), loss=nn.MSELoss(reduction="none"), device="cpu"), "reduction"),
         (Torch(mlp, signal=lambda m, x, y: 1.0, device="cpu"), "float"),
         (Torch(mlp, query=lambda m, x: m(x)[:, 0], device="cpu"), "query"),
+        (Torch(lambda: nn.Sequential(mlp(), nn.Softmax(1)), device="cpu"), "add up to 1.*logits"),
+        (Torch(lambda: nn.Conv2d(1, 3, 3), device="cpu"), rf"RuntimeError.*X \[{len(Y)}, 5\]: .*height, width"),
+        (Torch(lambda: nn.Linear(4, 3), device="cpu"), r"RuntimeError.*\[2, 5\] for 2 records(?!.*height)"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")

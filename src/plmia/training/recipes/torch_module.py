@@ -60,6 +60,8 @@ _QUERY_ROWS = 512
 _CPU_OPERATIONS = 1e7
 # Datasets that take a larger share of the memory are read batch by batch.
 _HELD_SHARE = 0.25
+# Outputs in [0, 1] are probabilities if their rows add up to 1, up to rounding.
+_SUM_TOLERANCE = 1e-5
 
 
 class Torch(Recipe):
@@ -274,7 +276,7 @@ class Torch(Recipe):
             return answers
 
         with torch_device.fast_arithmetic(device), self._naming_code():
-            self._check_outputs(inputs, seeds[0], _count_classes(data))
+            self._check_outputs(inputs, seeds[0], data)
             size = self._at_once(inputs, chosen[0]) if len(chosen) > 1 else 1
             trained = torch_device.in_parts(len(chosen), size, part)
         return [trained[i] for i in np.argsort(largest)]
@@ -303,18 +305,26 @@ class Torch(Recipe):
             return 1
         return max(1, min(self.stack, int(torch_device.usable_bytes(inputs.device) / needed.bytes)))
 
-    def _check_outputs(self, inputs: _Inputs, seed: int, n_classes: int) -> None:
+    def _check_outputs(self, inputs: _Inputs, seed: int, data: LabelledData) -> None:
         """Raise if a new module cannot be trained on the cross-entropy; a GPU would fail without a reason."""
         if not self._uses_cross_entropy:
             return
         with seeded(seed, inputs.device), torch.no_grad():
             x, _ = inputs.shown(slice(0, 2), View())
-            outputs = call(self._fresh(inputs).eval(), x)
+            module = self._fresh(inputs).eval()
+            with self._naming_code(_got(module, x, data)):
+                outputs = call(module, x)
+        n_classes = _count_classes(data)
         found = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         if not isinstance(outputs, Tensor) or outputs.ndim != 2 or outputs.shape[1] < n_classes:
             raise RecipeError(
                 f"the module returned {found} for 2 records, but one column for each of the {n_classes} classes is "
                 "needed: correct its last layer, or give a loss of your own"
+            )
+        if bool(((outputs >= 0) & (outputs <= 1)).all() and ((outputs.sum(dim=1) - 1).abs() < _SUM_TOLERANCE).all()):
+            raise RecipeError(
+                f"{self._title} returns probabilities, their rows add up to 1, but the cross-entropy needs logits: "
+                "remove the softmax, or give a loss of your own"
             )
 
     def _trained(self, inputs: _Inputs, models: Sequence[_Model]) -> list[tuple[nn.Module, list[float]]]:
@@ -398,7 +408,7 @@ class Torch(Recipe):
         return answer
 
     @contextlib.contextmanager
-    def _naming_code(self) -> Iterator[None]:
+    def _naming_code(self, added: str = "") -> Iterator[None]:
         """Turn an exception of the user's code into a `RecipeError` that names the line of the user's file."""
         try:
             yield
@@ -409,8 +419,17 @@ class Torch(Recipe):
                 raise
             with contextlib.suppress(OSError, TypeError):
                 file = inspect.getsourcefile(inspect.unwrap(self.make_module))
-                raise RecipeError(f"{self._title} raised, {failure(error, file)}") from error
-            raise RecipeError(f"{self._title} raised, {failure(error, None)}") from error
+                raise RecipeError(f"{self._title} raised, {failure(error, file)}{added}") from error
+            raise RecipeError(f"{self._title} raised, {failure(error, None)}{added}") from error
+
+
+def _got(module: nn.Module, x: Tensors, data: LabelledData) -> str:
+    """Describe what a module got of an array X, for the sentence on its exception."""
+    if not data.is_array or not isinstance(x, Tensor):
+        return ""
+    got = f"; it got {list(x.shape)} for {len(x)} records of X {list(data.X.shape)}"
+    flat = not data.is_images and any(isinstance(part, nn.Conv2d) for part in module.modules())
+    return got + (": reshape X to images [records, height, width(, channels)]" if flat else "")
 
 
 def _count_classes(data: LabelledData) -> int:

@@ -261,7 +261,7 @@ def test_functions_without_a_source_are_known_by_their_code() -> None:
     first, second = run("def train(X, y, seed): return 0"), run("def train(X, y, seed): return 1")
     assert Function.of(first, logits) == Function.of(run("def train(X, y, seed): return 0"), logits)
     assert Function.of(first, logits) != Function.of(second, logits)
-    assert Function.of(len, logits) == Function.of(len, logits)
+    assert Function.of(pow, logits) == Function.of(pow, logits)
 
 
 def test_functions_that_cannot_be_read_are_never_the_same() -> None:
@@ -300,6 +300,41 @@ def test_what_is_no_pair_of_functions_is_refused(model: Any, says: str) -> None:
 
 
 # In worker processes -------------------------------------------------------------------------------------------------
+
+
+def without_seed(X: Any, y: Any) -> Any:
+    return fit(X, y, 0)
+
+
+def signal(model: Any, X: Any) -> Any:
+    return X[:, 0]
+
+
+def train(X: Any, y: Any, seed: int) -> Any:
+    return fit(X, y, seed)
+
+
+@pytest.mark.parametrize(
+    ("pair", "fact"),
+    [
+        ((without_seed, logits), r"without_seed\(.*train\(X, y, seed\)"),
+        ((train, without_seed), r"without_seed\(.*query\(model, X, y\)"),
+        ((logits, train), r"wrong order.*\(train, query\)"),
+        ((signal, logits), "wrong order"),
+    ],
+)
+def test_functions_that_cannot_be_called_are_refused_before_training(pair: Any, fact: str) -> None:
+    with pytest.raises(RecipeError, match=fact):
+        as_recipe(pair)
+    with pytest.raises(RecipeError, match=fact):
+        Function.of(*pair, key="k")
+
+
+def test_the_signatures_of_a_file_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("def train(X, y): return 0\ndef signal(model, X, y): return X\n")
+    with pytest.raises(RecipeError, match=r"train\(X, y, seed\)"):
+        Function.from_file(path)
 
 
 def train_there(recipe: Function) -> Any:

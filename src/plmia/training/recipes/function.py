@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -82,6 +83,7 @@ class Function(Recipe):
                 "give either query, which returns class probabilities or logits, or signal, which returns one number "
                 "per record: Function.of(train, query) or Function.of(train, signal=signal)"
             )
+        _check_functions(train, ask, "query" if signal is None else "signal")
         declared = declare_files(files, Path(), "files")
         return cls(train, ask, key or "", kind, files=declared, keyed=key is not None).identified()
 
@@ -107,6 +109,7 @@ class Function(Recipe):
                     f"{path} does not define a function {name!r}: it needs train(X, y, seed), and query(model, X, y) "
                     "or signal(model, X, y)"
                 )
+        _check_functions(cast("Any", train), cast("Any", ask), "query" if kind == "confidence" else "signal")
         if files is None:
             files = declare_files(getattr(module, "files", ()), path.parent, f"`files` in {path.name}")
         key, seen = hashlib.sha256(text).hexdigest(), frozenset(reads | imported_files(module))
@@ -203,6 +206,23 @@ class Function(Recipe):
             code = getattr(function, "__code__", None)
             file = self.file or (code.co_filename if code is not None else None)
             raise RecipeError(f"{name} raised, {failure(error, file)}") from error
+
+
+def _check_functions(train: Callable[..., Any], ask: Callable[..., Any], role: str) -> None:
+    """Raise if the functions are in the wrong order, or do not take the three arguments that they will get."""
+    first, second = getattr(train, "__name__", ""), getattr(ask, "__name__", "")
+    if first in ("query", "signal") or second == "train":
+        raise RecipeError(f"the functions {first} and {second} are in the wrong order: give (train, {role})")
+    for function, needed in ((train, "train(X, y, seed)"), (ask, f"{role}(model, X, y)")):
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # functions of some C extensions have none
+            continue
+        try:
+            signature.bind(None, None, None)
+        except TypeError as error:
+            found = f"{getattr(function, '__name__', role)}({', '.join(signature.parameters)})"
+            raise RecipeError(f"{found} does not take 3 arguments by position: define {needed}") from error
 
 
 def _numbers(role: str, answer: Any) -> Array:

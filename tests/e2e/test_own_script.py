@@ -67,12 +67,12 @@ def designed(command: Command, folder: Path, *options: object) -> plmia.Run:
 def test_the_lines_that_design_prints_are_a_script(command: Command, tmp_path: Path) -> None:
     result = command("design", "--records", 60, "--references", 4, "-o", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    lines = [line.strip() for line in result.stdout.splitlines() if line.startswith("    ")]
-    assert len(lines) == 3
+    lines = [line[4:] for line in result.stdout.splitlines() if line.startswith("    ")]
+    assert len(lines) == 4
     y = np.arange(60) % 2
     logits = np.random.default_rng(0).normal(size=(60, 2))
-    for k in range(5):
-        exec("\n".join(lines), {"plmia": plmia, "k": k, "logits": logits, "y": y})
+    for answers in (logits, -logits):  # the second run of the script finds nothing to do
+        exec("\n".join(lines), {"plmia": plmia, "logits": answers, "y": y})
     assert plmia.Run(tmp_path / "run").missing() == []
     assert result.stdout.splitlines()[-1] == f"Then: plmia score {tmp_path / 'run'}"
     assert command("design", "--records", 60, "--references", 4, "-o", tmp_path / "run", "--quiet").output == ""

@@ -805,8 +805,8 @@ def _is_stored(folder: Folder, record: ModelRecord | None, digests: tuple[str, .
     """Whether a model is finished with the signals of these digests; raises if it is finished with others."""
     if record is not None and record.chunks != digests:
         raise StoreError(
-            f"model {record.model} of {folder} is finished with other signals: keep it, replace it (replace=True), or "
-            f"remove {folder}/{record.file} (it covers model {some(record.together)})"
+            f"model {record.model} of {folder} is finished with other signals: skip it (run.missing() lists the rest), "
+            f"replace it (replace=True), or remove {folder}/{record.file} (it covers model {some(record.together)})"
         )
     return record is not None
 

@@ -213,10 +213,11 @@ class Run:
         labels = _as_array(given)
         whole = labels.dtype.kind in "iub" or (labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels)))
         if labels.shape != (self.n_records,) or not whole or labels.min() < 0:
+            remedy = "" if whole else "; np.unique(labels, return_inverse=True)[1] gives them"
             raise SignalsError(
                 f"labels of model {model} have shape {labels.shape} and type {labels.dtype}: whole numbers from 0 "
                 f"[{self.n_records}] are needed, the class of each record"
-                f"{'' if known is None else '; leave labels out, since the run knows them'}"
+                f"{remedy if known is None else '; leave labels out, since the run knows them'}"
             )
         labels = labels.astype(np.int64)
         if known is not None and not np.array_equal(known, labels):
@@ -253,12 +254,14 @@ def _trained(kind: Kind, values: Array, labels: Labels | None, members: npt.NDAr
 
     by_class = kind in ("logits", "probabilities")
     axes = "[records, classes] or [records, views, classes]" if by_class else "[records] or [records, views]"
+    given = values.shape
     if values.ndim == 1 + by_class:
         values = values[:, None]
     if values.ndim != 2 + by_class or len(values) != len(members) or 0 in values.shape:
+        alone = len(values) == members.sum() < len(members)
         raise SignalsError(
-            f"{kind} of model {model} have shape {values.shape}: {axes} with {len(members)} records are needed, one "
-            "row per record of the design"
+            f"{kind} of model {model} have shape {given}: {axes} with {len(members)} records are needed, "
+            + ("not only those that the model trained on" if alone else "one row per record of the design")
         )
     if by_class:
         return _from_classes(kind, values, labels, members, model)

@@ -216,7 +216,7 @@ def test_the_same_again_changes_nothing_and_other_answers_need_replace(tmp_path:
     before = {path: path.read_bytes() for path in sorted(run.folder.rglob("*")) if path.is_file()}
     Run(run.folder).record(0, logits=logits)
     assert {path: path.read_bytes() for path in sorted(run.folder.rglob("*")) if path.is_file()} == before
-    with pytest.raises(StoreError, match="replace=True"):
+    with pytest.raises(StoreError, match=r"missing\(\).*replace=True"):
         run.record(0, logits=logits + np.eye(CLASSES)[0], labels=labels)
     np.testing.assert_array_equal(stored(run)[0], stored(run)[1])
     run.record(0, logits=-logits, replace=True)
@@ -249,6 +249,11 @@ MISFITS: dict[str, tuple[Any, type[PlmiaError], str]] = {
     "a label too many": (lambda run, z, y: run.record(1, logits=z[..., :2], labels=y), SignalsError, "up to 2"),
     "a flat array": (lambda run, z, y: run.record(1, logits=z[:, 0, 0], labels=y), SignalsError, "shape"),
     "other labels": (lambda run, z, y: run.record(1, logits=z, labels=y[::-1]), SignalsError, "record 0: 2 instead"),
+    "members alone": (
+        lambda run, z, y: run.record(1, logits=z[run.members(1), 0], labels=y),
+        SignalsError,
+        r"\(15, 3\).*not only those that the model trained on",
+    ),
     "text labels": (lambda run, z, y: run.record(1, logits=z, labels=y.astype(str)), SignalsError, "whole numbers"),
     "fewer labels": (lambda run, z, y: run.record(1, logits=z, labels=y[:3]), SignalsError, r"\[30\]"),
     "one view": (lambda run, z, y: run.record(1, logits=z[:, 0], labels=y), SignalsError, "1 views instead of 2"),
@@ -283,6 +288,8 @@ def test_logits_need_labels_from_somewhere(tmp_path: Path) -> None:
     run = make(tmp_path / "run")
     with pytest.raises(SignalsError, match="labels="):
         run.record(0, logits=logits)
+    with pytest.raises(SignalsError, match=r"np\.unique"):
+        run.record(0, logits=logits, labels=labels.astype(str))
     run.record(1, logits=logits, labels=labels)
     run.record(0, logits=logits)
     assert run.recorded() == [0, 1]

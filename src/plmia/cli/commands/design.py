@@ -77,12 +77,13 @@ def _show(run: Run) -> None:
     print_line(
         f"{n_references + 1} models of {run.n_records:,} records: model 0 is the target, {n_references} references."
     )
-    print_line(f"In your training script, for each model k from 0 to {n_references}:")
+    print_line("In your training script:")
     labels = "" if run.labels is not None else ", labels=y"
     for line in (
         f"run = plmia.Run({name!r})",
-        "rows = run.members(k)  # train model k on these rows only",
-        f"run.record(k, logits=logits{labels})  # class logits of all {run.n_records:,} records",
+        "for k in run.missing():",
+        "    rows = run.members(k)  # train model k on these rows only",
+        f"    run.record(k, logits=logits{labels})  # class logits of all {run.n_records:,} records",
     ):
         print_line(f"    {line}")
     print_line(f"Then: plmia score {shlex.quote(name)}")

@@ -162,6 +162,7 @@ CODES: dict[str, str] = {
     "excluded-references": "models that were excluded as references, since they would reveal membership",
     "few-non-members": "too few evaluated non-members for a true-positive rate at the verdict's false-positive rate",
     "few-references": "too few references for the attacks to have power",
+    "group-column": "a column that looks like the group of each record, or equals it, among the features",
     "groups": "one record of each group was evaluated",
     "identifier-columns": "columns whose values all are distinct, as those of an identifier",
     "images-flattened": "the conditional attack reads images as rows of pixels",

@@ -8,12 +8,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from plmia.auditing.matching import take_columns
+from plmia.data.arrays import BoolArray, Labels
 from plmia.data.dataset import LabelledData, labelled_table, read_data
+from plmia.data.designs import count_split_groups
 from plmia.data.npz import DATA_ARRAYS, unused_arrays
 from plmia.data.table_files import is_table_file, read_frame
-from plmia.data.tables import is_frame, require_same_order
-from plmia.errors import DataError, Note
+from plmia.data.tables import is_frame, names_persons, require_same_order
+from plmia.errors import DataError, Note, shown
 
 
 @dataclass(frozen=True)
@@ -99,3 +103,41 @@ def _one_of(name: str, value: Any, column: str, chosen: str | None) -> Any:
     if value is not None and chosen is not None:
         raise DataError(f"both {name} and {column} are given: give one of them")
     return chosen if value is None else value
+
+
+def group_column(data: LabelledData, groups: Labels | None, members: BoolArray | None = None) -> Note | None:
+    """Note a column of a table that equals the groups [records], or looks like them if there are none.
+
+    ``members`` are those of a given target. If they were drawn record by record, they split some values of such a
+    column. If they split none, they were drawn by groups, and records of a group are not independent evidence.
+    """
+    if not data.is_table:
+        return None
+    if groups is not None:
+        return _groups_as_feature(data, groups)
+    found = data.X.person_columns()
+    if members is not None:
+        found = [column for column in found if not count_split_groups(members, column.keys[0])[0]]
+    else:
+        found = [column for column in found if names_persons(column)]
+    if not found:
+        return None
+    name, n = shown(found[0].name), len(np.unique(found[0].keys[0]))
+    seen = f"Column {name!r} has {n:,} values in {data.n_points:,} records, as an identifier of persons"
+    if members is None:
+        text = f"{seen}. Give --group {name} (groups=) if records of one person belong together, or --drop {name}"
+        return Note("group-column", "info", text)
+    text = (
+        f"{seen}, and no value has both members and non-members, so the target was split by it. Give --group {name} "
+        "(groups=): without it, records count as independent and intervals are too narrow"
+    )
+    return Note("group-column", "caution", text)
+
+
+def _groups_as_feature(data: LabelledData, groups: Labels) -> Note | None:
+    for column in data.X.columns:
+        if column.is_name and column.splits_like(groups):
+            name = shown(column.name)
+            text = f"Column {name!r} of X equals the groups, so models can memorise them. Leave it out (--drop, drop=)"
+            return Note("group-column", "caution", text)
+    return None

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from plmia.attacks.attack import ATTACKS, Attack
 from plmia.attacks.view import Mode
-from plmia.auditing.audited_data import Columns, audited_data
+from plmia.auditing.audited_data import Columns, audited_data, group_column
 from plmia.auditing.given_target import GivenTarget, as_target
 from plmia.auditing.matching import RecordIds
 from plmia.auditing.predictions import Answers, PredictionKind
@@ -197,6 +197,9 @@ class AuditPlan:
         found = [*self.data.notes, *self.recipe.notes(self.data)]
         if (copies := copies_note(self.design, self.data)) is not None:
             found.append(copies)
+        members = None if self.target is None else self.target.members
+        if (column := group_column(self.data, self.data.groups, members)) is not None:
+            found.append(column)
         fewest = int(self._fewest(self.design.matrix).min())
         if names := ", ".join(attack.name for attack in self.attacks if self._least(attack) > fewest):
             text = (

@@ -15,7 +15,7 @@ import numpy as np
 from plmia import __version__
 from plmia.attacks.attack import ATTACK_P, SCREENING, Attack
 from plmia.attacks.view import Features
-from plmia.auditing.audited_data import AuditedData, Columns, audited_data
+from plmia.auditing.audited_data import AuditedData, Columns, audited_data, group_column
 from plmia.auditing.given_target import GivenTarget
 from plmia.auditing.predictions import PredictionKind
 from plmia.auditing.progress import Meter
@@ -276,6 +276,8 @@ def _notes(signals: Signals, data: LabelledData | None) -> Iterator[Note]:
     yield from data.notes
     if (note := copies_note(signals.design, data)) is not None:
         yield note
+    if (column := group_column(data, signals.groups, signals.design.matrix[0])) is not None:
+        yield column
     if why := unreadable(data):
         yield Note("attacks-left-out", "info", f"attack-p-conditional was left out: {why}.")
     elif data.is_images:

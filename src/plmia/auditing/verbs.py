@@ -17,6 +17,7 @@ import numpy as np
 
 from plmia.attacks.attack import Attack, find_attack
 from plmia.attacks.view import Mode
+from plmia.auditing.audited_data import group_column
 from plmia.auditing.progress import Meter
 from plmia.auditing.score import Audit, open_signals, output_folder
 from plmia.data.arrays import IntArray
@@ -90,7 +91,7 @@ def design(
     if whole is not None:
         chosen.require_classes(whole.labels)
         about["data"] = whole.digest
-        notes += filter(None, [copies_note(chosen, whole)])
+        notes += filter(None, [copies_note(chosen, whole), group_column(whole, groups)])
     for note in notes:
         warnings.warn(note.text, PlmiaWarning, stacklevel=2)
     labels, names = (None, None) if whole is None else (whole.labels, whole.class_names)

@@ -128,7 +128,11 @@ class LabelledData:
             As in `LabelledData`.
         """
         drop = (drop,) if isinstance(drop, str) else tuple(drop)
+        for what, given in (("y", y), ("groups", groups)):
+            if isinstance(given, list | tuple) and len(given) == 1 and isinstance(given[0], str):
+                raise DataError(f"{what} is a list of one name: name the column by {what}={given[0]!r}")
         chosen = Selection(frame, [name for name in (y, groups) if isinstance(name, str)], drop)
+        named = isinstance(y, str)
         notes: tuple[Note, ...] = more.pop("notes", ())
         if isinstance(y, str):
             y, names = encode_labels(
@@ -139,7 +143,24 @@ class LabelledData:
             groups, names, missing = encode_groups(chosen[groups], chosen.n_records, what=f"column {shown(groups)!r}")
             more["group_names"], notes = names, (*notes, *missing)
         table = Table(chosen.rest)
-        return cls(table, y, groups, name, notes=(*notes, *table.identifiers()), **more)
+        data = cls(table, y, groups, name, notes=(*notes, *table.identifiers()), **more)
+        if not named:
+            data._require_hidden_labels()
+        return data
+
+    def _require_hidden_labels(self) -> None:
+        """Raise `DataError` if a column of the table is y itself, or has one value per class."""
+        for column in self.X.columns:
+            if self.labels is not None:
+                found, how = column.splits_like(self.labels), "has one value per class of y"
+            else:
+                found, how = self.y is not None and np.array_equal(column.values, self.y), "equals y"
+            if found:
+                name = repr(shown(column.name))
+                raise DataError(
+                    f"column {name} of X {how}, so models would read the answer: leave it out (drop={name}), or give "
+                    f"y={name}"
+                )
 
     @property
     def has_features(self) -> bool:

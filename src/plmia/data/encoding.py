@@ -25,10 +25,11 @@ class Columns:
 
     numbers: FloatArray  # [records, columns], NaN where missing; booleans are 0 and 1, dates are days since 1970
     categories: IntArray  # [records, columns]: number of the category, -1 where missing
+    has_dates: bool = False  # whether some numbers are dates
 
     def rows(self, chosen: BoolArray) -> Columns:
         """Some of the records."""
-        return Columns(self.numbers[chosen], self.categories[chosen])
+        return replace(self, numbers=self.numbers[chosen], categories=self.categories[chosen])
 
     @property
     def has_missing(self) -> bool:
@@ -44,7 +45,11 @@ def columns_of(data: LabelledData) -> Columns:
     units = {"date": _SECONDS_PER_DAY}
     numbers = [column.values / units.get(column.kind, 1.0) for column in data.X.columns if column.kind != "category"]
     codes = [column.values for column in data.X.columns if column.kind == "category"]
-    return Columns(_side_by_side(numbers, data.n_points, np.float64), _side_by_side(codes, data.n_points, np.intp))
+    return Columns(
+        _side_by_side(numbers, data.n_points, np.float64),
+        _side_by_side(codes, data.n_points, np.intp),
+        "date" in data.X.kinds,
+    )
 
 
 def array_columns(X: Array) -> Columns:
@@ -85,9 +90,11 @@ class Encoding:
 
     def steps(self, columns: Columns) -> list[str]:
         """What is done to these columns, in words for a note."""
-        steps = []
+        steps = ["dates become days since 1970"] * columns.has_dates
         if columns.has_missing and self.impute:
             steps.append("missing numbers are replaced by the median of their column and marked in an extra column")
+        elif columns.has_missing:
+            steps.append("missing numbers stay missing (NaN), which the model takes")
         if columns.numbers.shape[1] and self.scale:
             steps.append("numbers are scaled to mean 0 and variance 1")
         if columns.categories.shape[1]:

@@ -70,6 +70,8 @@ def _require_classes(what: str, labels: IntArray, levels: Names, numbers: bool) 
             f" (and {len(single) - 1:,} other classes)" if len(single) > 1 else ""
         )
         values = "; give floats if these are values to predict, not classes" if numbers else ""
+        if len(single) == len(levels) > 2:
+            raise DataError(f"every value of {what} occurs once, so it is not a label: choose another column{values}")
         raise DataError(
             f"{named} of {what} has 1 record, at least 2 are needed to train with and without it: add records, or "
             f"leave the class out{values}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray
+from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import DataError, Note, did_you_mean, shown
 
 if TYPE_CHECKING:
@@ -35,6 +36,17 @@ _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
 )
 # Fewer distinct values do not tell an identifier from a feature.
 MIN_IDENTIFIERS = 20
+# An identifier of persons has at most this many rows per value, on average.
+MAX_ROWS_PER_PERSON = 5
+# Words in the name of a column of integers that identify persons; other integers may be measurements.
+_PERSON_WORDS = re.compile(
+    r"(?:^|[^a-z])(id|pid|uid|mrn|patient|person|subject|participant|user|customer|client|account|household|case)"
+    r"(?:s|id|nr|no|key|number)?(?:$|[^a-z])"
+)
+# A column whose texts have more words than this on average is free text.
+_MAX_WORDS = 3
+# Two columns are compared on this many rows first.
+_FIRST_ROWS = 1000
 # Number of columns that a message names.
 _LISTED = 30
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -109,6 +121,26 @@ class Column:
     def missing(self) -> BoolArray:
         """Rows [rows] without a value."""
         return self.values < 0 if self.kind == "category" else np.isnan(self.values)
+
+    @property
+    def is_name(self) -> bool:
+        """Whether values can name something: text (not free text) or integers, in all rows."""
+        if self.missing.any() or self.kind not in ("category", "number"):
+            return False
+        words = sum(len(level.split()) for level in self.levels)
+        return bool(self.levels or self.integers is not None) and words <= _MAX_WORDS * max(1, len(self.levels))
+
+    def splits_like(self, codes: Labels) -> bool:
+        """Whether two rows have the same value exactly if they have the same code [rows]."""
+        if self.missing.any():
+            return False
+        keys = self.keys[0]
+        return _is_one_to_one(keys[:_FIRST_ROWS], codes[:_FIRST_ROWS]) and _is_one_to_one(keys, codes)
+
+
+def _is_one_to_one(a: Array, b: Array) -> bool:
+    (n_a, a), (n_b, b) = ((len(found), codes) for found, codes in (np.unique(v, return_inverse=True) for v in (a, b)))
+    return n_a == n_b == len(np.unique(a * n_b + b))
 
 
 def _from_series(what: str, name: str, series: nw.Series[Any]) -> Column:
@@ -342,11 +374,18 @@ class Table:
         found = [column.name for column in self.columns if _is_identifier(column)]
         if not found:
             return []
+        it, noun = ("them", "columns ") if len(found) > 1 else ("it", "column ")
         text = (
-            f"every value of {_listed(found)} occurs once, as in an identifier: models can memorise it. Leave it out "
-            "with --drop (drop=) if it is not a feature"
+            f"every value of {_listed(found, noun)} occurs once, as in an identifier: models can memorise {it}. Leave "
+            f"{it} out with --drop (drop=) if {'they are not features' if len(found) > 1 else 'it is not a feature'}"
         )
+        if unnamed := [name for name in found if name in ("", "Unnamed: 0", "column_0")]:
+            text += f"; {unnamed[0]!r} is an index, which pandas leaves out of a CSV with index=False"
         return [Note("identifier-columns", "info", text)]
+
+    def person_columns(self) -> list[Column]:
+        """Columns whose values repeat as those of an identifier of persons: many values, few rows each."""
+        return [column for column in self.columns if column.is_name and _repeats(column)]
 
 
 class Selection:
@@ -390,11 +429,20 @@ def _listed(names: list[str], noun: str = "column ") -> str:
 
 def _is_identifier(column: Column) -> bool:
     """Whether all values of a column of text or integers are distinct."""
-    if len(column.values) < MIN_IDENTIFIERS or column.missing.any():
-        return False
-    if column.kind == "category" or column.levels:
-        return len(column.levels) == len(column.values) and column.kind != "date"
-    return column.integers is not None and len(np.unique(column.integers)) == len(column.values)
+    n = len(column.values)
+    return n >= MIN_IDENTIFIERS and column.is_name and len(np.unique(column.keys[0])) == n
+
+
+def _repeats(column: Column) -> bool:
+    """Whether there are many values, with few rows each, but more than one row of some."""
+    n, distinct = len(column.values), len(np.unique(column.keys[0]))
+    return MIN_IDENTIFIERS <= distinct < n <= MAX_ROWS_PER_PERSON * distinct
+
+
+def names_persons(column: Column) -> bool:
+    """Whether a column that repeats as an identifier of persons is text, or has a name that says so."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.name).lower()
+    return bool(column.levels) or _PERSON_WORDS.search(words) is not None
 
 
 def _type_text(series: nw.Series[Any]) -> str:

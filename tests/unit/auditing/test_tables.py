@@ -15,6 +15,7 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 import plmia
+from plmia.auditing.audited_data import Columns, audited_data, group_column
 from plmia.data.dataset import LabelledData
 from plmia.errors import DataError, RecipeError
 from plmia.training.engines import Inline, LocalProcesses
@@ -189,3 +190,85 @@ def test_doubled_columns_are_named() -> None:
     doubled = pandas.concat([frame, frame[["age"]]], axis=1)
     with pytest.raises(DataError, match="2 columns of X are named 'age'"):
         plmia.audit(DecisionTreeClassifier(), doubled, "ward", references=4, progress=False)
+
+
+def repeated(n: int = N) -> Any:
+    """A table with a number of the patient and a text about the stay, both of several rows per patient."""
+    rng = np.random.default_rng(0)
+    frame = patients().assign(patient_id=rng.integers(1000, 1100, n), stay=np.arange(n) // 7)
+    frame["note"] = [f"came on day {k} and was sent home" for k in range(n)]
+    return frame
+
+
+@pytest.mark.parametrize("copy", ["readmitted", "flag", "code"])
+def test_a_column_that_gives_the_label_away_is_refused_before_training(copy: str) -> None:
+    frame = patients()
+    y = frame["readmitted"]
+    frame["flag"], frame["code"] = y == "yes", np.where(y == "yes", 7.5, -1.0)
+    others = {"readmitted", "flag", "code"} - {copy}
+    with pytest.raises(DataError, match=f"column '{copy}' of X") as error:
+        audit(frame, y, drop=sorted(others))
+    assert f"drop='{copy}'" in str(error.value)
+    assert audited_data(frame, y, columns=Columns(drop=("readmitted", "flag", "code"))).data.n_classes == 2
+    # A column that is wrong once is a feature.
+    frame.loc[N - 1, copy] = frame.loc[int(np.argmax(y != y[N - 1])), copy]
+    assert copy in audited_data(frame, y, columns=Columns(drop=sorted(others))).data.X.names
+
+
+def test_a_column_that_equals_values_to_predict_is_refused() -> None:
+    frame = patients().drop(columns="age")
+    with pytest.raises(DataError, match="column 'weight' of X equals y"):
+        audited_data(frame, frame["weight"].to_numpy(), values=True)
+    # All weights and all identifiers may be distinct: that alone gives nothing away.
+    assert audited_data(frame, np.random.default_rng(0).normal(size=N), values=True).data.y is not None
+
+
+@pytest.mark.parametrize(("columns", "named"), [(["patient"], "patient"), (["patient_id"], "patient_id"), ([], None)])
+def test_a_forgotten_group_is_noted(columns: list[str], named: str | None) -> None:
+    frame = repeated()[["age", "ward", "weight", "stay", "note", "readmitted", *columns]]
+    data = audited_data(frame, "readmitted").data
+    note = group_column(data, None)
+    assert (note is not None) == (named is not None)
+    if note is not None:
+        assert (note.code, note.severity) == ("group-column", "info")
+        assert f"--group {named} (" in note.text
+
+
+def test_members_that_cut_no_patient_are_a_caution_without_groups() -> None:
+    frame = repeated()
+    data = audited_data(frame, "readmitted", columns=Columns(drop=["patient"])).data
+    whole = frame["patient_id"].to_numpy() % 2 == 0
+    note = group_column(data, None, whole)
+    assert note is not None
+    assert note.severity == "caution"
+    assert "'patient_id'" in note.text
+    assert group_column(data, None, np.random.default_rng(1).random(N) < 0.5) is None
+    assert group_column(data, np.arange(N), whole) is None
+    plan = {"references": 4, "engine": Inline(), "progress": False, "attacks": ["rmia"]}
+    conf = np.random.default_rng(0).normal(whole, 1, N)
+    found = plmia.audit(PIPELINE, frame, "readmitted", target=plmia.GivenTarget(whole, conf), **plan)
+    assert "group-column" in {note.code for note in found.result.notes if note.severity == "caution"}
+    screened = plmia.screen(frame, "readmitted", target=plmia.GivenTarget(whole, conf), progress=False)
+    assert "group-column" in {note.code for note in screened.result.notes if note.severity == "caution"}
+
+
+def test_groups_that_stay_among_the_features_are_a_caution() -> None:
+    frame = patients()
+    given = audited_data(frame, "readmitted", frame["patient"]).data
+    note = group_column(given, given.groups)
+    assert note is not None
+    assert (note.code, note.severity) == ("group-column", "caution")
+    named = audited_data(frame, "readmitted", "patient").data
+    assert group_column(named, named.groups) is None
+
+
+@pytest.mark.parametrize("given", [{"y": ["readmitted"]}, {"y": "readmitted", "groups": ["patient"]}])
+def test_a_list_of_one_name_is_refused_with_the_name(given: dict[str, Any]) -> None:
+    name = "groups='patient'" if "groups" in given else "y='readmitted'"
+    with pytest.raises(DataError, match=name):
+        audited_data(patients(), **given)
+
+
+def test_a_frame_without_a_label_is_refused_with_how_to_name_one() -> None:
+    with pytest.raises(RecipeError, match=r"plmia\.audit\(model, X, 'COLUMN'\)"):
+        audit(patients(), None)

@@ -123,3 +123,13 @@ def test_an_empty_column_and_a_value_that_is_missing_only_later():
 )
 def test_plain_numbers_are_recognised(X, plain):
     assert is_plain(LabelledData(X, [0, 1, 0, 1])) == plain
+
+
+def test_steps_name_dates_and_missing_numbers_where_there_are_any():
+    days = np.array(["2020-01-01", "2021-01-01"], "M8[us]")
+    data = LabelledData(pandas.DataFrame({"seen": days, "age": [1.0, np.nan]}))
+    for encoding in (Encoding(impute=False, scale=False), Encoding()):
+        steps = " ".join(encoding.steps(columns_of(data)))
+        assert "dates" in steps
+        assert "missing numbers" in steps
+    assert Encoding(scale=False).steps(columns_of(LabelledData(pandas.DataFrame({"age": [1.0, 2.0]})))) == []

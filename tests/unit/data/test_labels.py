@@ -81,6 +81,7 @@ def test_many_whole_floats_are_values() -> None:
         (["a"] * 6, ["only 'a'", "2 classes"]),
         ([4] * 6, ["only '4'", "2 classes"]),
         (["a", "a", "a", "b", "b", "c"], ["class 'c'", "1 record"]),
+        (list("abcdef"), ["every value of y occurs once", "not a label"]),
         (["a", 1, "a", 1, "a", 1], ["mixes", "'a'", "1"]),
         ([0.5, np.inf, 1, 2, 3, 4], ["inf", "record 1"]),
         ([0.5] * 6, ["0.5", "2 different values"]),

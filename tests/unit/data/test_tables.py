@@ -199,3 +199,20 @@ def test_whole_numbers_may_name_columns() -> None:
     table = Table(frame)
     assert table.names == ("0", "1")
     pandas.testing.assert_frame_equal(table.rows(np.array([1, 3])), frame.iloc[[1, 3]])
+
+
+def test_identifiers_are_named_but_not_free_text() -> None:
+    n = 30
+    columns: dict[str, Any] = {
+        "Unnamed: 0": range(n),
+        "id": [f"V{k}" for k in range(n)],
+        "x": [k % 5 for k in range(n)],
+    }
+    columns["note"] = [f"came on day {k} and was sent home" for k in range(n)]
+    (note,) = Table(pandas.DataFrame(columns)).identifiers()
+    assert "columns 'Unnamed: 0', 'id' " in note.text
+    assert "index=False" in note.text
+    assert "'note'" not in note.text
+    (single,) = Table(pandas.DataFrame({"id": range(n), "x": [0.5] * n})).identifiers()
+    assert "column 'id' " in single.text
+    assert "index=False" not in single.text

@@ -180,9 +180,13 @@ def check_recipe(recipe: Recipe, data: LabelledData) -> None:
     require_members(recipe, Recipe, RecipeError)
     if recipe.signal == "confidence" and data.labels is None:
         y = "X has no labels" if data.y is None else "y holds numbers to predict, not classes"
+        named = data.is_table and data.y is None
+        remedy = (
+            "name the column of the labels, as in plmia.audit(model, X, 'COLUMN')" if named else "give y as classes"
+        )
         raise RecipeError(
-            f"{y}, but the recipe {recipe.name} needs the class of each record: give y as classes, or a recipe with "
-            "a signal of its own, such as a regressor"
+            f"{y}, but the recipe {recipe.name} needs the class of each record: {remedy}, or give a recipe with a "
+            "signal of its own, such as a regressor"
         )
     recipe.check(data)
 

@@ -19,6 +19,7 @@ from plmia.data.arrays import BoolArray, FloatArray32, IntArray, Labels, SignalK
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign, count_split_groups
 from plmia.data.npz import load_array
+from plmia.data.records import array_of
 from plmia.data.table_files import is_table_file, read_frame
 from plmia.data.tables import is_frame
 from plmia.errors import DataError, Note, RecipeError, percent
@@ -294,7 +295,8 @@ def _source(target: Any, kind: PredictionKind, ids: RecordIds | None) -> Source:
         return Predictions.of_frame(target, kind, "the table `target`", ids)
     if isinstance(target, list | tuple) or hasattr(target, "__array__"):
         _require_no_ids(ids, "`target`")
-        return Predictions(np.asarray(target), kind, source="the array `target`")
+        values = array_of(target)
+        return Predictions(np.asarray(target) if values is None else values, kind, source="the array `target`")
     return FittedModel(target)
 
 
@@ -318,7 +320,7 @@ def _from_file(path: Path, kind: PredictionKind, ids: RecordIds | None) -> Sourc
         return FittedModel(read_skops(path))
     if ending in (".npz", ".npy"):
         _require_no_ids(ids, str(path))
-        kinds = get_args(PredictionKind)[1:]
+        kinds = get_args(PredictionKind)[2:]  # arrays called "values" may hold anything
         name, values = load_array(path, kinds, "the target's predictions", DataError)
         stated = cast("PredictionKind", name) if kind == "auto" and name in kinds else kind
         return Predictions(values, stated, source=str(path))

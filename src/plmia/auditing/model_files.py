@@ -66,11 +66,11 @@ def _first_line(error: Exception) -> str:
 
 
 class OnnxModel:
-    """A classifier in an ONNX file, which onnxruntime runs on the CPU.
+    """A classifier or regressor in an ONNX file, which onnxruntime runs on the CPU.
 
     It takes X as one input [records, ...], or the columns of a data frame as inputs of the same names. It returns class
-    probabilities or logits [records, classes], one value per record for class 1 of two, or a list of maps from classes
-    to probabilities, as scikit-learn's converter writes (ZipMap).
+    probabilities or logits [records, classes], one value per record for class 1 of two or of a regressor, or a list of
+    maps from classes to probabilities, as scikit-learn's converter writes (ZipMap).
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,6 +105,9 @@ class OnnxModel:
         """Run the model on all records and views; see `plmia.auditing.given_target.Source`."""
         found = [self._run(view.shown(data)) for view in views]
         values = np.stack([values for values, _ in found], axis=1)
+        if values.shape[2] == 1 and recipe.signal == "confidence":
+            inside = values.min() >= 0 and values.max() <= 1
+            values = np.concatenate([1 - values if inside else np.zeros_like(values), values], axis=2)
         return Predictions(values, names=found[0][1], source=str(self._path)).ask(data, members, views, recipe)
 
     def _run(self, rows: Any) -> tuple[FloatArray, Sequence[str] | None]:
@@ -128,11 +131,7 @@ class OnnxModel:
         if isinstance(found[0], dict):
             names = list(found[0])
             return np.array([[row[name] for name in names] for row in found], np.float64), [str(name) for name in names]
-        values = np.asarray(found, np.float64).reshape(len(found), -1)
-        if values.shape[1] > 1:
-            return values, None
-        inside = values.min() >= 0 and values.max() <= 1
-        return np.concatenate([1 - values if inside else np.zeros_like(values), values], axis=1), None
+        return np.asarray(found, np.float64).reshape(len(found), -1), None
 
     def _inputs(self, rows: Any) -> dict[str, Array]:
         """Inputs of the model by name, each with records along its first axis."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -26,11 +26,14 @@ from plmia.training.recipes.confidences import (
     conf_from_logits,
     conf_from_probabilities,
     trained_from_answers,
+    trained_from_signals,
 )
 from plmia.training.recipes.recipe import Recipe, Trained, accuracies
 from plmia.training.views import Views
 
-PredictionKind = Literal["auto", "probabilities", "logits", "confidence", "signal"]
+PredictionKind = Literal["auto", "values", "probabilities", "logits", "confidence", "signal"]
+# Kinds with one value per record and view.
+_SINGLE = ("values", "confidence", "signal")
 
 _MAX_NAMES = 5  # in a message
 # An error rate so many standard errors above one half is not due to chance.
@@ -54,10 +57,11 @@ class Predictions:
     ----------
     values : array [records], [records, columns] or [records, views, columns]
         Class probabilities, logits, or one value per record, [records, views] if there are several views.
-    kind : {"auto", "probabilities", "logits", "confidence", "signal"}
-        What the numbers are. "auto" recognises class probabilities (rows in [0, 1] that add up to 1) and logits. The
-        kind of one value per record must be stated: "probabilities" for the probability of the true label,
-        "confidence" for its logit, "signal" for the signal of a recipe that has its own.
+    kind : {"auto", "values", "probabilities", "logits", "confidence", "signal"}
+        What the numbers are. "auto" recognises class probabilities (rows in [0, 1] that add up to 1) and logits. With
+        a recipe that has its own signal, it takes the numbers for "values", which a regressor predicted; the recipe
+        computes the signal from them. All other kinds of one value per record must be stated: "probabilities" for the
+        probability of the true label, "confidence" for its logit, "signal" for the signal itself.
     names : sequence of str, optional
         Names of the columns. Those of classes are matched with the data, in any order; a single column that is named
         after one of two classes is its probability or log-odds.
@@ -104,15 +108,25 @@ class Predictions:
 
     def ask(self, data: LabelledData, members: BoolArray, views: Views, recipe: Recipe) -> Answers:
         """Return signals [records, views] of the recipe's kind, and accuracies where the classes tell them."""
-        if (recipe.signal == "signal") != (self.kind == "signal"):
-            what = "a signal of its own" if recipe.signal == "signal" else "true-label confidences"
+        own = recipe.signal == "signal"
+        if own and self.kind == "auto":
+            return replace(self, kind="values").ask(data, members, views, recipe)
+        if own != (self.kind in ("values", "signal")):
+            what = "a signal of its own" if own else "true-label confidences"
+            remedy = (
+                "give values that the target predicted (--target-kind values, target_kind in Python) or its signal "
+                "(--target-kind signal)"
+                if own
+                else "give the same of the target"
+            )
             raise DataError(
-                f"{self.source} is read as {self.kind!r}, but the recipe {recipe.name!r} returns {what}: give the same "
-                f"of the target{', and --target-kind signal (target_kind in Python)' * (recipe.signal == 'signal')}"
+                f"{self.source} is read as {self.kind!r}, but the recipe {recipe.name!r} returns {what}: {remedy}"
             )
         values = self._by_view(data.n_points, len(views))
         try:
-            if self.kind in ("confidence", "signal"):
+            if self.kind == "values":
+                return self._of_values(values, data, recipe)
+            if self.kind in _SINGLE:
                 return self._of_signals(values, data, members)
             if values.shape[2] == 1:
                 return self._of_one_column(self._finite(values), data, members)
@@ -132,12 +146,16 @@ class Predictions:
                 f"{self.source} has shape {values.shape}, but the data have {n_records:,} records: give one row per "
                 "record, in the order of the data"
             )
-        if values.ndim == 1 or (values.ndim == 2 and self.kind in ("confidence", "signal")):
+        if self.kind == "values" and self.names is not None and len(self.names) > 1:
+            raise DataError(
+                f"{self.source} has the columns {_listed(self.names)}: give one column, with the predicted values"
+            )
+        if values.ndim == 1 or (values.ndim == 2 and self.kind in _SINGLE):
             values = values.reshape(n_records, -1, 1)
         elif values.ndim == 2:
             values = values[:, None, :]
         if values.shape[1] != n_views or 0 in values.shape:
-            wanted = "[records, views]" if self.kind in ("confidence", "signal") else "[records, views, classes]"
+            wanted = "[records, views]" if self.kind in _SINGLE else "[records, views, classes]"
             raise DataError(
                 f"{self.source} has shape {np.shape(self.values)}, but the references answer {n_views} "
                 f"view{'s' * (n_views > 1)} of each record: give {wanted} with the same views"
@@ -155,12 +173,29 @@ class Predictions:
             )
         return values
 
-    def _of_signals(self, values: FloatArray, data: LabelledData, members: BoolArray) -> Answers:
-        """Answers from logit-scaled confidences or signals, one per record and view."""
+    def _one_per_view(self, values: FloatArray) -> FloatArray:
+        """Values [records, views], if there is one per record and view."""
         if values.shape[2] != 1:
             raise DataError(f"{self.source} has {values.shape[2]} values per record and view, but one is needed")
-        signals = self._finite(values)[:, :, 0]
-        if self.kind == "confidence" and look_like_probabilities(signals):
+        return self._finite(values)[:, :, 0]
+
+    def _of_values(self, values: FloatArray, data: LabelledData, recipe: Recipe) -> Answers:
+        """Answers from values that a regressor predicted, one per record and view."""
+        if data.y is None or data.labels is not None:
+            raise RecipeError(
+                f"it is read as predicted values, but y {'is missing' if data.y is None else 'holds classes'}: give y "
+                "as numbers, or the target's signal with --target-kind signal (target_kind in Python)"
+            )
+        predicted = self._one_per_view(values)
+        signals = [recipe.signal_of_given(view, data) for view in predicted.T]
+        return Answers(trained_from_signals(self.source, signals), self.notes)
+
+    def _of_signals(self, values: FloatArray, data: LabelledData, members: BoolArray) -> Answers:
+        """Answers from logit-scaled confidences or signals, one per record and view."""
+        signals = self._one_per_view(values)
+        if self.kind == "signal":
+            return Answers(Trained(signals.astype(np.float32)), self.notes)
+        if look_like_probabilities(signals):
             raise DataError(
                 f"{self.source} has values in [0, 1], like probabilities: give the kind `probabilities` "
                 "(target_kind, --target-kind), or the logits log p - log(1 - p) of the true label's probabilities p"
@@ -181,8 +216,9 @@ class Predictions:
         if self.kind != "probabilities":
             raise DataError(
                 f"{self.source} has one value per record, whose meaning cannot be recognised safely: state "
-                "--target-kind (target_kind in Python) as `probabilities` for the probability of the true label or "
-                "`confidence` for its logit, or name one column after each class"
+                "--target-kind (target_kind in Python) as `probabilities` for the probability of the true label, "
+                "`confidence` for its logit or `values` for what a regressor predicted, or name one column after each "
+                "class"
             )
         pairs, first = np.concatenate([values, 1 - values], axis=2), np.zeros(len(values), np.intp)
         found = [conf_from_probabilities(pair, first) for pair in pairs.swapaxes(0, 1)]

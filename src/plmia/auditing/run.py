@@ -432,7 +432,7 @@ def audit(
     members : array, series, path or str, optional
         Records that the target trained on: one flag per record, row numbers counted from 0, a file of either, or the
         name of a column of X.
-    target_kind : {"auto", "probabilities", "logits", "confidence", "signal"}
+    target_kind : {"auto", "values", "probabilities", "logits", "confidence", "signal"}
         What the target's predictions are; see `plmia.auditing.predictions.Predictions`.
     id_column : str, optional
         Column of X and of the target's files by which their rows are matched; by default they have the same order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from plmia.auditing.predictions import PredictionKind
 from plmia.auditing.progress import Meter
 from plmia.auditing.run import copies_note, given_target
 from plmia.auditing.score import Audit, choose_attacks, open_signals, output_folder, split_groups
-from plmia.data.arrays import BoolArray, SignalKind
+from plmia.data.arrays import Array, BoolArray, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign
 from plmia.errors import AttackError, DataError, Note, PlmiaWarning, RecipeError
@@ -31,6 +32,7 @@ from plmia.results.folder import run_attacks
 from plmia.results.result import About, Accuracy, AccuracyPair
 from plmia.results.saved import SavedRun
 from plmia.signals.signals import Scale, Signals
+from plmia.training.recipes.confidences import signal_from_values
 from plmia.training.recipes.named import as_recipe
 from plmia.training.recipes.recipe import BuiltInRecipe, Trained
 from plmia.training.records import TrainingRecord, training_notes
@@ -195,12 +197,23 @@ class Unknown(BuiltInRecipe):
 
     def query_given(self, model: Any, data: LabelledData, members: BoolArray, views: Views) -> Trained:
         """Query a model as the recipe that would train such a model; see `Recipe.query_given`."""
+        torch = sys.modules.get("torch")  # whoever has a module has imported it
+        if torch is not None and isinstance(model, torch.nn.Module):
+            raise RecipeError(
+                f"{type(model).__name__} is a PyTorch module, and a screening does not know how its inputs are "
+                "prepared: give its predictions as the target, one row per record (logits or probabilities of the "
+                "classes, or predicted values)"
+            )
         return as_recipe(model).query_given(model, data, members, views)
+
+    def signal_of_given(self, predicted: Array, data: LabelledData) -> Array:
+        """Signal of a regressor; see `Recipe.signal_of_given`."""
+        return signal_from_values(predicted, data.y)
 
 
 def _predicts(target: Any, kind: PredictionKind) -> bool:
     """Whether the model predicts values, not classes."""
-    return kind == "signal" or returns_values(target)
+    return kind in ("values", "signal") or returns_values(target)
 
 
 def _existing(found: AuditedData, target: Any, members: Any, kind: PredictionKind, id_column: str | None) -> _Subject:

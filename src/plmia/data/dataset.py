@@ -49,7 +49,8 @@ class LabelledData:
     ----------
     X : array [records, features], [records, height, width] or [records, height, width, channels], data frame or dataset
         Numbers: bool, integers, or floats of up to 64 bits, NaN where missing; or a frame of pandas, polars or pyarrow;
-        or an object with `len` and records by number, such as a map-style dataset of PyTorch (kept as `Records`).
+        or an object with `len` and records by number, such as a map-style dataset of PyTorch (kept as `Records`), or a
+        tensor of images with channels first, whose records modules get unchanged.
     y : array, series or list [records], optional
         Classes (integers, text, booleans, categories, or floats that are few whole numbers), each of at least two
         records; or float values to predict. A dataset of (input, label) pairs has its own. Kept as int64 classes 0 to
@@ -399,7 +400,7 @@ def _checked_points(values: Any) -> Array:
     if X.ndim == 4 and X.shape[1] in (1, 3) and X.shape[3] > 4:
         raise DataError(
             f"X has shape {X.shape} with channels first, but [records, height, width, channels] is needed: "
-            "numpy.moveaxis(X, 1, -1) puts them last"
+            "numpy.moveaxis(X, 1, -1) puts them last, or, for plmia.Torch, torch.from_numpy(X) keeps them first"
         )
     if X.dtype.kind == "f":
         _require_finite(X)

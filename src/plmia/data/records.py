@@ -7,6 +7,7 @@ dictionaries of them. Records are identified by their contents, so a dataset is 
 from __future__ import annotations
 
 import hashlib
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,8 +33,21 @@ def is_records(values: Any) -> bool:
     """Whether values are read record by record: they have `len` and an index, and are no arrays, lists or texts."""
     if isinstance(values, np.ndarray | list | tuple | str | bytes | Mapping | Records) or is_frame(values):
         return False
+    if _is_channels_first(values):
+        return True
     array = hasattr(values, "__array__") or hasattr(values, "__array_interface__")
     return not array and hasattr(values, "__len__") and hasattr(values, "__getitem__")
+
+
+def _is_channels_first(values: Any) -> bool:
+    """Whether values are a tensor [records, channels, height, width, ...]: modules get its records unchanged.
+
+    Tensors of images are taken so unless their last axis alone has the size of channels.
+    """
+    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
+    if torch is None or not isinstance(values, torch.Tensor) or values.ndim < 4:
+        return False
+    return bool(values.ndim > 4 or values.shape[3] > 4 or values.shape[1] <= 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +194,7 @@ def _contents(value: Any, record: int) -> list[bytes]:
         return [b"{", *(part for pair in value.items() for part in _contents(pair, record)), b"}"]
     if isinstance(value, tuple | list):
         return [b"(", *(part for entry in value for part in _contents(entry, record)), b")"]
-    array = _array(value)
+    array = array_of(value)
     if array is None:
         raise DataError(
             f"record {record} of X holds a {type(value).__name__}: return tensors, arrays, numbers, texts, and tuples "
@@ -192,7 +206,7 @@ def _contents(value: Any, record: int) -> list[bytes]:
     return [f"array {little.str} {array.shape}\0".encode(), np.ascontiguousarray(array, little).tobytes()]
 
 
-def _array(value: Any) -> Array | None:
+def array_of(value: Any) -> Array | None:
     """Array of a NumPy value, a tensor or an image; None for other objects."""
     if hasattr(value, "detach"):  # a tensor; NumPy has no bfloat16
         value = value.detach().cpu()

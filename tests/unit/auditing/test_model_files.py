@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import skops.io
 from onnx import TensorProto, helper, numpy_helper
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.tree import DecisionTreeClassifier
 
 from plmia.auditing.given_target import as_target
@@ -22,6 +22,7 @@ from plmia.auditing.model_files import OnnxModel, read_skops
 from plmia.data.dataset import LabelledData
 from plmia.errors import DataError, PlmiaError
 from plmia.training.recipes.recipe import Recipe, Trained
+from plmia.training.recipes.scikit import Sklearn
 from plmia.training.views import View
 
 N, F = 1500, 4  # more records than a batch of the runtime
@@ -100,6 +101,15 @@ def test_every_form_of_output_gives_the_same_confidences(output: str, tmp_path: 
     right = Z.argmax(axis=1) == Y
     assert found.trained.train_accuracy == pytest.approx(right[MEMBERS].mean())
     assert found.notes == ()
+
+
+def test_the_values_of_a_regressor_become_its_signal(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["variable"])]
+    path = write(tmp_path / "m.onnx", nodes, [floats("x", None, F)], [floats("variable", None, 1)], {"w": W[:, :1]})
+    data = LabelledData(X, X[:, 0] + 100)
+    found = OnnxModel(path).ask(data, MEMBERS, (View(),), Sklearn(Ridge())).trained
+    np.testing.assert_allclose(found.conf[:, 0], -np.abs(X @ W[:, 0] - data.y), rtol=1e-5)
+    assert np.isnan(found.train_accuracy)
 
 
 def test_names_of_classes_in_the_model_are_matched(tmp_path: Path) -> None:

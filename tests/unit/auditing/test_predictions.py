@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
+from sklearn.linear_model import Ridge
 
 from plmia.auditing.predictions import Predictions, match_names
 from plmia.data.dataset import LabelledData
 from plmia.errors import DataError
 from plmia.training.recipes.recipe import Recipe, Trained
+from plmia.training.recipes.scikit import Sklearn
 from plmia.training.views import View
 
 N = 40
@@ -28,6 +30,8 @@ DATA = LabelledData(X, Y)
 NAMED = LabelledData(X, np.array(["cat", "dog", "eel"])[Y])
 TWO = LabelledData(X, np.array(["no", "yes"])[Y % 2])
 P_YES = P[:, 0]
+PRICES = LabelledData(X, 100 + RNG.normal(size=N))
+RIDGE = Sklearn(Ridge())
 CONF_TWO = np.where(Y % 2 == 1, 1, -1) * (np.log(P_YES) - np.log1p(-P_YES))
 
 
@@ -189,6 +193,23 @@ def test_a_signal_of_ones_own_needs_a_recipe_with_one() -> None:
     assert np.isnan(found.train_accuracy)
 
 
+@pytest.mark.parametrize("kind", ["auto", "values"])
+def test_predicted_values_give_the_same_signal_as_the_regressor(kind: Any) -> None:
+    fitted = Ridge().fit(X[MEMBERS], PRICES.y[MEMBERS])
+    expected = RIDGE.query_given(fitted, PRICES, MEMBERS, (View(),)).conf
+    for values in (fitted.predict(X), fitted.predict(X)[:, None]):
+        found = ask(values, kind, names=["pred"], data=PRICES, recipe=RIDGE).trained
+        np.testing.assert_array_equal(found.conf, expected)
+        assert np.isnan(found.train_accuracy)
+    ready = ask(expected, "signal", data=PRICES, recipe=RIDGE).trained
+    np.testing.assert_array_equal(ready.conf, expected)
+
+
+def test_a_signal_tells_no_accuracy_with_two_classes() -> None:
+    found = ask(-np.abs(CONF), "signal", data=TWO, recipe=Plain("signal")).trained
+    assert np.isnan(found.train_accuracy)
+
+
 PERMUTED = np.where(np.arange(N)[:, None] == 7, np.nan, P)
 
 
@@ -214,7 +235,12 @@ PERMUTED = np.where(np.arange(N)[:, None] == 7, np.nan, P)
         (P, {"kind": "confidence"}, ["(40, 3)", "1 view"]),
         (P, {"kind": "signal"}, ["'signal'", "'plain'"]),
         (P, {"kind": "probabilities", "recipe": Plain("signal")}, ["'probabilities'", "signal of its own"]),
-        (P[:, 0], {"recipe": Plain("signal")}, ["'auto'", "--target-kind signal"]),  # could be predicted values
+        (P[:, 0], {"recipe": Plain("signal")}, ["predicted values", "classes", "--target-kind signal"]),
+        (P[:, 0], {"recipe": Plain("signal"), "data": LabelledData(X)}, ["y is missing", "--target-kind signal"]),
+        (P[:, 0], {"recipe": Plain("signal"), "data": PRICES}, ["plain", "--target-kind signal"]),  # no rule for them
+        (P[:, 0], {"kind": "values"}, ["'values'", "'plain'"]),
+        (P, {"recipe": RIDGE, "data": PRICES}, ["(40, 3)", "1 view"]),
+        (P[:, :2], {"recipe": RIDGE, "data": PRICES, "names": ["y", "pred"]}, ["'y', 'pred'", "one column"]),
         (P, {"kind": "signal", "recipe": Plain("signal")}, ["(40, 3)", "1 view"]),
         (P, {"views": (View(), View(scale=0.1))}, ["(40, 3)", "2 views"]),
         (P, {"kind": "odds"}, ["'odds'", "probabilities"]),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.tree import DecisionTreeRegressor
 
 import plmia
 from plmia.auditing.screen import features_of
@@ -201,3 +202,26 @@ def test_members_of_another_source_make_a_screening_invalid(tmp_path: Path) -> N
     assert found.attacks["attack-p"].auc.mean > 0.6
     assert found.verdict.status == "invalid"
     assert found.verdict.doubts[0] == "records-tell-members"
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_predicted_values_are_screened_as_the_regressor(tmp_path: Path, whole: bool) -> None:
+    y = np.rint(10 * HARD).astype(int) if whole else HARD + 100.0
+    model = DecisionTreeRegressor(random_state=0).fit(X[MEMBERS], y[MEMBERS])
+    options: dict[str, Any] = {"members": MEMBERS, "progress": False}
+    first = plmia.screen(X, y, target=model, folder=tmp_path / "a", **options).result
+    kind = "values" if whole else "auto"
+    target = {"target": model.predict(X), "target_kind": kind}
+    second = plmia.screen(X, y, folder=tmp_path / "b", **target, **options).result
+    assert first.attacks == second.attacks
+    assert first.verdict.status == "leak"
+
+
+def test_a_module_is_refused_and_its_logits_are_taken(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(4, 3)
+    options: dict[str, Any] = {"members": MEMBERS, "folder": tmp_path, "progress": False}
+    with pytest.raises(DataError, match="logits") as error:
+        plmia.screen(X, Y, target=module, **options)
+    assert "plmia.Torch" not in str(error.value)
+    assert plmia.screen(X, Y, target=module(torch.from_numpy(X)), **options).result.about.screening

@@ -70,7 +70,7 @@ def with_value(value: float) -> Any:
         (X.astype(object), Y, None, ["type object", "numbers are needed"]),
         (X[:, 0], Y, None, ["(8,)", "[records, features]"]),
         (X[:, :0], Y, None, ["(8, 0)", "empty"]),
-        (np.zeros((8, 3, 9, 9)), Y, None, ["(8, 3, 9, 9)", "numpy.moveaxis(X, 1, -1)"]),
+        (np.zeros((8, 3, 9, 9)), Y, None, ["(8, 3, 9, 9)", "numpy.moveaxis(X, 1, -1)", "torch.from_numpy"]),
         ([[1, 2], [3]] * 4, Y, None, ["X is not an array", "rows of equal length"]),
         (X, Y, Y[:7], ["groups has 7", "8 records"]),
         (X, Y, Y / 2, ["0.5", "record 1, 4, 7", "whole numbers"]),

@@ -164,3 +164,24 @@ def broken(record: int) -> Any:
 def test_what_cannot_be_read_is_named(get: Callable[[int], Any], n: int, fact: str) -> None:
     with pytest.raises(DataError, match=fact):
         LabelledData(Items(get, n))
+
+
+@pytest.mark.parametrize(
+    ("shape", "kept"),
+    [
+        ((1, 8, 8), True),
+        ((3, 32, 32), True),
+        ((16, 8, 8), True),
+        ((3, 4, 8, 8), True),
+        ((32, 32, 3), False),
+        ((8, 8), False),
+        ((5,), False),
+    ],
+)
+def test_tensors_with_channels_first_are_records(shape: tuple[int, ...], kept: bool) -> None:
+    torch = pytest.importorskip("torch")
+    X = torch.arange(6 * int(np.prod(shape)), dtype=torch.float32).reshape(6, *shape)
+    data = LabelledData(X, torch.arange(6) % 2)
+    assert isinstance(data.X, Records) == kept
+    assert data.is_array != kept
+    np.testing.assert_array_equal(np.asarray(data.X[4]), X[4].numpy())

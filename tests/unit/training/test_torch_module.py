@@ -359,6 +359,18 @@ def test_images_get_channels_first_and_views() -> None:
     assert "255" in recipe.notes(IMAGES)[0].text
 
 
+@pytest.mark.parametrize("paired", [False, True])
+def test_tensors_with_channels_first_train_as_arrays_with_channels_last(paired: bool) -> None:
+    X = (IMAGES.X / 255).astype(np.float32)
+    tensor = torch.from_numpy(np.moveaxis(X, -1, 1).copy())
+    data = LabelledData(TensorDataset(tensor, torch.from_numpy(Y))) if paired else LabelledData(tensor, Y)
+    recipe = Torch(cnn, epochs=2, device="cpu")
+    expected, found = train(recipe, LabelledData(X, Y)), train(recipe, data)
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(other.conf, one.conf, rtol=1e-5, atol=1e-5)
+        assert other.train_accuracy == one.train_accuracy
+
+
 def test_global_generators_are_as_before() -> None:
     random.seed(1)
     torch.manual_seed(1)

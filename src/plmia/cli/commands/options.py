@@ -114,8 +114,8 @@ def given_target_options(command: Command) -> Command:
         type=click.Choice(get_args(PredictionKind)),
         default="auto",
         show_default=True,
-        help="What the predictions are; one value per record is the true label's probability or its confidence "
-        "(logit).",
+        help="What the predictions are; one value per record is what a regressor predicted (values), the true label's "
+        "probability or its confidence (logit).",
     )
     ids = click.option(
         "--id", "id_column", metavar="COLUMN", help="Match the target's rows by this column, not by their order."

@@ -138,6 +138,12 @@ def trained_from_answers(
     )
 
 
+def signal_from_values(predicted: Array, y: Array) -> Array:
+    """Signal [points] of a regressor: minus the absolute residual of each predicted value."""
+    residuals: Array = np.abs(predicted - y)
+    return -residuals
+
+
 def trained_from_signals(function: str, signals: Sequence[Array]) -> Trained:
     """Result of a model whose signals [records], one array per view, a function returned; see `Recipe.signal`."""
     columns = [np.asarray(view, dtype=np.float64).reshape(len(view), 1) for view in signals]

@@ -157,6 +157,17 @@ class Recipe(Protocol):
             f"the recipe {self.name} cannot query a given model ({type(model).__name__}): give its predictions instead"
         )
 
+    def signal_of_given(self, predicted: Array, data: LabelledData) -> Array:
+        """Return the signal [points] of a model that existed before the audit, from the values [points] it predicted.
+
+        Raises `RecipeError` if the signal of this recipe does not follow from predicted values.
+        """
+        del predicted, data
+        raise RecipeError(
+            f"the recipe {self.name} has a signal of its own, which does not follow from predicted values: compute it "
+            "for the target, and give it with --target-kind signal (target_kind in Python)"
+        )
+
 
 @dataclass(frozen=True)
 class BuiltInRecipe(Recipe):

@@ -20,7 +20,12 @@ from plmia.data.dataset import LabelledData
 from plmia.data.encoding import array_columns, columns_of
 from plmia.data.user_code import failure, lacks_memory
 from plmia.errors import Note, RecipeError, did_you_mean
-from plmia.training.recipes.confidences import conf_from_probabilities, trained_from_answers, trained_from_signals
+from plmia.training.recipes.confidences import (
+    conf_from_probabilities,
+    signal_from_values,
+    trained_from_answers,
+    trained_from_signals,
+)
 from plmia.training.recipes.estimators import (
     default_encoding,
     encoding_note,
@@ -218,6 +223,14 @@ class Sklearn(Recipe):
         """Query a fitted classifier; see `Recipe.query_given`."""
         return self.query(model, data, members, views)
 
+    def signal_of_given(self, predicted: Array, data: LabelledData) -> Array:
+        """Signal of a regressor; see `Recipe.signal_of_given`."""
+        return (
+            signal_from_values(predicted, data.y)
+            if self.signal == "signal"
+            else super().signal_of_given(predicted, data)
+        )
+
     @staticmethod
     def query(fitted: Any, data: LabelledData, members: BoolArray, views: Views) -> Trained:
         """Query a fitted estimator on all records and views."""
@@ -236,7 +249,8 @@ def _ask(fitted: Any, data: LabelledData, members: BoolArray, shown: Sequence[An
     """Query a fitted estimator on all points, as each view shows them."""
     if is_regressor(fitted) and data.labels is None and data.y is not None:
         predictions = [_answer(fitted, "predict", X) for X in shown]
-        return trained_from_signals("predict", [-np.abs(_flat(p, data.n_points) - data.y) for p in predictions])
+        signals = [signal_from_values(_flat(p, data.n_points), data.y) for p in predictions]
+        return trained_from_signals("predict", signals)
     if not (hasattr(fitted, "predict_proba") and hasattr(fitted, "classes_")):
         raise RecipeError(
             f"{type(fitted).__name__} returns no probabilities, or was not fitted: give a fitted classifier with "

@@ -349,11 +349,16 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of names, types and values; the same for the same content, whatever its chunks and its index."""
+        """SHA-256 of names, types and values; the same for the same content, whatever its chunks and its index.
+
+        Integers with missing values count as floats, which pandas makes of them.
+        """
         sha = hashlib.sha256(f"table {self.shape}\n".encode())
         for column, series in zip(self.columns, self._frame.iter_columns(), strict=True):
-            sha.update(repr((column.name, column.kind, _type_text(series), column.levels)).encode(errors="replace"))
-            for key in column.keys:
+            floats = series.dtype.is_integer() and column.missing.any() and not (abs(column.values) >= 2**53).any()
+            kind, keys = ("Float64", (_bits(column.values),)) if floats else (_type_text(series), column.keys)
+            sha.update(repr((column.name, column.kind, kind, column.levels)).encode(errors="replace"))
+            for key in keys:
                 sha.update(np.ascontiguousarray(key, key.dtype.newbyteorder("<")).data)
         return sha.hexdigest()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,20 @@ def test_the_digest_is_of_the_content() -> None:
     assert Table(pyarrow.concat_tables([table[:3], table[3:]])).digest == Table(table).digest
     one = polars.DataFrame(COLUMNS)
     assert Table(polars.concat([one[:2], one[2:]], rechunk=False)).digest == Table(one).digest
+
+
+def test_a_csv_file_has_one_digest_in_pandas_and_polars(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("age,weight,city,id\n31,70.5,Ulm,1\n,,Bonn,2\n44,61.25,,3\n")
+    one, other = Table(pandas.read_csv(path)), Table(polars.read_csv(path))
+    assert one.digest == other.digest
+    path.write_text(path.read_text().replace("44", "45"))
+    assert Table(polars.read_csv(path)).digest != other.digest
+    # A float would merge these.
+    huge = [Table(polars.DataFrame({"id": [2**60 + k, None]})).digest for k in range(2)]
+    assert huge[0] != huge[1]
+    empty = polars.DataFrame({"a": polars.Series([None, None], dtype=polars.Int64), "b": [1, 2]})
+    assert Table(empty).digest == Table(pandas.DataFrame({"a": [np.nan] * 2, "b": [1, 2]})).digest
 
 
 def test_the_digest_changes_with_everything_that_a_model_can_see() -> None:

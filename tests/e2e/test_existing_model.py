@@ -217,6 +217,7 @@ HOSTILE: dict[str, tuple[list[str], list[str]]] = {
     "comma.csv": ([], ["'0,", "decimal point"]),
     "classes.csv": ([], ["'income'", "'<=50K'", "predicted classes", "probabilities"]),
     "swapped.csv": ([], ["swapped.csv", "wrong order", "'<=50K', '>50K'"]),
+    "ids.csv": ([], ["'patient'", "--id patient"]),
     "shuffled.csv": ([], ["not in the order", "(first column)"]),
 }
 
@@ -241,6 +242,7 @@ def write_hostile(folder: Path) -> None:
     pd.DataFrame({"income": CLASSES[P.argmax(axis=1)]}).to_csv(folder / "classes.csv", index=False)
     frame(P, ["yes", "no"])[["no", "yes"]].to_csv(folder / "swapped.csv", index=False)
     frame().iloc[ORDER].to_csv(folder / "shuffled.csv")
+    frame().assign(patient=IDS).iloc[ORDER].to_csv(folder / "ids.csv", index=False)
     frame().map(lambda p: f"{p:.3f}".replace(".", ",")).to_csv(folder / "comma.csv", index=False, sep=";")
 
 

@@ -32,7 +32,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class AuditedData:
-    """The data of an audit, columns that were taken out of them, and notes on their file."""
+    """The data of an audit, columns that were taken out of them or dropped, and notes on their file."""
 
     data: LabelledData
     taken: Mapping[str, Any]
@@ -73,7 +73,9 @@ def audited_data(
     if isinstance(X, str | Path) and is_table_file(Path(X)):
         frame, read = read_frame(Path(X), columns.decimal_comma)
         frame, taken = take_columns(frame, beside, (labels, same))
-        data = labelled_table(Path(X), frame, read, labels, same, _others(columns.drop, taken), values=values)
+        drop = _others(columns.drop, taken)
+        data = labelled_table(Path(X), frame, read, labels, same, drop, values=values)
+        taken |= take_columns(frame, drop)[1]
     elif isinstance(X, LabelledData | str | Path):
         if labels is not None or same is not None or columns.drop:
             what = "a data set" if isinstance(X, LabelledData) else "not a CSV or Parquet file, but a data set"
@@ -84,7 +86,9 @@ def audited_data(
         for what, own in (("y", labels), ("groups", same), *(("members", other) for other in beside)):
             require_same_order(X, own, what)
         X, taken = take_columns(X, beside, (labels, same))
-        data = LabelledData.of_table(X, labels, same, _others(columns.drop, taken), values=values)
+        drop = _others(columns.drop, taken)
+        data = LabelledData.of_table(X, labels, same, drop, values=values)
+        taken |= take_columns(X, drop)[1]
     elif isinstance(labels, str) or isinstance(same, str) or columns.drop:
         raise DataError("X is not a table, so it has no named columns: give y and groups as values, or a data frame")
     else:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, cast, get_args
 
 import numpy as np
@@ -260,7 +261,12 @@ _PICKLED = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".rds", ".rdata")
 
 
 def as_target(
-    target: Any, members: Any, data: LabelledData, kind: PredictionKind = "auto", ids: RecordIds | None = None
+    target: Any,
+    members: Any,
+    data: LabelledData,
+    kind: PredictionKind = "auto",
+    ids: RecordIds | None = None,
+    known: Mapping[str, Any] = MappingProxyType({}),
 ) -> GivenTarget | None:
     """Make a given target of predictions, a model or the file of either, and of its members; None for none.
 
@@ -276,6 +282,8 @@ def as_target(
         What predictions are; see `Predictions`.
     ids : RecordIds, optional
         Ids by which the rows of tables are matched with the records; by default they have the same order.
+    known : mapping of str to series
+        Columns of the data by name; tables with other orders of their values are refused, unless there are ids.
     """
     if isinstance(target, GivenTarget) or (target is None and members is None):
         if members is not None:
@@ -284,15 +292,15 @@ def as_target(
     if target is None or members is None:
         missing = "target (--target)" if target is None else "members (--members)"
         raise DataError(f"an existing model is audited with its answers and its members: give {missing}, too")
-    found, notes = read_members(members, data.n_points, ids)
-    return GivenTarget(found, source=_source(target, kind, ids), notes=tuple(notes))
+    found, notes = read_members(members, data.n_points, ids, known)
+    return GivenTarget(found, source=_source(target, kind, ids, known), notes=tuple(notes))
 
 
-def _source(target: Any, kind: PredictionKind, ids: RecordIds | None) -> Source:
+def _source(target: Any, kind: PredictionKind, ids: RecordIds | None, known: Mapping[str, Any]) -> Source:
     if isinstance(target, str | Path):
-        return _from_file(Path(target), kind, ids)
+        return _from_file(Path(target), kind, ids, known)
     if is_frame(target):
-        return Predictions.of_frame(target, kind, "the table `target`", ids)
+        return Predictions.of_frame(target, kind, "the table `target`", ids, known)
     if isinstance(target, list | tuple) or hasattr(target, "__array__"):
         _require_no_ids(ids, "`target`")
         values = array_of(target)
@@ -305,7 +313,7 @@ def _require_no_ids(ids: RecordIds | None, source: str) -> None:
         raise DataError(f"{source} is an array without a column {ids.column!r} to match its rows by: give a table")
 
 
-def _from_file(path: Path, kind: PredictionKind, ids: RecordIds | None) -> Source:
+def _from_file(path: Path, kind: PredictionKind, ids: RecordIds | None, known: Mapping[str, Any]) -> Source:
     ending = path.suffix.lower()
     if not path.is_file():
         raise DataError(f"there is no file {path} with the target's predictions or model: check the path")
@@ -330,5 +338,5 @@ def _from_file(path: Path, kind: PredictionKind, ids: RecordIds | None) -> Sourc
             "model as one of these"
         )
     frame, notes = read_frame(path)
-    found = Predictions.of_frame(frame, kind, str(path), ids)
+    found = Predictions.of_frame(frame, kind, str(path), ids, known)
     return replace(found, notes=(*notes, *found.notes))

@@ -6,9 +6,11 @@ is not taken for numbers; row numbers in another order are refused, since the ro
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -96,8 +98,13 @@ def take_columns(X: Any, names: Sequence[Any], others: Sequence[Any] = ()) -> tu
     return (frame.drop(taken).to_native() if taken else X), {name: frame[name] for name in taken}
 
 
-def columns_in_order(frame: Any, source: str, ids: RecordIds | None) -> list[Column]:
-    """Columns of a table beside the data, with rows in the order of the data's records and without ids or row names."""
+def columns_in_order(
+    frame: Any, source: str, ids: RecordIds | None, known: Mapping[str, Any] = MappingProxyType({})
+) -> list[Column]:
+    """Columns of a table beside the data, with rows in the order of the data's records and without ids or row names.
+
+    Without ids, a table whose rows are in another order by a column of the data (``known``) is refused.
+    """
     import narwhals as nw
 
     names = [str(name) for name in getattr(frame, "column_names", frame.columns)]
@@ -112,7 +119,24 @@ def columns_in_order(frame: Any, source: str, ids: RecordIds | None) -> list[Col
         theirs = Column.read(f"column {ids.column!r} of {source}", ids.column, table[ids.column])
         table = table[ids.order(theirs, source)].drop(ids.column)
     columns = [Column.read(f"column {name!r} of {source}", name, table[name]) for name in table.columns]
-    return columns if ids is not None or len(columns) < 2 else _without_row_names(columns, source)
+    if ids is not None or len(columns) < 2:
+        return columns
+    _require_same_order(columns, source, known)
+    return _without_row_names(columns, source)
+
+
+def _require_same_order(columns: Sequence[Column], source: str, known: Mapping[str, Any]) -> None:
+    """Refuse rows in another order than the data's by a column that both have and that has no value twice."""
+    for column in columns:
+        if column.name not in known or column.name.strip().casefold() in _ROW_NAMES:
+            continue
+        data = Column.read(f"column {column.name!r} of the data", column.name, known[column.name])
+        own, theirs = _texts(data), _texts(column)
+        if own != theirs and len(set(own)) == len(own) and len(set(theirs)) == len(theirs) and {*own} <= {*theirs}:
+            raise DataError(
+                f"the rows of {source} are in another order than the data, by column {column.name!r} of both: match "
+                f"them with --id {shlex.quote(column.name)} (id_column in Python)"
+            )
 
 
 def _without_row_names(columns: list[Column], source: str) -> list[Column]:

@@ -7,7 +7,9 @@ records are matched by ids, a text file with one column lists the ids of the mem
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,13 @@ _NAMES = ("members", "member", "membership", "train", "split")
 _FLAGS = "0 and 1, true and false, yes and no, or train and test"
 
 
-def read_members(members: Any, n_records: int, ids: RecordIds | None) -> tuple[BoolArray, list[Note]]:
-    """Members [records] from an array, a series, a list or the path of a file, and notes."""
+def read_members(
+    members: Any, n_records: int, ids: RecordIds | None, known: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[BoolArray, list[Note]]:
+    """Members [records] from an array, a series, a list or the path of a file, and notes.
+
+    For ``known`` see `columns_in_order`.
+    """
     if not isinstance(members, str | Path):
         return members_of(Column.read("members", "members", members), n_records, "members")
     path, source = Path(members), str(members)
@@ -40,7 +47,7 @@ def read_members(members: Any, n_records: int, ids: RecordIds | None) -> tuple[B
         return ids.among(lines, source), []
     if lines is not None:
         return members_of(Column.read(source, source, _without_heading(lines, n_records)), n_records, source)
-    columns = columns_in_order(read_frame(path)[0], source, ids)
+    columns = columns_in_order(read_frame(path)[0], source, ids, known)
     named = [column for column in columns if column.name.strip().casefold() in _NAMES]
     chosen = named if len(named) == 1 else columns
     if len(chosen) != 1:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -84,9 +85,19 @@ class Predictions:
             )
 
     @classmethod
-    def of_frame(cls, frame: Any, kind: PredictionKind, source: str, ids: RecordIds | None) -> Predictions:
-        """Take the columns of numbers of a data frame; the others are not used, with a note."""
-        columns = columns_in_order(frame, source, ids)
+    def of_frame(
+        cls,
+        frame: Any,
+        kind: PredictionKind,
+        source: str,
+        ids: RecordIds | None,
+        known: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Predictions:
+        """Take the columns of numbers of a data frame; the others are not used, with a note.
+
+        For ``known`` see `columns_in_order`.
+        """
+        columns = columns_in_order(frame, source, ids, known)
         numbers = [column for column in columns if column.kind in ("number", "boolean")]
         others = [column for column in columns if column not in numbers]
         for column in others:

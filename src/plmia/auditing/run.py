@@ -18,7 +18,7 @@ from plmia.attacks.attack import ATTACKS, Attack
 from plmia.attacks.view import Mode
 from plmia.auditing.audited_data import Columns, audited_data, group_column
 from plmia.auditing.given_target import GivenTarget, as_target
-from plmia.auditing.matching import RecordIds
+from plmia.auditing.matching import RecordIds, take_columns
 from plmia.auditing.predictions import Answers, PredictionKind
 from plmia.auditing.progress import Meter
 from plmia.auditing.score import Audit, choose_attacks, output_folder
@@ -518,7 +518,9 @@ def given_target(
         hint = did_you_mean(members, names, "check the name")
         raise DataError(f"there is no column and no file {members!r} with the target's members: {hint}")
     ids = None if id_column is None else RecordIds.of(id_column, columns[id_column])
-    return as_target(target, columns.get(members, members) if isinstance(members, str) else members, data, kind, ids)
+    members = columns.get(members, members) if isinstance(members, str) else members
+    features = take_columns(data.X.native, [column.name for column in data.X.columns])[1] if data.is_table else {}
+    return as_target(target, members, data, kind, ids, {**features, **columns})
 
 
 def _views(views: str | Sequence[View] | None, recipe: Recipe, data: LabelledData) -> Sequence[View]:

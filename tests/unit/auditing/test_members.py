@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,12 @@ def test_row_numbers_in_another_order_are_refused() -> None:
     frame = pd.DataFrame({"Unnamed: 0": [2, 1, 3], "p": [0.1, 0.2, 0.3]})
     with pytest.raises(DataError, match=r"not in the order.*--id"):
         columns_in_order(frame, "p.csv", None)
+    known = {"visit": pd.Series([7, 8, 9]), "index": pd.Series([7, 8, 9])}
+    for visits, is_refused in (([7, 9, 8], True), ([7, 8, 9], False), ([7, 9, 9], False), ([7, 9, 4], False)):
+        frame = pd.DataFrame({"p": [0.1, 0.2, 0.3], "visit": visits})
+        with pytest.raises(DataError, match="--id visit") if is_refused else contextlib.nullcontext():
+            columns_in_order(frame, "p.csv", None, known)
+        columns_in_order(frame.rename(columns={"visit": "index"}), "p.csv", None, known)
     kept = columns_in_order(pd.DataFrame({"a": [0, 2, 1, 0], "p": [0.1, 0.2, 0.3, 0.4]}), "p.csv", None)
     assert [column.name for column in kept] == ["a", "p"]
     with pytest.raises(DataError, match="two columns named 'a'"):

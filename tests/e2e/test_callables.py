@@ -226,3 +226,23 @@ def test_functions_get_the_users_own_frame(library: str, tmp_path: Path) -> None
 
     here = plmia.audit((train, query), frame, labels, **OPTIONS, engine=plmia.Inline(), folder=tmp_path / "run")
     assert here.result.about.signals is not None
+
+
+def test_a_file_of_records_without_labels(tmp_path: Path, command: Callable[..., Any]) -> None:
+    """From the shell: the recipe's own signal needs no y."""
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "def train(X, y, seed):\n"
+        "    assert y is None\n"
+        "    return X\n"
+        "def signal(model, X, y):\n"
+        "    return -np.abs(X[:, None] - model).sum(axis=2).min(axis=1) + 0.01 * X[:, 0]\n"
+    )
+    np.savez(tmp_path / "data.npz", X=X)
+    words = ["--references", 4, "--attack", "attack-r", "--workers", 1, "--data", tmp_path / "data.npz", "--recipe"]
+    done = command("audit", *words, f"function:{tmp_path / 'mine.py'}", "-o", tmp_path / "run", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "run" / "report.html").is_file()
+    refused = command("audit", *words, "sklearn:GaussianNB", "-o", tmp_path / "other")
+    assert refused.exit_code == 2
+    assert "'y'" in refused.output

@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from plmia.errors import DataError, Note, shown
+from plmia.errors import DataError, Note, install_hint, shown
 
 # Texts that stand for a missing value. "None" is not one of them: many tables use it for a category.
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
@@ -69,7 +69,7 @@ def _library(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise DataError(
-            f"{name.partition('.')[0]} is not installed, but reads CSV and Parquet files: pip install 'plmia[tables]'"
+            f"{name.partition('.')[0]} is not installed, but reads CSV and Parquet files: {install_hint('tables')}"
         ) from error
 
 
@@ -116,7 +116,8 @@ def _read_csv(path: Path, decimal_comma: bool) -> tuple[str, dict[str, _Read]]:
         "read_options": arrow_csv.ReadOptions(block_size=_BLOCK, use_threads=False),
         "parse_options": arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
     }
-    names = arrow_csv.open_csv(io.BytesIO(raw), **options).schema.names
+    with arrow_csv.open_csv(io.BytesIO(raw), **options) as reader:
+        names = reader.schema.names
     titles = _column_names(path, names)
     texts = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
     table = arrow_csv.read_csv(io.BytesIO(raw), convert_options=texts, **options)
@@ -136,6 +137,8 @@ def _contents(path: Path) -> bytes:
         raise DataError(f"{path} is UTF-16 text: save it as UTF-8")
     if b"\0" in raw[:_HEAD]:
         raise DataError(f"{path} holds zero bytes and is not a text file: give a CSV file")
+    if not raw.removeprefix(b"\xef\xbb\xbf").strip():
+        raise DataError(f"{path} is empty: give a CSV file with a header and records")
     return raw
 
 

@@ -401,10 +401,10 @@ class Selection:
 
         require_names(nw.to_native(frame, pass_through=True))
         self._frame: nw.DataFrame[Any] = nw.from_native(frame, eager_only=True, pass_through=False)
-        self._names = {str(name): name for name in self._frame.columns}
+        self._names = [str(name) for name in self._frame.columns]
         for name in (*chosen, *dropped):
             if name not in self._names:
-                listed = f"the columns are {_listed(list(self._names), '')}"
+                listed = f"the columns are {_listed(self._names, '')}"
                 raise DataError(f"there is no column {shown(name)!r}: {did_you_mean(name, self._names, listed)}")
         if both := [name for name in chosen if name in dropped or chosen.count(name) > 1]:
             raise DataError(f"column {shown(both[0])!r} is named twice, as label, group or to drop: name it once")
@@ -418,12 +418,13 @@ class Selection:
         return self._frame.shape[0]
 
     def __getitem__(self, name: str) -> nw.Series[Any]:
-        return self._frame[self._names[name]]
+        # By position: narwhals takes a whole number for a row, even where columns have such names.
+        return self._frame[:, self._names.index(name)]
 
     @property
     def rest(self) -> Any:
         """The frame of all other columns, in the user's library."""
-        return self._frame[[given for name, given in self._names.items() if name not in self._taken]].to_native()
+        return self._frame[:, [k for k, name in enumerate(self._names) if name not in self._taken]].to_native()
 
 
 def _listed(names: list[str], noun: str = "column ") -> str:

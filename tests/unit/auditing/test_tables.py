@@ -272,3 +272,20 @@ def test_a_list_of_one_name_is_refused_with_the_name(given: dict[str, Any]) -> N
 def test_a_frame_without_a_label_is_refused_with_how_to_name_one() -> None:
     with pytest.raises(RecipeError, match=r"plmia\.audit\(model, X, 'COLUMN'\)"):
         audit(patients(), None)
+
+
+def test_columns_may_be_named_by_whole_numbers() -> None:
+    """Whole numbers name columns, not rows, in whatever order they are."""
+    values = np.random.default_rng(0).normal(size=(4, 4))
+    frame = pandas.DataFrame(values, columns=[2, 0, 3, 1])
+    data = LabelledData.of_table(frame, np.arange(4) % 2)
+    np.testing.assert_array_equal(data.rows().to_numpy(), values)
+    chosen = LabelledData.of_table(frame.assign(y=[0, 1, 0, 1]), "y", drop=["0"])
+    np.testing.assert_array_equal(chosen.rows().to_numpy(), values[:, [0, 2, 3]])
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"\xef\xbb\xbf\n \n"])
+def test_an_empty_file_is_named(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_bytes(text)
+    with pytest.raises(DataError, match=r"data\.csv is empty"):
+        plmia.audit(DecisionTreeClassifier(), tmp_path / "data.csv", label="y")

@@ -210,6 +210,8 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "array shape": (adder(np.zeros((2, 3))), adder(np.zeros((3, 2)))),
     "dates": (np.array(["2020-01-01"], "M8[D]"), np.array(["2020-01-02"], "M8[D]")),
     "object array": (np.array([1, "a"], object), np.array([1, "b"], object)),
+    "fields": (np.zeros(2, [("a", "f4")]), np.zeros(2, [("b", "f4")])),
+    "record": (np.zeros(2, "i4,f4")[0], np.ones(2, "i4,f4")[0]),
     "masked array": (np.ma.array([1, 2], mask=[0, 1]), np.ma.array([1, 2], mask=[1, 0])),
     "scalar": (np.float64(0.1), np.float32(0.1)),
     "number type": (1, 1.0),

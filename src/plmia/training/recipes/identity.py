@@ -101,7 +101,7 @@ def _hex(name: str, value: Any) -> str:
 
 def text_of(name: str, value: Any) -> str:
     """Text that distinguishes a value called ``name`` in every process: readable where it can be, else a digest."""
-    if type(value) in (np.ndarray, np.memmap) and not value.dtype.hasobject:  # its repr leaves out the middle
+    if type(value) in (np.ndarray, np.memmap) and value.dtype.kind in "biufcSU":  # its repr leaves out the middle
         digest = hashlib.sha256(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data).hexdigest()
         return f"array {value.dtype.str} {value.shape} {digest}"
     if isinstance(value, type | FunctionType) and _importable(value):
@@ -115,7 +115,7 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, [*value, *value.values()] if isinstance(value, dict) else value))
     if type(value) is int:
         return value.bit_length() <= _MAX_BITS
-    return type(value) in _PLAIN or isinstance(value, np.generic)
+    return type(value) in _PLAIN or isinstance(value, np.number | np.bool_ | np.str_)
 
 
 def is_own(module: str | None) -> bool:

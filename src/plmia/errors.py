@@ -182,6 +182,7 @@ CODES: dict[str, str] = {
     "records-unnamed": "no single record can be identified with this population",
     "records-vary": "records of a dataset change each time they are read",
     "screening": "one model was screened without references, which can show a leak but not its absence",
+    "signal-is-loss": "the function that returns signals is called loss, which is lower for members",
     "split-copies": "copies of a record are on both sides of a split",
     "split-groups": "groups hold members and non-members of the target",
     "table-read": "how a CSV file was read: separator, missing values, types that are not obvious",

@@ -172,6 +172,14 @@ def test_a_signal_that_is_not_finite_means_that_the_model_diverged() -> None:
     assert "signal returned infinity" in trained.trouble
 
 
+def test_a_loss_as_signal_is_noted() -> None:
+    def loss(model: Any, X: Any, y: Any) -> Any:
+        return -closeness(model, X, y)
+
+    assert [note.code for note in Function.of(mean, signal=loss, key="k").notes(DATA)] == ["signal-is-loss"]
+    assert Function.of(mean, signal=closeness, key="k").notes(DATA) == []
+
+
 def test_a_signal_is_another_recipe_than_a_query() -> None:
     assert Function.of(fit, logits) != Function.of(fit, signal=logits)
     for wrong in ({}, {"query": logits, "signal": logits}):

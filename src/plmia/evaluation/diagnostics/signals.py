@@ -42,7 +42,11 @@ def require_plausible(signals: Signals) -> None:
             continue
         where = f" (view {view})" if signals.n_views > 1 else ""
         looks = "like losses" if values.min() >= 0 else "negated"
-        give = "log p - log(1 - p) of the true label" if confidences else "signals that are larger for members"
+        give = (
+            "log p - log(1 - p) of the true label"
+            if confidences
+            else "signals that are larger for members, such as minus the loss"
+        )
         raise SignalsError(
             f"models that trained on a record have lower signals there than models that did not (by {-shift:.3g} on "
             f"average{where}): the signals look {looks}, or `membership` is inverted. Give {give}, and True if the "

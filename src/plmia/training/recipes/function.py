@@ -135,9 +135,14 @@ class Function(Recipe):
         return replace(self, key=identity.key, unread=identity.unread)
 
     def notes(self, data: LabelledData) -> list[Note]:
-        """Note that finished models will not be reused, if that is so."""
+        """Note that finished models will not be reused, or that a loss seems to be the signal, if that is so."""
         del data
-        return Identity(self.key, self.unread).notes(_REMEDY)
+        found = Identity(self.key, self.unread).notes(_REMEDY)
+        if self.signal == "signal" and getattr(self.ask, "__name__", "") == "loss":
+            text = "signals must be larger for members, and the function that returns them is called loss"
+            remedy = "Return minus the loss, and call the function signal."
+            found.append(Note("signal-is-loss", "caution", f"{text}. {remedy}"))
+        return found
 
     @property
     def declared_files(self) -> tuple[DeclaredFile, ...]:

@@ -437,7 +437,7 @@ def test_another_audit_in_the_same_folder_is_refused(change: str, audit: Run, tm
     if change == "views":
         options = ["--views", "identity;noise:0.1"]
     words = {
-        "data": "(the data changed (X, y or groups))",
+        "data": "(the data changed: columns, values, labels or groups)",
         "recipe": "(recipe function there, sklearn:GaussianNB here)",
         "own text": "(the code of own.py changed)",
         "seed": "(seed 0 there, 1 here)",

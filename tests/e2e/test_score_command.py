@@ -302,7 +302,8 @@ def test_the_verdict_comes_first_then_five_attacks_and_three_notes(
     assert (
         closing == f"- {hidden} more attacks, {len(texts) - 3} more note{'s' * (len(texts) > 4)}: --verbose shows all."
     )
-    assert lines[-1].endswith("records.csv")
+    assert lines[-2].endswith("records.csv")
+    assert lines[-1].startswith("plmia report ")
 
 
 def test_verbose_shows_all_attacks_columns_and_notes(signals_file: Write, command: Run, tmp_path: Path) -> None:

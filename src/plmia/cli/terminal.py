@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from plmia.auditing.progress import open_console, stderr
-from plmia.errors import Note, PlmiaWarning, doubts, percent
+from plmia.errors import Note, PlmiaWarning, percent
 from plmia.evaluation.metrics import FPRS
 from plmia.results.result import About, Mean, MeanTpr, OwnPValue, RunResult
-from plmia.results.saved import MAIN_ATTACKS, main_attacks
+from plmia.results.saved import MAIN_ATTACKS, main_attacks, unquoted_doubts
 
 if TYPE_CHECKING:
     from plmia.auditing.score import Audit
@@ -97,12 +97,9 @@ def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), v
     console = stdout()
     console.print(fitting_table(result, console, asked, verbose))
     hidden = 0 if verbose else len(result.attacks) - len(_shown_attacks(result, asked))
-    # The verdict of such an audit quotes its first doubt; that of a screening says what a screening is.
-    quoted = result.verdict.status in ("invalid", "inconclusive")
-    serious = doubts(result.notes)
-    others = [note for note in result.notes if note not in serious]
-    unsaid = [note for note in serious[quoted:] if note.text not in result.verdict.text]
-    for line in shown_notes([("", note) for note in [*unsaid, *others]], verbose, hidden):
+    others = [note for note in result.notes if note.severity == "info"]
+    notes = [*unquoted_doubts(result.verdict, result.notes), *others]
+    for line in shown_notes([("", note) for note in notes], verbose, hidden):
         print_line(line)
     print_line(NAMES_MEMBERS)
     names = ("report.html", "metrics.json", "scores.npz", "records.csv")

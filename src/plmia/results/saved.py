@@ -24,9 +24,9 @@ import numpy as np
 
 from plmia.attacks.scoring import Scores
 from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
-from plmia.data.files import open_parts
+from plmia.data.files import PAGE, open_parts
 from plmia.data.npz import read_member
-from plmia.errors import Note, OutputError, doubts, round_percent
+from plmia.errors import Note, OutputError, after_colon, doubts, round_percent
 from plmia.evaluation.metrics import FPRS, Roc, fpr_key, roc_curve
 from plmia.evaluation.records import RecordTable, record_table
 from plmia.evaluation.tables import Tabular, html_cells, text_table
@@ -120,20 +120,34 @@ class Overview(Tabular):
         result = self.result
         verdict = f"{type(self).__name__}({str(self.folder)!r}): {result.verdict.text}"
         table = text_table(self._table(main_attacks(result.attacks, result.verdict.attack)))
-        return "\n".join([verdict, *(f"- {note.text}" for note in doubts(result.notes)), table])
+        notes = (f"- {note.text}" for note in unquoted_doubts(result.verdict, result.notes))
+        return "\n".join([verdict, *notes, table, self._where])
+
+    @property
+    def _where(self) -> str:
+        """Where the report is, or how to write it."""
+        page = self.folder / PAGE
+        return f"Report: {page}" if page.exists() else f"plmia.report({str(self.folder)!r}) writes the report."
 
     def _repr_html_(self) -> str:
         """Verdict, doubts and a table, as HTML without scripts or anything from elsewhere."""
         head, *rows = self._table(list(self.result.attacks))
         best = self.result.verdict.attack
         body = "".join(f"<tr>{html_cells('th' if row[0] == best else 'td', row)}</tr>" for row in rows)
-        cautions = "".join(f"<p>{html.escape(note.text)}</p>" for note in doubts(self.result.notes))
+        unquoted = unquoted_doubts(self.result.verdict, self.result.notes)
+        cautions = "".join(f"<p>{html.escape(note.text)}</p>" for note in unquoted)
         return (
             f"<div><p><strong>{html.escape(self.result.verdict.text)}</strong></p>{cautions}"
             f"<table><thead><tr>{html_cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
             "<p>Per cent of the members found at a false-positive rate; "
-            f"<code>{html.escape(str(self.folder))}</code></p></div>"
+            f"<code>{html.escape(str(self.folder))}</code></p><p>{html.escape(self._where)}</p></div>"
         )
+
+
+def unquoted_doubts(verdict: Verdict, notes: Iterable[Note]) -> list[Note]:
+    """Doubts that the text of the verdict does not contain already."""
+    said = verdict.text
+    return [note for note in doubts(notes) if note.text not in said and after_colon(note.text) not in said]
 
 
 def results_folder(run: str | os.PathLike[str] | Overview) -> Path:

@@ -67,6 +67,8 @@ class Evidence:
     unnamed: Naming | None = None
     attacks: int = 1  # how many the interval holds for
     members: int = 0  # evaluated records, or groups where records form groups
+    non_members: int = 0  # the fewest evaluated ones of a target, and its population
+    population: int = 0
     swapped: tuple[int, ...] = ()  # targets that some attack ranks the wrong way round beyond chance, none the right
     chance: float = 0.0  # mean true-positive rate of guessing at ``fpr``
     auc_attack: str = ""
@@ -98,7 +100,8 @@ class Evidence:
         if self.swapped:
             yield Note("members-swapped", "invalid", wording.members_swapped(self.swapped, self.targets))
         if self.fpr is None:
-            yield Note("few-non-members", "caution", wording.few_non_members(VERDICT_FPRS[-1]))
+            few = wording.few_non_members(VERDICT_FPRS[-1], self.non_members, self.population, self.members)
+            yield Note("few-non-members", "caution", few)
         elif self.interval is not None and self.interval.high >= WORRYING * self.fpr and not self.beats_chance:
             yield Note("wide-interval", "caution", wording.wide_interval(self.interval.high, self.fpr, WORRYING))
         if self.unnamed is not None:
@@ -150,7 +153,8 @@ def status_of(beats_chance: bool, notes: Iterable[Note]) -> Status:
 def gather_evidence(assessments: Mapping[str, Sequence[Assessment]]) -> Evidence:
     """Pick the attack that finds most members and collect what it finds; all attacks have the same targets."""
     everything = [assessment for group in assessments.values() for assessment in group]
-    fpr = _verdict_fpr(min(a.metrics.n_non_members for a in everything))
+    smallest = min(everything, key=lambda a: a.metrics.n_non_members)
+    fpr = _verdict_fpr(smallest.metrics.n_non_members)
 
     def found(name: str) -> tuple[float, float]:
         group = assessments[name]
@@ -177,6 +181,8 @@ def gather_evidence(assessments: Mapping[str, Sequence[Assessment]]) -> Evidence
         unnamed=unnamed if exposed == 0 and least > 1 else None,
         attacks=len(assessments),
         members=round(sum(a.metrics.n_members for a in group) / len(group)),
+        non_members=smallest.metrics.n_non_members,
+        population=smallest.summary.conformal.population or 0,
         swapped=tuple(_swapped(everything)),
     )
     return evidence if fpr is None else _at_rate(evidence, group, fpr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 Status = Literal["leak", "no_leak_shown", "inconclusive", "invalid"]
 Grade = Literal["barely measurable", "moderate", "severe"]
 
+# Smallest population that is recommended: its p-values reach 5 %.
+LEAST_POPULATION = 19
 HEADLINES: dict[Status, str] = {
     "leak": "A leak was shown",
     "no_leak_shown": "No leak was shown",
@@ -108,11 +111,18 @@ def members_swapped(swapped: Sequence[int], targets: int) -> str:
     )
 
 
-def few_non_members(fpr: float) -> str:
-    """There is no true-positive rate for the verdict."""
+def few_non_members(fpr: float, non_members: int, population: int, members: int) -> str:
+    """There is no true-positive rate for the verdict; numbers are of evaluated records and of the population."""
+    needed, outsiders = round(1 / fpr), non_members + population
+    remedies = []
+    if outsiders - needed >= LEAST_POPULATION:
+        remedies.append(f"use a population of at most {outsiders - needed:,} (now {population:,})")
+    if outsiders < 2 * needed:  # the default population is at most half of the non-members
+        records = math.ceil((members + outsiders) * 2 * needed / max(outsiders, 1) / 10) * 10
+        remedies.append(f"audit about {records:,} records (or groups, where records form groups)")
     return (
-        "Too few non-members were evaluated for a true-positive rate at a false-positive rate of "
-        f"{round_percent(fpr)}. Audit with more records: at least {round(1 / fpr)} evaluated non-members are needed."
+        f"Only {non_members:,} non-members were evaluated; a true-positive rate at a false-positive rate of "
+        f"{round_percent(fpr)} needs {needed:,}. {sentence(', or '.join(remedies))}"
     )
 
 
@@ -120,7 +130,7 @@ def wide_interval(high: float, fpr: float, times: float) -> str:
     """The interval does not exclude a large leak."""
     return (
         f"The audit cannot exclude a leak of {percent(high)} at a false-positive rate of {round_percent(fpr)}, "
-        f"{times:g} times chance or more. Audit with more records."
+        f"{round(high / fpr, 1):g} times chance (the limit is {times:g}). Audit with more records."
     )
 
 

@@ -399,9 +399,10 @@ class RunPlan:
         if not changed and not _continues(existing.design, self.design):
             changed = ["design"]
         if changed:
+            others = ", ".join(f"other {name}" for name in changed)
             raise StoreError(
-                f"{folder} holds another run (another {', '.join(changed)}) and was not changed: choose another "
-                "folder, or the settings it was made with"
+                f"{folder} holds another run ({others}) and was not changed: choose another folder, or the settings it "
+                "was made with"
             )
 
 

@@ -65,8 +65,8 @@ def audit_differences(there: dict[str, Any], here: dict[str, Any], source: str) 
     before, after = there["about"], here["about"]
     if before.get("data") != after.get("data"):
         n_before, n_after = there["n_points"], here["n_points"]
-        sizes = "" if n_before == n_after else f": {n_before:,} records there, {n_after:,} here"
-        yield f"the data changed (X, y or groups){sizes}"
+        sizes = f"{n_before:,} records there, {n_after:,} here"
+        yield f"the data changed: {'columns, values, labels or groups' if n_before == n_after else sizes}"
     yield from _recipe_differences(before.get("recipe", {}), after.get("recipe", {}), source)
     settings = ("views", "seed", "design", "target")
     for name in settings:

@@ -38,7 +38,15 @@ def spread(mean, std, resolved=True):
     return MeanTpr(mean, std, 0.01, resolved, 1.0)
 
 
-def result_of(std=0.0123, resolved=True, names=("lira", "pl-mia-pooled"), status="leak", about=None, notes=None):
+def result_of(
+    std=0.0123,
+    resolved=True,
+    names=("lira", "pl-mia-pooled"),
+    status="leak",
+    about=None,
+    notes=None,
+    text="The verdict.",
+):
     """A result with what is printed of one."""
     tpr = {fpr: spread(0.1234, std, resolved or fpr in (0.0, 0.01)) for fpr in FPRS}
     attack = SimpleNamespace(
@@ -51,7 +59,7 @@ def result_of(std=0.0123, resolved=True, names=("lira", "pl-mia-pooled"), status
     return SimpleNamespace(
         about=About(SignalsAbout(20, 100, 1), "online", (0, 1), 0, **options),
         attacks=dict.fromkeys(names, attack),
-        verdict=SimpleNamespace(text="The verdict.", status=status, attack=names[0]),
+        verdict=SimpleNamespace(text=text, status=status, attack=names[0]),
         notes=[Note("groups", "info", "A note."), Note("unlike-references", "caution", "A doubt.")] + (notes or []),
     )
 
@@ -105,7 +113,7 @@ def test_doubts_stand_before_other_notes_with_their_codes(stream, tmp_path):
         return [line for line in out.getvalue().splitlines() if line.startswith("- ")]
 
     assert shown() == ["- caution (unlike-references): A doubt.", "- A note."]
-    assert shown(status="inconclusive") == ["- A note."], "the verdict quotes the doubt"
+    assert shown(status="inconclusive", text="Inconclusive: A doubt.") == ["- A note."], "the verdict quotes the doubt"
     more = [Note("members-swapped", "invalid", "Wrong."), Note("tied-scores", "info", "Tied.")]
     assert shown(notes=more) == [
         "- invalid (members-swapped): Wrong.",

@@ -203,7 +203,7 @@ def test_the_text_is_the_verdict_and_the_folder_and_not_all_metrics(audit, saved
         text = repr(results)
         assert text.startswith(f"{type(results).__name__}({str(folder)!r}): {saved.result.verdict.text}")
         assert len(text) < 1200
-        head, *rows = text.splitlines()[-3:]
+        head, *rows = text.splitlines()[-4:-1]
         assert head.split()[:2] == ["attack", "AUC"]
         assert "0.01" not in head.split(), "columns without a value are left out"
         assert [row.split()[:2] for row in rows] == [[n, f"{100 * saved.auc(n):.2f}"] for n in (USUAL, "lira")]
@@ -218,6 +218,22 @@ def test_what_changes_how_the_verdict_is_read_stands_below_it(audit, folder):
     found = Audit(folder, replace(audit.result, notes=notes))
     assert f"{audit.result.verdict.text}\n- Swapped.\n- Given <b>.\nattack" in repr(found)
     assert "<p>Given &lt;b&gt;.</p>" in found._repr_html_()
+
+
+def test_a_doubt_that_is_the_verdict_is_said_once(audit, folder):
+    note = Note("unlike-references", "caution", "The target is unlike.")
+    verdict = replace(audit.result.verdict, text="Inconclusive: no leak was shown, but the target is unlike.")
+    found = Audit(folder, replace(audit.result, verdict=verdict, notes=(note,)))
+    assert repr(found).count("he target is unlike.") == 1
+    assert found._repr_html_().count("he target is unlike.") == 1
+
+
+def test_the_last_line_names_the_report_or_how_to_get_it(audit, tmp_path):
+    found = Audit(tmp_path, audit.result)
+    assert repr(found).splitlines()[-1].startswith(f"plmia.report({str(tmp_path)!r})")
+    (tmp_path / "report.html").touch()
+    assert repr(found).splitlines()[-1] == f"Report: {tmp_path / 'report.html'}"
+    assert f"{tmp_path / 'report.html'}" in found._repr_html_()
 
 
 @pytest.mark.parametrize("arguments", [("lira", 0.01), ("lira",), (0.01, 0.001)])

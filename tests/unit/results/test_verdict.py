@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -175,6 +176,31 @@ def test_with_too_few_non_members_no_share_is_stated(simulate_signals: Simulate)
     assert verdict.tpr is None
     assert not verdict.verdict().leak_shown
     assert verdict.verdict().interval is None
+
+
+def test_what_the_note_on_few_non_members_recommends_resolves_the_rate(simulate_signals: Simulate) -> None:
+    def evidence(points: int, **setup: Any) -> Evidence:
+        results = attack_targets(simulate_signals(4, points=points, shift=0.0), [ATTACKS["lira"]], [0], Setup(**setup))
+        return gather_evidence({"lira": [assess(result, 1) for result in results]})
+
+    (note,) = [note for note in evidence(260).notes() if note.code == "few-non-members"]
+    numbers = re.search(r"Only (\d+) .* needs 100\. .* at most (\d+) \(now (\d+)\), or .* about (\d+) rec", note.text)
+    assert numbers is not None, note.text
+    evaluated, population, now, records = map(int, numbers.groups())
+    assert evidence(260).non_members == evaluated < 100
+    assert evaluated + now == 100 + population
+    assert evidence(260, population=population).fpr == 0.01
+    assert evidence(260, population=population + 1).fpr is None
+    assert evidence(records).fpr == 0.01
+    (note,) = [note for note in evidence(120).notes() if note.code == "few-non-members"]
+    assert "population" not in note.text, "none leaves 100 non-members"
+    (note,) = [note for note in evidence(1200, population=550).notes() if note.code == "few-non-members"]
+    assert "about" not in note.text, "there are enough records"
+
+
+def test_a_wide_interval_names_its_multiple_of_chance() -> None:
+    (note,) = evidence_of(0.005, 0.093).notes()
+    assert "9.3 times chance" in note.text
 
 
 def test_an_area_beyond_guessing_is_a_leak_where_no_share_can_be_stated(simulate_signals: Simulate) -> None:

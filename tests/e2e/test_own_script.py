@@ -91,7 +91,7 @@ def test_an_array_of_jobs_and_an_unfinished_run(command: Command, tmp_path: Path
     result = command("score", run.folder)
     assert result.exit_code == 0, result.output
     for place in (result.stderr, result.stdout, (run.folder / "metrics.json").read_text()):
-        assert "4 of 9 models finished (model 4, 5, 6, 7, 8 missing)" in place
+        assert "4 of 9 models finished (models 4, 5, 6, 7, 8 missing)" in place
     assert finish(job(run.folder, [8, 5]), job(run.folder, [4, 6, 7])) == []
     for model in run.models:
         values = SignalStore.open(run.folder / "signals").read([model])
@@ -291,7 +291,7 @@ BAD = [
     (("--records", 50, "--design", "no.npy"), "no.npy"),
     (("--records", 50, "--groups", "no.npy"), "no.npy"),
     (("--data", "no.npz"), "no.npz"),
-    (("--records", 50, "--label", "y"), "columns of a file"),
+    (("--records", 50, "--label", "y"), "columns of the data"),
 ]
 
 

@@ -716,7 +716,7 @@ def test_models_of_a_store_keep_their_numbers(unfinished: Path, command: Run, tm
     assert (about["targets"], about["signals"]["models"], about["references"]) == ([5], 15, [14])
     with np.load(out / "scores.npz") as scores:
         np.testing.assert_array_equal(scores["members/5"], design.matrix[5])
-    assert any("15 of 17 models finished (model 0, 4 missing)" in str(note) for note in _metrics(out)["notes"])
+    assert any("15 of 17 models finished (models 0, 4 missing)" in str(note) for note in _metrics(out)["notes"])
     assert "15 of 17 models finished" in printed
     _ok(command("score", unfinished, "-o", out, "--attack", "rmia", "--target", "all", "--quiet"))
     assert _metrics(out)["about"]["targets"] == [1, 2, 3, *range(5, 17)]

@@ -172,3 +172,10 @@ def test_data_without_a_model_is_one_sentence(files: Any, command: Run, tmp_path
     found = command("screen", "--data", data, "-o", tmp_path / "out")
     assert found.exit_code == 2
     assert "target" in found.output
+
+
+def test_the_help_states_the_defaults_of_a_screening(command: Run) -> None:
+    words = " ".join(command("screen", "--help").output.split())
+    assert "half of them by default" in words
+    assert "a quarter of them" not in words
+    assert "the references they need" not in words

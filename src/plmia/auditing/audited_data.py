@@ -12,7 +12,7 @@ import numpy as np
 
 from plmia.auditing.matching import take_columns
 from plmia.data.arrays import BoolArray, Labels
-from plmia.data.dataset import LabelledData, labelled_table, read_data
+from plmia.data.dataset import LabelledData, labelled_table, read_data, require_rows
 from plmia.data.designs import count_split_groups
 from plmia.data.npz import DATA_ARRAYS, unused_arrays
 from plmia.data.table_files import is_table_file, read_frame
@@ -68,6 +68,7 @@ def audited_data(
         Names and texts for the report, as in `LabelledData`; None for none.
     """
     labels, same = _one_of("y", y, "label", columns.label), _one_of("groups", groups, "group", columns.group)
+    require_rows(X)
     taken: dict[str, Any] = {}
     notes: tuple[Note, ...] = ()
     if isinstance(X, str | Path) and is_table_file(Path(X)):

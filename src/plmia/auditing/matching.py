@@ -52,12 +52,13 @@ class RecordIds:
         return np.array([row_of[own] for own in self.ids])
 
     def among(self, listed: Sequence[str], source: str) -> BoolArray:
-        """Records [records] whose ids are listed in a file, whose first line may be a heading."""
+        """Records [records] whose ids are listed in a file, whose first line may be the column's name."""
         known = set(self.ids)
-        unknown = [own for own in listed[listed[0] not in known :] if own not in known]
+        heading = listed[0] not in known and listed[0].strip().casefold() == self.column.strip().casefold()
+        unknown = [own for own in listed[heading:] if own not in known]
         if unknown:
             raise DataError(
-                f"{source} lists {unknown[0]!r}, which is not in column {self.column!r} of the data: correct it"
+                f"{source} lists {unknown[0]!r}, which column {self.column!r} of the data lacks: correct or remove it"
             )
         wanted = set(listed)
         return np.array([own in wanted for own in self.ids])
@@ -118,7 +119,8 @@ def columns_in_order(
             raise DataError(f"{source} has no column {ids.column!r} to match its rows with the records: {hint}")
         theirs = Column.read(f"column {ids.column!r} of {source}", ids.column, table[ids.column])
         table = table[ids.order(theirs, source)].drop(ids.column)
-    columns = [Column.read(f"column {name!r} of {source}", name, table[name]) for name in table.columns]
+    named = zip(map(str, table.columns), table.iter_columns(), strict=True)
+    columns = [Column.read(f"column {name!r} of {source}", name, values) for name, values in named]
     if ids is not None or len(columns) < 2:
         return columns
     _require_same_order(columns, source, known)

@@ -218,8 +218,9 @@ def store_notes(store: SignalStore, signals: Signals) -> list[Note]:
     planned, found = store.shape[0], []
     missing = [model for model in range(planned) if model not in signals.models]
     if missing:
+        noun = "model" if len(missing) == 1 else "models"
         text = (
-            f"{signals.n_models} of {planned} models finished (model {some(missing)} missing): only those were used. "
+            f"{signals.n_models} of {planned} models finished ({noun} {some(missing)} missing): only those were used. "
             f"To use all, {_remedy(store)}"
         )
         found.append(Note("unfinished-models", "info" if signals.n_models > _FEW_REFERENCES else "caution", text))

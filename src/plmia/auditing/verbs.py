@@ -11,19 +11,19 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from plmia.attacks.attack import Attack, find_attack
 from plmia.attacks.view import Mode
-from plmia.auditing.audited_data import group_column
+from plmia.auditing.audited_data import Columns, audited_data, group_column
 from plmia.auditing.progress import Meter
 from plmia.auditing.score import Audit, open_signals, output_folder
 from plmia.data.arrays import IntArray
-from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design
 from plmia.data.labels import encode_groups
+from plmia.data.tables import require_same_order
 from plmia.errors import DataError, Note, PlmiaError, PlmiaWarning
 from plmia.evaluation.targets import Setup
 from plmia.results.saved import Overview, SavedRun, results_folder
@@ -39,7 +39,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 def design(
-    records: int | str | Path | LabelledData | None = None,
+    records: Any = None,
     *,
     label: str | None = None,
     group: str | None = None,
@@ -57,11 +57,11 @@ def design(
 
     Parameters
     ----------
-    records : int, path or LabelledData, optional
-        Number of records, or the data (a file as in `plmia.audit`), whose labels and groups the run then knows; not
-        needed with a design of your own.
+    records : int, array, data frame, LabelledData or path, optional
+        Number of records, or the data, as in `plmia.audit`, whose labels and groups the run then knows; not needed with
+        a design of your own.
     label, group, drop, decimal_comma : str, str, sequence of str, bool
-        Columns and numbers of a CSV or Parquet file; see `read_data`.
+        Columns of a data frame or file, and numbers of a CSV; see `read_data`.
     groups : array, series or list [records], optional
         Rows of one group are members together or not at all; by default those of the data.
     references, design, seed : int, str or MembershipDesign, int
@@ -71,16 +71,15 @@ def design(
     """
     from plmia.auditing.run import copies_note
 
-    data = records
-    if not isinstance(data, str | Path):
-        if label or group or drop:
-            raise DataError("label, group and drop name columns of a file: give the path of the data")
-    else:
-        data = read_data(Path(data), label=label, group=group, drop=drop, decimal_comma=decimal_comma)
-    whole = data if isinstance(data, LabelledData) else None
-    n_records = whole.n_points if whole is not None else cast("int | None", data)
+    columns = Columns(label, group, drop, decimal_comma)
+    counted = records is None or isinstance(records, int | np.integer)
+    whole = None if counted else audited_data(records, columns=columns).data
+    if whole is None and (label or group or drop):
+        raise DataError("label, group and drop name columns of the data: give the data, not their number")
+    n_records = records if whole is None else whole.n_points
     notes: list[Note] = [] if whole is None else [*whole.notes]
     if groups is not None:
+        require_same_order(records, groups, "groups")
         groups, _, more = encode_groups(groups, _number(n_records, design))
         notes += more
     elif whole is not None:

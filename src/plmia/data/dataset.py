@@ -85,6 +85,7 @@ class LabelledData:
     def __post_init__(self) -> None:
         keep = functools.partial(object.__setattr__, self)
         keep("name", shown(self.name))
+        require_rows(self.X)
         if is_records(self.X):
             records, labels = Records.read(self.X, self.y)
             keep("X", records)
@@ -371,6 +372,14 @@ def writable_texts(name: str, texts: Sequence[str]) -> tuple[tuple[str, ...], li
         "The report shows U+FFFD instead; correct them to see the original texts."
     )
     return found, [Note("texts-replaced", "info", text)] if changed else []
+
+
+def require_rows(X: Any) -> None:
+    """Raise `DataError` for a sparse matrix of SciPy and for a lazy frame, which cannot be read by record."""
+    if type(X).__module__.startswith("scipy.sparse"):
+        raise DataError("X is a sparse matrix, but a dense array is needed: give X.toarray()")
+    if type(X).__name__ == "LazyFrame":
+        raise DataError("X is a lazy frame, which holds no rows yet: give X.collect()")
 
 
 def _checked_records(values: Any) -> Any:

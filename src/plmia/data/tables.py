@@ -401,6 +401,8 @@ class Selection:
 
         require_names(nw.to_native(frame, pass_through=True))
         self._frame: nw.DataFrame[Any] = nw.from_native(frame, eager_only=True, pass_through=False)
+        if self.n_records == 0:
+            raise DataError("the table has no rows: at least one per record is needed")
         self._names = [str(name) for name in self._frame.columns]
         for name in (*chosen, *dropped):
             if name not in self._names:
@@ -467,6 +469,8 @@ def require_names(native: Any) -> None:
     for name in names:
         if not isinstance(name, str | int | np.integer):
             raise DataError(f"a column of X is named {name!r}: give each column a text as its name")
+        if any("\ud800" <= letter <= "\udfff" for letter in str(name)):
+            raise DataError(f"a column of X is named {name!r}, with a lone surrogate that cannot be written: rename it")
     texts = [str(name) for name in names]
     doubled = sorted({text for text in texts if texts.count(text) > 1})
     if doubled:

@@ -94,9 +94,10 @@ def test_members_are_read_from_parquet_and_matched_by_id(tmp_path: Path) -> None
     for heading in ("", "patient\n"):
         (tmp_path / "ids.txt").write_text(heading + "\n".join(listed))
         np.testing.assert_array_equal(read(tmp_path / "ids.txt", RecordIds.of("patient", names))[0], MEMBERS)
-    (tmp_path / "ids.txt").write_text("p1\np99")
-    with pytest.raises(DataError, match="'p99'"):
-        read(tmp_path / "ids.txt", RecordIds.of("patient", names))
+    for text in ("p1\np99", "p99\np1"):
+        (tmp_path / "ids.txt").write_text(text)
+        with pytest.raises(DataError, match="'p99'"):
+            read(tmp_path / "ids.txt", RecordIds.of("patient", names))
 
 
 def test_row_numbers_that_may_begin_with_one_are_said() -> None:

@@ -252,3 +252,11 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(values: Any, options: An
     for fact in facts:
         assert fact in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_frame_of_probabilities_may_have_numbered_columns() -> None:
+    pandas = pytest.importorskip("pandas")
+    found = Predictions.of_frame(pandas.DataFrame(P), "auto", "target", None).ask(DATA, MEMBERS, (View(),), Plain())
+    np.testing.assert_allclose(found.trained.conf[:, 0], CONF)
+    permuted = Predictions.of_frame(pandas.DataFrame(P)[[2, 0, 1]], "auto", "target", None)
+    np.testing.assert_allclose(permuted.ask(DATA, MEMBERS, (View(),), Plain()).trained.conf[:, 0], CONF)

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
+from plmia.auditing.audited_data import audited_data
 from plmia.data.dataset import LabelledData
 from plmia.data.tables import Table
 from plmia.errors import DataError
@@ -153,6 +155,10 @@ def test_copies_are_those_a_loop_finds() -> None:
         (pandas.DataFrame(np.zeros((4, 2)), columns=["a", "a"]), ["2 columns", "'a'"]),
         (pandas.DataFrame(np.zeros((4, 2)), columns=["1", 1]), ["2 columns", "'1'"]),
         (pyarrow.table([[1] * 4, [2] * 4], names=["a", "a"]), ["2 columns", "'a'"]),
+        (
+            pandas.DataFrame(np.zeros((4, 2)), columns=pandas.Index(["a\ud800", "b"], dtype=object)),
+            [r"a\ud800", "surrogate"],
+        ),
         (pandas.DataFrame(np.zeros((4, 2)), columns=[("a", "b"), ("a", "c")]), ["('a', 'b')"]),
         (pandas.DataFrame({"a": [1, "x", 2, "y"]}), ["'a'", "mixes", "numbers (1)", "text ('x')"]),
         (pandas.DataFrame({"a": [[1], [2], [3], [4]]}), ["'a'", "list"]),
@@ -171,6 +177,21 @@ def test_tables_that_cannot_be_used_are_refused(frame: Any, words: list[str]) ->
         Table(frame)
     assert "\n" not in str(error.value)
     assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_table_without_rows_is_refused_before_its_labels() -> None:
+    with pytest.raises(DataError, match="no rows"):
+        LabelledData.of_table(pandas.DataFrame({"a": [], "y": []}), "y")
+
+
+def test_sparse_matrices_and_lazy_frames_are_refused_with_a_remedy() -> None:
+    for sparse in (scipy.sparse.csr_matrix(np.eye(4)), scipy.sparse.csr_array(np.eye(4))):
+        with pytest.raises(DataError, match=r"toarray\(\)"):
+            LabelledData(sparse, Y)
+    lazy = polars.LazyFrame({"a": Y, "y": Y})
+    for label in (Y, "y"):
+        with pytest.raises(DataError, match=r"collect\(\)"):
+            audited_data(lazy, label)
 
 
 @pytest.mark.parametrize(

@@ -340,3 +340,20 @@ def test_run_needs_numpy_only() -> None:
     loaded = set(done.stdout.split())
     assert "numpy" in loaded
     assert loaded.isdisjoint({"scipy", "sklearn", "torch", "pandas", "narwhals", "click", "rich", "pyarrow"})
+
+
+def test_frames_and_arrays_give_the_design_of_their_data(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    X, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2
+    frame = pandas.DataFrame(X, columns=["a", "b"]).assign(y=y)
+    plain = plmia.design(60, references=4, folder=tmp_path / "plain")
+    arrays = plmia.design(X, references=4, folder=tmp_path / "array")
+    named = plmia.design(frame, label="y", references=4, folder=tmp_path / "frame")
+    for run in (arrays, named):
+        np.testing.assert_array_equal(run.design.matrix, plain.design.matrix)
+    assert arrays.labels is None
+    np.testing.assert_array_equal(named.labels, y)
+    with pytest.raises(DataError, match="label"):
+        plmia.design(60, label="y", references=4, folder=tmp_path / "number")
+    with pytest.raises(DataError, match="another order"):
+        plmia.design(frame, groups=pandas.Series(y).sample(frac=1, random_state=0), folder=tmp_path / "shuffled")

@@ -19,7 +19,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
 
 
-def _separate_attacks(_ctx: click.Context, _option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...] | None:
+def separate_attacks(_ctx: click.Context, _option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Check the names of --attack, one for each time it is given; None without any."""
     for name in names:
         if "," in name and ".py:" not in name:
             each = " ".join(f"--attack {part.strip()}" for part in name.split(",") if part.strip())
@@ -60,7 +61,7 @@ attack_option = click.option(
     "attacks",
     multiple=True,
     metavar="NAME",
-    callback=_separate_attacks,
+    callback=separate_attacks,
     help="Attack to run, or FILE.py:NAME; by default all that have the references they need.",
 )
 mode_option = click.option(

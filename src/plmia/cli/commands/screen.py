@@ -10,12 +10,11 @@ import click
 from plmia.auditing import screen as verb
 from plmia.cli.commands.options import (
     PATH,
-    attack_option,
     given_target_options,
     output_option,
-    population_option,
     result_options,
     scale_option,
+    separate_attacks,
     show_records_option,
     table_options,
 )
@@ -35,8 +34,20 @@ from plmia.errors import SignalsError
     "SIGNALS, 0 by default.",
 )
 @given_target_options
-@attack_option
-@population_option
+@click.option(
+    "--attack",
+    "attacks",
+    multiple=True,
+    metavar="NAME",
+    callback=separate_attacks,
+    help="Attack to run, or FILE.py:NAME; by default attack-p and, with --data, attack-p-conditional.",
+)
+@click.option(
+    "--population",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Known non-members to calibrate with and to learn from; half of them by default.",
+)
 @scale_option
 @show_records_option
 @result_options

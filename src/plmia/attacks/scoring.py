@@ -11,7 +11,7 @@ import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,10 @@ from plmia.attacks.calibration import (
     require_like_queries,
 )
 from plmia.attacks.cauchy_sum import SignedLog
+from plmia.attacks.groups import Groups, GroupStatistic, OneRow, Played, SizeScale, size_ranges
 from plmia.attacks.statistics import Fitted, Statistic
-from plmia.attacks.view import AttackView, Block, SumName
-from plmia.data.arrays import FloatArray, IntArray
+from plmia.attacks.view import AttackView, Block, References, SumName
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import AttackError, PlmiaError, PopulationError, ReferencesError, some
 from plmia.numerics import count_below
 
@@ -182,16 +183,26 @@ def score_unchecked(
 ) -> Iterator[Scores]:
     """Do what `score_all` does, for callers that have compared the numbers of references themselves."""
     attacks = [attack.in_mode(view.mode) for attack in attacks]
-    statistics = evaluate_statistics(attacks, view)
+    yield from _calibrate_all(attacks, evaluate_statistics(attacks, view), view, seed, tick, refused)
+
+
+def _calibrate_all(
+    attacks: Sequence[Attack],
+    statistics: Mapping[Statistic, StatisticValues | Lacking],
+    view: AttackView,
+    seed: int,
+    tick: Tick,
+    refused: Refused | None,
+) -> Iterator[Scores]:
+    """Calibrate the statistics of all attacks; what no later attack needs is freed."""
     conformal: dict[tuple[Statistic, ViewAggregation, PopulationPolicy], FloatArray] = {}
     for i, attack in enumerate(attacks):
         values = statistics[attack.statistic]
         same = (attack.statistic, attack.views, attack.population)
-        rng = np.random.default_rng([seed, zlib.crc32(attack.name.encode())])
         try:
             if isinstance(values, Lacking):
                 raise values
-            scores = _calibrate(attack, values, view, rng, tick, conformal.get(same))
+            scores = _calibrate(attack, values, view, _rng_of(attack, seed), tick, conformal.get(same))
         except LACKING as error:
             if refused is None:
                 raise
@@ -204,6 +215,93 @@ def score_unchecked(
         conformal = {key: kept for key, kept in conformal.items() if key[0] in later}
         yield scores
         del values, scores
+
+
+def _rng_of(attack: Attack, seed: int) -> np.random.Generator:
+    """Return the attack's own generator, so that its result does not depend on the other attacks."""
+    return np.random.default_rng([seed, zlib.crc32(attack.name.encode())])
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """What turns the scores of records into scores of groups."""
+
+    groups: Groups
+    population: IntArray  # groups known not to be members
+    statistic: GroupStatistic
+    one_row: OneRow  # the record of each group that represents it where single records are scored
+    played: Sequence[tuple[AttackView, BoolArray]] = ()  # references that play the target, and their member groups
+
+
+@dataclass(frozen=True, eq=False)
+class GroupScores:
+    """Scores of one attack: of groups, and of one record per group."""
+
+    groups: Scores  # one value per group
+    records: Scores  # one value per record; only records that represent their group are compared
+    learned: bool  # whether references could play the target; otherwise one record per group is judged
+
+
+def score_groups(
+    attacks: Sequence[Attack],
+    view: AttackView,
+    grouping: Grouping,
+    seed: int = 0,
+    tick: Tick = lambda _: None,
+    refused: Refused | None = None,
+) -> Iterator[GroupScores]:
+    """Score every group with each attack; as `score_unchecked`, whose arguments it has."""
+    attacks = [attack.in_mode(view.mode) for attack in attacks]
+    statistics = evaluate_statistics(attacks, view)
+    n = max(1, len(view.references))
+    played = [
+        (evaluate_statistics(attacks, seen), members, len(seen.references) / n) for seen, members in grouping.played
+    ]
+    groups, seeds = grouping.groups, grouping.one_row.chosen(grouping.groups)
+    empty = References(
+        np.zeros((0, len(groups), view.n_views)), np.array([], np.intp), np.zeros((0, len(groups)), bool)
+    )
+    whole = AttackView(np.zeros((len(groups), view.n_views)), empty, grouping.population, None, view.mode)
+    single = replace(view, population=np.sort(seeds[grouping.population]))
+    for attack in attacks:
+        values = statistics[attack.statistic]
+        try:
+            if isinstance(values, Lacking):
+                raise values
+            rehearsed = [
+                Played(found.per_point[attack.views], members, share)
+                for each, members, share in played
+                if isinstance(found := each[attack.statistic], StatisticValues)
+            ]
+            grouped = _grouped(attack, values, rehearsed, grouping)
+            conformal = within_sizes(grouped.per_point[attack.views], groups.size, grouping.population)
+            of_groups = _calibrate(attack, grouped, whole, _rng_of(attack, seed), lambda _: None, conformal)
+            of_records = _calibrate(attack, values, single, _rng_of(attack, seed), tick)
+        except LACKING as error:
+            if refused is None:
+                raise
+            refused(attack.name, error)
+            tick(view.n_points)
+            continue
+        yield GroupScores(of_groups, of_records, bool(rehearsed))
+
+
+def _grouped(attack: Attack, values: StatisticValues, played: Sequence[Played], grouping: Grouping) -> StatisticValues:
+    """Return the statistic of groups, in the same form as that of records."""
+    groups, statistic = grouping.groups, grouping.statistic if played else grouping.one_row
+    fitted, scale = statistic.fit(played, groups), None
+    if statistic.scaled:
+        known = [(fitted(each.phi, groups)[~each.members], groups.size[~each.members]) for each in played]
+        scale = SizeScale.learn(*(np.concatenate(part) for part in zip(*known, strict=True)))
+
+    def of_groups(phi: FloatArray) -> FloatArray:
+        value = fitted(phi, groups)
+        return value if scale is None else scale(value, groups.size)
+
+    per_view = values.per_view
+    if per_view is not None:
+        per_view = np.stack([of_groups(column) for column in per_view.T], axis=1)
+    return replace(values, per_point={attack.views: of_groups(values.per_point[attack.views])}, per_view=per_view)
 
 
 def _calibrate(
@@ -253,6 +351,17 @@ def _raw_scores(attack: Attack, values: StatisticValues, comparison: Comparison,
     )
     tick(len(queries))
     return raw
+
+
+def within_sizes(phi: FloatArray, size: IntArray, population: IntArray) -> FloatArray:
+    """Return log10 conformal p-values [groups], each among the known non-members of its own range of sizes."""
+    edges = size_ranges(size[population])
+    which = np.searchsorted(edges, size, side="right")
+    log10_p = np.empty(len(phi))
+    for k in range(len(edges) + 1):
+        own = np.flatnonzero(which == k)
+        log10_p[own] = conformal_log10_p(phi, own, population[which[population] == k])
+    return log10_p
 
 
 def conformal_log10_p(phi: FloatArray, queries: IntArray, population: IntArray) -> FloatArray:

@@ -42,7 +42,9 @@ ABANDONED_SECONDS = 86_400.0
 _MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 # Files of a run in the order in which they move: metrics.json holds the digests of the others.
-PARTS = ("scores.npz", "records.csv", "metrics.json")
+PARTS = ("scores.npz", "people.csv", "records.csv", "metrics.json")
+# Those that a run or an earlier version may lack.
+OPTIONAL_PARTS = ("people.csv", "records.csv")
 PAGE, FIGURES = "report.html", "figures"
 PENDING = ".published"
 # Files that a report writes into `FIGURES`, and that the next report or run removes.
@@ -282,6 +284,11 @@ def finish_publication(folder: Path) -> None:
         (folder / PAGE).unlink(missing_ok=True)
         remove_figures(folder)
         remove_empty([folder / FIGURES])
+    if (pending / PARTS[0]).exists():
+        # No file has moved yet: what the new run does not have is of the earlier one.
+        for name in OPTIONAL_PARTS:
+            if not (pending / name).exists():
+                (folder / name).unlink(missing_ok=True)
     for name in PARTS:
         with suppress(FileNotFoundError):
             (pending / name).replace(folder / name)
@@ -301,14 +308,14 @@ def remove_figures(folder: Path) -> None:
 
 
 def open_parts(folder: Path) -> dict[str, BinaryIO]:
-    """Open the files of the run in a folder, all of the same run; records.csv may be missing."""
+    """Open the files of the run in a folder, all of the same run; tables of records or people may be missing."""
     with folder_lock(folder, shared=True), ExitStack() as opened:
         pending = folder / PENDING
         places = [folder] if pending.is_symlink() or not pending.is_dir() else [pending, folder]
         found: dict[str, BinaryIO] = {}
         for name in PARTS:
             path = next((place / name for place in places if os.path.lexists(place / name)), folder / name)
-            if name != "records.csv" or os.path.lexists(path):
+            if name not in OPTIONAL_PARTS or os.path.lexists(path):
                 found[name] = opened.enter_context(_open_plain(path))
         opened.pop_all()
     return found

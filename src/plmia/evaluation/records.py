@@ -116,8 +116,8 @@ class Naming:
         if self.larger is not None:
             return f"the population ({self.population:,}) is too small"
         if self._too_small:
-            return f"the audit is too small ({self.evaluated:,} evaluated records)"
-        return "too few records stand out from the non-members"
+            return f"the audit is too small ({self.evaluated:,} evaluated)"
+        return "too few stand out from the non-members"
 
     @property
     def remedy(self) -> str:
@@ -134,9 +134,10 @@ class Naming:
     def _min_with(self, population: int) -> int:
         return min_named(self.evaluated + self.population - population, population, self.fdr)
 
-    def __str__(self) -> str:
+    def text(self, noun: str = "record") -> str:
+        """Return the whole message about an individual ``noun``."""
         return (
-            f"No individual record can be named as a member at {round_percent(self.fdr)} FDR: {self.reason}. "
+            f"No individual {noun} can be named as a member at {round_percent(self.fdr)} FDR: {self.reason}. "
             f"This is not evidence of safety. {self.remedy}"
         ).rstrip()
 
@@ -157,6 +158,8 @@ class RecordTable(Tabular):
     rank: IntArray  # by p-value, then by score: 1 is the most exposed, equal points share the smallest rank
     group: Labels | None = None
     member: BoolArray | None = None
+    records: IntArray | None = None  # number of records of each person, and the first of them; None for single records
+    first_record: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -172,8 +175,14 @@ class RecordTable(Tabular):
         return replace(self, **{name: array[rows] for name, array in vars(self).items() if array is not None})
 
     @property
+    def shown_records(self) -> IntArray:
+        """A record [rows] of each row: the record itself, or the first of a person."""
+        return self.index if self.first_record is None else self.first_record
+
+    @property
     def _caption(self) -> str:
-        return f"{min(_SHOWN, len(self))} most exposed of {len(self):,} records"
+        noun = "records" if self.records is None else "people"
+        return f"{min(_SHOWN, len(self))} most exposed of {len(self):,} {noun}"
 
     def __repr__(self) -> str:
         columns = self[:_SHOWN].columns()
@@ -184,8 +193,9 @@ class RecordTable(Tabular):
         return html_table(self._caption, self[:_SHOWN].columns())
 
     def write_lines(self, file: BinaryIO) -> None:
-        """Write all rows as CSV; the label is empty if classes are not known."""
-        columns = {name: array for name, array in vars(self).items() if array is not None or name == "label"}
+        """Write all rows as CSV; the label of a record is empty if classes are not known."""
+        empty_label = "label" if self.records is None else ""
+        columns = {name: array for name, array in vars(self).items() if array is not None or name == empty_label}
         file.write(f"{','.join(columns)}\n".encode())
         for start in range(0, len(self), _ROWS):
             part = slice(start, start + _ROWS)
@@ -199,6 +209,13 @@ class RecordTable(Tabular):
 
 # How values are written, where not as str does.
 _TEXT: dict[str, Callable[[Any], str]] = {"p": "{:.6g}".format, "q": "{:.6g}".format, "member": "{:d}".format}
+
+
+def people_table(table: RecordTable, size: IntArray, first: IntArray, groups: Labels | None = None) -> RecordTable:
+    """Return the table of people from that of groups; arrays [groups], ``groups`` only if it may be shown."""
+    at = table.index
+    group = None if groups is None else groups[first[at]]
+    return replace(table, label=None, group=group, records=size[at], first_record=first[at])
 
 
 def record_table(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
 from plmia.attacks.attack import Attack
-from plmia.attacks.scoring import Refused, Scores, Tick, score_unchecked
+from plmia.attacks.groups import Groups, GroupStatistic, LearnedOverGroup, OneRow, size_ranges
+from plmia.attacks.scoring import Grouping, Refused, Scores, Tick, score_groups, score_unchecked
 from plmia.attacks.view import (
     AttackView,
     Features,
@@ -24,12 +25,16 @@ from plmia.attacks.view import (
     leave_one_out,
     midpoint,
 )
-from plmia.data.arrays import IntArray
-from plmia.data.designs import ReferencePlan, counts_depend_on, even_counts
-from plmia.errors import Note, PopulationError, SignalsError
+from plmia.data.arrays import BoolArray, IntArray, Labels
+from plmia.data.designs import ReferencePlan, count_split_groups, counts_depend_on, even_counts
+from plmia.errors import Note, PopulationError, ReferencesError, SignalsError
 from plmia.evaluation.metrics import TargetMetrics, evaluate
 from plmia.evaluation.tables import Tabular
 from plmia.signals.signals import Signals
+
+Unit = Literal["record", "group"]
+# References that play the target, from which is learned what the records of a group say together.
+MOST_PLAYED = 4
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,50 @@ class Setup:
         references half of them, since signals can then be predicted from known non-members only.
     seed : int
         Seed of references, populations and all other random choices.
+    unit : {"record", "group"}, optional
+        What is judged: single records, or groups by all of their records (all of one person, say). By default groups
+        where the signals have some that hold several records, and the targets trained on whole groups.
+    group_statistic : GroupStatistic
+        How the statistics of a group's records become one.
     """
 
     mode: Mode = "online"
     references: int | None = None
     population: int | None = None
     seed: int = 0
+    unit: Unit | None = None
+    group_statistic: GroupStatistic = field(default_factory=LearnedOverGroup)
+
+    def judges_groups(self, signals: Signals, targets: Sequence[int]) -> bool:
+        """Whether groups are judged in these signals; raises where they cannot be, though that was asked for."""
+        if self.unit == "record" or (self.unit is None and (signals.groups is None or self.references == 0)):
+            return False
+        if signals.groups is None:
+            raise SignalsError("the unit is 'group', but the records have no groups: give groups, or judge records")
+        if self.references == 0:
+            raise ReferencesError(
+                "groups are judged by what references in the role of the target show, and there are 0 references: "
+                "judge records"
+            )
+        for target, row in zip(targets, signals.rows(targets, "target"), strict=True):
+            cut, n_groups = count_split_groups(signals.design.matrix[row], signals.groups)
+            if cut and self.unit is None:
+                return False
+            if cut:
+                raise SignalsError(
+                    f"{cut:,} of {n_groups:,} groups are partly members of target {target} and partly not, so they "
+                    "cannot be judged as a whole: keep groups together when models are trained, or judge records"
+                )
+        return self.unit == "group" or len(np.unique(signals.groups)) < signals.n_points
+
+
+@dataclass(frozen=True, eq=False)
+class OneRecord:
+    """An attack on one record of each group, where groups are judged: what a single record gives away."""
+
+    scores: Scores
+    truth: Truth
+    population: IntArray
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,9 +112,28 @@ class AttackResult(Tabular):
     left_out: IntArray  # models that are excluded as references: they trained on the target's set or its complement
     view: AttackView
     notes: tuple[Note, ...] = ()  # on the references of this target
+    # Where groups are judged: the groups, which scores, truth and population then refer to, and the same attack on one
+    # record of each. The view is always that of the records.
+    groups: Groups | None = None
+    one_record: OneRecord | None = None
+    # Whether a group was judged by one record, since references could not show what all of them say together.
+    by_one_record: bool = False
+
+    @property
+    def labels(self) -> Labels | None:
+        """Class of each judged record; None where groups are judged."""
+        return self.view.labels if self.groups is None else None
+
+    @property
+    def n_compared(self) -> int:
+        """Known non-members behind the coarsest p-value: of groups, those of the smallest range of sizes."""
+        if self.groups is None:
+            return len(self.population)
+        sizes = self.groups.size[self.population]
+        return int(np.bincount(np.searchsorted(size_ranges(sizes), sizes, side="right")).min())
 
     def metrics(self) -> TargetMetrics:
-        """Return metrics on the evaluated records."""
+        """Return metrics on the evaluated records or groups."""
         queries, members = self.truth.queries, self.truth.members
         return evaluate(self.scores.score[queries], members[queries], target=self.target)
 
@@ -122,6 +184,9 @@ def attack_targets(
     """
     signals = signals.standardised()
     row_of = dict(zip(targets, signals.rows(targets, "target"), strict=True))
+    groups = None
+    if setup.judges_groups(signals, targets) and signals.groups is not None:
+        groups = Groups.of(signals.groups)
     truths = {target: _truth(signals, target, row, setup) for target, row in row_of.items()}
     plan = ReferencePlan.draw(
         signals.design, setup.references, np.random.default_rng([setup.seed, 0]), np.array(signals.models)
@@ -129,10 +194,11 @@ def attack_targets(
     alone = setup.references == 0
     for served in _unserved(signals, targets) if alone else _serve(signals, attacks, plan, targets, setup):
         truth, population = truths[served.target]
+        known = population if groups is None else groups.records(groups.of_record[population])
         view = AttackView(
             signals.values[row_of[served.target]].astype(np.float64),
             served.references,
-            population,
+            known,
             signals.labels,
             setup.mode,
             served.known,
@@ -140,15 +206,70 @@ def attack_targets(
         )
         split = plan.order[plan.split_of(served.target)]
         left_out = split[split != served.target][: 0 if alone else None]
+        about = served.models, left_out, view, served.notes
         # The population is drawn from non-members, and `_serve` has compared their counts with those of members.
-        for scores in score_unchecked(attacks, view, setup.seed, tick, refused):
-            yield AttackResult(served.target, scores, truth, population, served.models, left_out, view, served.notes)
+        if groups is None:
+            for scores in score_unchecked(attacks, view, setup.seed, tick, refused):
+                yield AttackResult(served.target, scores, truth, population, *about)
+            continue
+        yield from _judge_groups(served.target, truth, population, groups, attacks, setup, tick, refused, about)
+
+
+def _judge_groups(
+    target: int,
+    truth: Truth,
+    population: IntArray,
+    groups: Groups,
+    attacks: Sequence[Attack],
+    setup: Setup,
+    tick: Tick,
+    refused: Refused | None,
+    about: tuple[IntArray, IntArray, AttackView, tuple[Note, ...]],
+) -> Iterator[AttackResult]:
+    """Attack groups; ``truth`` and ``population`` are of the records that represent them."""
+    models, left_out, view, notes = about
+    known, queries = (np.sort(groups.of_record[records]) for records in (population, truth.queries))
+    played = list(_played(view, groups, len(known), np.random.default_rng([setup.seed, 5, target])))
+    grouping = Grouping(groups, known, setup.group_statistic, OneRow(setup.seed), played)
+    of_groups = Truth(truth.members[groups.first], queries)
+    for scores in score_groups(attacks, view, grouping, setup.seed, tick, refused):
+        single = OneRecord(scores.records, truth, population)
+        how = groups, single, not scores.learned
+        yield AttackResult(target, scores.groups, of_groups, known, models, left_out, view, notes, *how)
+
+
+def _played(
+    view: AttackView, groups: Groups, n_population: int, rng: np.random.Generator
+) -> Iterator[tuple[AttackView, BoolArray]]:
+    """Yield some references in the role of the target, with the other references, and their member groups."""
+    references = view.references
+    for i in rng.permutation(len(references))[:MOST_PLAYED]:
+        members = references.in_mask[i]
+        if count_split_groups(members, groups.of_record)[0]:
+            continue
+        same = (references.in_mask == members).all(axis=1)
+        others = np.flatnonzero(~same & ~(references.in_mask != members).all(axis=1))
+        seen = References(references.signals, references.rows[others], references.in_mask[others])
+        if len(others) and counts_depend_on(members[groups.first], seen.n_in[groups.first]):
+            keep_in, keep_out = even_counts(members, seen.n_in, len(seen), groups.first)
+            if int(keep_out.min()) < 1 or (view.mode == "online" and int(keep_in.min()) < 1):
+                continue
+            seen = seen.balanced(keep_in, keep_out, rng)
+        of_groups = members[groups.first]
+        outsiders = np.flatnonzero(~of_groups)
+        if not 0 < len(outsiders) < len(groups):
+            continue
+        known = groups.records(rng.choice(outsiders, min(n_population, len(outsiders)), replace=False))
+        target = references.signals[references.rows[i]].astype(np.float64)
+        yield AttackView(target, seen, known, view.labels, view.mode, features=view.features), of_groups
 
 
 def _truth(signals: Signals, target: int, row: int, setup: Setup) -> tuple[Truth, IntArray]:
     """Split the target's points into population and queries; of each group one point is taken."""
     members = signals.design.matrix[row]
     alone = _one_of_each_group(signals, setup.seed)
+    if len(alone) < 2:
+        raise SignalsError("all records belong to one group: give the group of each record, or none")
     outsiders = alone[~members[alone]]
     if len(outsiders) in (0, len(alone)):
         raise SignalsError(
@@ -178,9 +299,7 @@ def _one_of_each_group(signals: Signals, seed: int) -> IntArray:
     """Return the points to evaluate: all, or one drawn from each group, since intervals assume independent points."""
     if signals.groups is None:
         return np.arange(signals.n_points)
-    order = np.random.default_rng([seed, 3]).permutation(signals.n_points)
-    _, first = np.unique(signals.groups[order], return_index=True)
-    return np.sort(order[first])
+    return np.sort(OneRow(seed).chosen(Groups.of(signals.groups)))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Results on disk: `metrics.json`, `scores.npz` and `records.csv`, one whole run, the same bytes for the same input."""
+"""Results on disk: `metrics.json`, `scores.npz`, `records.csv` and, where people were judged, `people.csv`.
+
+A folder holds one whole run, the same bytes for the same input.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from types import TracebackType
 import numpy as np
 
 from plmia.attacks.attack import Attack
-from plmia.attacks.scoring import Tick
+from plmia.attacks.scoring import Scores, Tick
 from plmia.attacks.view import Features
 from plmia.data.arrays import Array, Labels
 from plmia.data.files import Staging
@@ -21,8 +24,8 @@ from plmia.data.npz import npz_entry
 from plmia.errors import AttackError, Note, OutputError, PlmiaError
 from plmia.evaluation.diagnostics.power import enough_references
 from plmia.evaluation.diagnostics.signals import require_plausible
-from plmia.evaluation.records import RecordTable, record_table
-from plmia.evaluation.targets import AttackResult, Setup, attack_targets
+from plmia.evaluation.records import RecordTable, people_table, record_table
+from plmia.evaluation.targets import AttackResult, OneRecord, Setup, attack_targets
 from plmia.results.result import About, RunResult
 from plmia.results.saved import SCORE_ARRAYS, metrics_text, seal, sha256_of
 from plmia.results.summary import Summary, if_possible
@@ -122,6 +125,11 @@ def _constant(result: AttackResult, attack: Attack) -> AttackError | None:
     )
 
 
+def _slim(scores: Scores) -> Scores:
+    """Keep only the two arrays that a table of records needs."""
+    return replace(scores, log10_p=scores.log10_p_conformal, statistic=scores.score, fit=None)
+
+
 class ResultFolder:
     """Writes a run to a staging folder and publishes it at the end, so that results are whole or absent.
 
@@ -134,7 +142,7 @@ class ResultFolder:
         self._listed = listed  # the target whose records are listed in records.csv
         self._groups = groups  # of each point, where the files may show them
         self._targets: set[int] = set()
-        self._candidates: dict[str, Callable[[], RecordTable]] = {}
+        self._candidates: dict[str, dict[str, Callable[[], RecordTable]]] = {}  # by attack and file
         self._staging = Staging(folder)
 
     def __enter__(self) -> ResultFolder:
@@ -154,6 +162,9 @@ class ResultFolder:
             self._write("labels", result.view.labels)
         if not self._targets and self._groups is not None:
             self._write("groups", self._groups)
+        if not self._targets and result.groups is not None:
+            self._write("people/first_record", result.groups.first)
+            self._write("people/records", result.groups.size)
         if result.target not in self._targets:
             self._targets.add(result.target)
             self._write(f"population/{result.target}", result.population)
@@ -163,12 +174,25 @@ class ResultFolder:
         for key in SCORE_ARRAYS:
             self._write(f"{scores.attack}/{result.target}/{key}", vars(scores)[key])
         if result.target == self._listed:
-            # Only these two arrays are needed for a table of records.
-            slim = replace(scores, log10_p=scores.log10_p_conformal, statistic=scores.score, fit=None)
-            truth, labels = result.truth, result.view.labels
-            self._candidates[scores.attack] = functools.partial(
-                record_table, slim, result.population, truth.queries, labels, self._groups, truth.members
+            self._candidates[scores.attack] = self._tables(result)
+
+    def _tables(self, result: AttackResult) -> dict[str, Callable[[], RecordTable]]:
+        """Return what makes the tables of one result, by file, with no more arrays than they need."""
+
+        def table(found: AttackResult | OneRecord, labels: Labels | None, groups: Labels | None) -> RecordTable:
+            return record_table(
+                found.scores, found.population, found.truth.queries, labels, groups, found.truth.members
             )
+
+        slim = replace(result, scores=_slim(result.scores))
+        if result.groups is None or result.one_record is None:
+            return {"records.csv": functools.partial(table, slim, result.labels, self._groups)}
+        groups = result.groups
+        single = replace(result.one_record, scores=_slim(result.one_record.scores))
+        return {
+            "people.csv": lambda: people_table(table(slim, None, None), groups.size, groups.first, self._groups),
+            "records.csv": functools.partial(table, single, result.view.labels, self._groups),
+        }
 
     def keep_only(self, attack: str) -> None:
         """Forget the records by other attacks, once these cannot be the verdict's."""
@@ -187,9 +211,12 @@ class ResultFolder:
         """List the records by exposure and publish all files; return the result with the files' digests."""
         try:
             self._zip.close()
-            with self._staging.create("records.csv") as records:
-                self._candidates[result.verdict.attack]().write_lines(records)
-                sealed = seal(result, {"scores.npz": sha256_of(self._file), "records.csv": sha256_of(records)})
+            digests = {"scores.npz": sha256_of(self._file)}
+            for name, table in self._candidates[result.verdict.attack].items():
+                with self._staging.create(name) as file:
+                    table().write_lines(file)
+                    digests[name] = sha256_of(file)
+            sealed = seal(result, digests)
             self._file.close()
             with self._staging.create("metrics.json") as file:
                 file.write(metrics_text(sealed))

@@ -354,6 +354,7 @@ class About:
     test_accuracy: Rate | None = field(default=None, metadata=ABSENT)
     accuracy: Accuracy | None = field(default=None, metadata=ABSENT)
     groups: int | None = field(default=None, metadata=ABSENT)
+    unit: Literal["record", "group"] = "record"  # what was judged
     # Kind of the signals, unless they are logit-scaled confidences of the true label.
     signal: SignalKind | None = field(default=None, metadata=ABSENT)
     # Names of the classes, unless they are numbers 0 to C - 1.
@@ -376,7 +377,20 @@ class About:
         # A signal of another kind does not say which answers are right.
         accuracy = None if own else decode(Accuracy, accuracy_of(signals, targets, provenance))
         groups = None if signals.groups is None else len(np.unique(signals.groups))
-        return cls(scored, setup.mode, tuple(targets), setup.seed, accuracy=accuracy, groups=groups, signal=own)
+        unit: Literal["record", "group"] = "group" if setup.judges_groups(signals, targets) else "record"
+        return cls(
+            scored, setup.mode, tuple(targets), setup.seed, accuracy=accuracy, groups=groups, unit=unit, signal=own
+        )
+
+    @property
+    def people(self) -> bool:
+        """Whether people were judged by all of their records, not single records."""
+        return self.unit == "group"
+
+    @property
+    def units(self) -> int:
+        """Number of judged records or people, population included."""
+        return self.groups if self.people and self.groups is not None else self.signals.points
 
     @property
     def data_digest(self) -> str | None:
@@ -396,6 +410,8 @@ class About:
     def __post_init__(self) -> None:
         if len(set(self.targets)) < len(self.targets):
             raise ValueError("a target occurs twice in about.targets")
+        if self.people and not 0 < (self.groups or 0) <= self.signals.points:
+            raise ValueError(f"groups were judged, but about.groups is {self.groups}")
         for key in ("data", "target") if self.audit is not None else ():
             if not isinstance(self.audit.get(key, ""), str):  # type: ignore[union-attr]
                 raise ValueError(f"about.audit.{key} is not text")
@@ -446,6 +462,14 @@ class Diagnostics:
 
 
 @dataclass(frozen=True)
+class OneRecordSummary:
+    """One attack on one record of each person, where people are judged: means over targets."""
+
+    auc: Mean
+    tpr: Mapping[float, MeanTpr]
+
+
+@dataclass(frozen=True)
 class RunResult:
     """Everything that a run found: the content of metrics.json."""
 
@@ -456,6 +480,8 @@ class RunResult:
     notes: tuple[Note, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)  # attacks that could not run, and why
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    # Where people are judged: what the attacks find with one record of each person.
+    one_record: Mapping[str, OneRecordSummary] | None = field(default=None, metadata=ABSENT)
     digests: Mapping[str, str] | None = field(default=None, metadata=ABSENT)  # SHA-256 by file, once these are written
 
     def __post_init__(self) -> None:

@@ -1,9 +1,10 @@
 """Results of an earlier run, read from its folder and verified.
 
-`metrics.json` holds the SHA-256 of scores.npz, of records.csv and of itself. All are compared when results are opened,
-so that numbers of two runs are never mixed and an edited or damaged file is noticed. The digests are not a signature:
-whoever may write to the folder can write other results. So every value is checked before it is used: those of
-metrics.json by `RunResult.from_json`, and the arrays of scores.npz (checksum, type, length, range) when they are read.
+`metrics.json` holds the SHA-256 of scores.npz, of the tables of records and people, and of itself. All are compared
+when results are opened, so that numbers of two runs are never mixed and an edited or damaged file is noticed. The
+digests are not a signature: whoever may write to the folder can write other results. So every value is checked before
+it is used: those of metrics.json by `RunResult.from_json`, and the arrays of scores.npz (checksum, type, length, range)
+when they are read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from plmia.data.files import PAGE, open_parts
 from plmia.data.npz import read_member
 from plmia.errors import Note, OutputError, after_colon, doubts, round_percent
 from plmia.evaluation.metrics import FPRS, Roc, fpr_key, roc_curve
-from plmia.evaluation.records import RecordTable, record_table
+from plmia.evaluation.records import RecordTable, people_table, record_table
 from plmia.evaluation.tables import Tabular, html_cells, text_table
 from plmia.results.result import DEFAULT_ATTACK, SCHEMA, Mean, MeanTpr, RunResult, TargetSummary, Verdict
 from plmia.results.wording import Status
@@ -233,7 +234,7 @@ class SavedRun(Overview):
             raise OutputError(f"the results in {folder} are damaged ({why}): {AGAIN}") from error
         self.attacks: list[str] = list(self.result.attacks)
         self.targets: list[int] = list(self.result.about.targets)
-        self._points = self.result.about.signals.points
+        self._points, self._units = self.result.about.signals.points, self.result.about.units
         self._text = hashlib.sha256(text).digest()
 
     def require_verified(self) -> None:
@@ -281,11 +282,11 @@ class SavedRun(Overview):
     def split(self, target: int) -> tuple[IntArray, IntArray, BoolArray]:
         """Population and evaluated records of a target, and which records [records] are its members."""
         self._require_target(target)
-        members = self._read(f"members/{target}", "b", self._points)
+        members = self._read(f"members/{target}", "b", self._units)
         population, queries = (self._read(f"{kind}/{target}", "iu") for kind in ("population", "queries"))
         both = np.concatenate([population, queries])
-        if len(both) and not 0 <= both.min() <= both.max() < self._points:
-            raise self._damaged(f"population or queries of target {target} reach beyond {self._points:,} records")
+        if len(both) and not 0 <= both.min() <= both.max() < self._units:
+            raise self._damaged(f"population or queries of target {target} reach beyond {self._units:,} records")
         if len(both) and np.bincount(both).max() > 1:
             raise self._damaged(f"population and queries of target {target} share a record or name one twice")
         if members[population].any():
@@ -308,16 +309,27 @@ class SavedRun(Overview):
         return roc_curve(self._array(attack, target, "score")[queries], members[queries])
 
     def records(self, attack: str | None = None, target: int | None = None) -> RecordTable:
-        """Evaluated records, the most exposed first, by the verdict's attack and on the first target unless given."""
+        """Evaluated records or people, the most exposed first; by default the verdict's attack on the first target."""
         attack = self.result.verdict.attack if attack is None else attack
         target = self.targets[0] if target is None else target
         population, queries, members = self.split(target)
-        return record_table(self.scores(attack, target), population, queries, self.labels, self.groups, members)
+        scores = self.scores(attack, target)
+        if not self.result.about.people:
+            return record_table(scores, population, queries, self.labels, self.groups, members)
+        table = record_table(scores, population, queries, members=members)
+        return people_table(table, *self._people(), self.groups)
+
+    def _people(self) -> tuple[IntArray, IntArray]:
+        """Number of records and first record of each person [people]."""
+        size, first = (self._read(f"people/{name}", "iu", self._units) for name in ("records", "first_record"))
+        if size.min() < 1 or size.sum() != self._points or not 0 <= first.min() <= first.max() < self._points:
+            raise self._damaged("people have other records than the run")
+        return size, first
 
     def _array(self, attack: str, target: int, key: str) -> FloatArray:
         """One array [points] of one attack on one target."""
         self._require_target(target)
-        values = self._read(f"{self.attack_name(attack)}/{target}/{key}", "f", self._points)
+        values = self._read(f"{self.attack_name(attack)}/{target}/{key}", "f", self._units)
         if not np.isfinite(values).all() or (key.startswith("log10_p") and values.max() > 0):
             raise self._damaged(f"{attack}/{target}/{key} holds values that are not {key.partition('_')[0]} values")
         return values
@@ -357,7 +369,8 @@ def _entries(archive: zipfile.ZipFile, result: RunResult) -> dict[str, zipfile.Z
         return {f"{attack}/{target}/{key}" for attack in attacks for target in targets for key in SCORE_ARRAYS}
 
     split = {f"{kind}/{target}" for kind in ("population", "queries", "members") for target in result.about.targets}
-    needed = split | names(result.attacks)
+    people = {"people/first_record", "people/records"} if result.about.people else set()
+    needed = split | people | names(result.attacks)
     allowed = needed | {"labels", "groups"} | names(result.skipped)
     if not needed <= found.keys() <= allowed:
         name = min(needed ^ (found.keys() - (allowed - needed)))
@@ -422,11 +435,12 @@ def _verified(metrics: Mapping[str, Any], files: Mapping[str, BinaryIO]) -> bool
         return False
     if digests is None:
         raise ValueError("metrics.json holds no digests")
-    if not {"self", "scores.npz", "records.csv"} <= digests.keys():
+    tables = ["records.csv", *(["people.csv"] if metrics["about"].get("unit") == "group" else [])]
+    if not {"self", "scores.npz", *tables} <= digests.keys():
         raise ValueError("metrics.json does not hold the digests of all files")
     if digests["self"] != _self_digest(metrics):
         raise ValueError("metrics.json was changed after it was written")
-    for name in ("scores.npz", "records.csv"):
+    for name in ("scores.npz", *tables):
         if name in files and sha256_of(files[name]) != digests[name]:
             raise ValueError(f"{name} is not the one that metrics.json was written with")
     return True

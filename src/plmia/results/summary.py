@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from plmia.data.arrays import FloatArray
-from plmia.errors import Note, PlmiaError
+from plmia.errors import Note, PlmiaError, Severity
 from plmia.evaluation.decisions import (
     CHECK_FAILS_BELOW,
     RULES,
@@ -73,8 +73,8 @@ def assess(result: AttackResult, n_compared: int = 1, confidence: float = CONFID
         auc_interval=auc_interval(roc, confidence),
         tied=_tied(score),
         decisions=decisions,
-        conformal=replace(_conformal(decisions), population=size, resolution=1 / (size + 1)),
-        fdr={fdr: exposure(result.scores, queries, members, fdr, size) for fdr in FDRS},
+        conformal=replace(_conformal(decisions), population=size, resolution=1 / (result.n_compared + 1)),
+        fdr={fdr: exposure(result.scores, queries, members, fdr, result.n_compared) for fdr in FDRS},
         epsilon=epsilon_bound(score, truth, confidence=confidence),
         diagnostics=_diagnose(result, decisions),
     )
@@ -94,7 +94,7 @@ def measure(metrics: TargetMetrics) -> Measured:
 
 def _decide(result: AttackResult, confidence: float) -> dict[str, dict[float, Decision]]:
     """Judge all rules at all levels."""
-    labels, truth = result.view.labels, result.truth
+    labels, truth = result.labels, result.truth
     known = Known(result.scores, result.population, labels)
     rules = (rule(level) for rule in RULES for level in DECISION_LEVELS)
     usable = (rule for rule in rules if labels is not None or not rule.needs_labels)
@@ -152,6 +152,9 @@ class Summary:
         self._power: EnoughReferences | None = None
         self._fits: dict[tuple[str, int], Mapping[str, object]] = {}
         self._skipped: dict[str, str] = {}
+        self._one_record: dict[str, list[TargetMetrics]] = {}
+        self._people = False
+        self._by_one_record: dict[str, int] = {}  # attacks that judge people by one record, and their references
         self._told: list[Note] = []
 
     @property
@@ -162,11 +165,18 @@ class Summary:
     def leave_out(self, attack: str, reason: str) -> None:
         """Leave an attack out of the result, except for the reason; the others' intervals stay as wide."""
         self._assessments.pop(attack, None)
+        self._one_record.pop(attack, None)
         self._skipped.setdefault(attack, reason)
 
     def add(self, result: AttackResult) -> None:
         """Assess one result and keep the assessment."""
         self._assessments[result.scores.attack].append(assess(result, self._compared))
+        if (single := result.one_record) is not None:
+            self._people = True
+            if result.by_one_record:
+                self._by_one_record[result.scores.attack] = len(result.references)
+            score, truth = single.scores.score[single.truth.queries], single.truth.members[single.truth.queries]
+            self._one_record.setdefault(result.scores.attack, []).append(evaluate(score, truth, target=result.target))
         if result.target not in self._checks:
             self._references.add(len(result.references))
             self._excluded[result.target] = [int(model) for model in result.left_out]
@@ -183,7 +193,8 @@ class Summary:
             self._gaussianity = gaussianity(result.view.references)
             self._grouped = result.target
         if result.target == self._grouped:
-            groups = metrics_by_group(self._gaussianity, result.scores, result.truth, result.target)
+            single = result.one_record or result
+            groups = metrics_by_group(self._gaussianity, single.scores, single.truth, result.target)
             self._by_group[result.scores.attack] = tuple(measure(group) if group else None for group in groups)
 
     def add_fit(self, attack: str, target: int, fit: Mapping[str, object] | None) -> None:
@@ -198,7 +209,8 @@ class Summary:
     @property
     def evidence(self) -> Evidence:
         """Numbers behind the verdict, as far as results were added."""
-        return gather_evidence({name: group for name, group in self._assessments.items() if group})
+        found = gather_evidence({name: group for name, group in self._assessments.items() if group})
+        return replace(found, people=self._people)
 
     def result(self, about: About, power: EnoughReferences | None = None) -> RunResult:
         """Make the result of the run; ``power`` says how much more references would find, if that was measured."""
@@ -217,6 +229,8 @@ class Summary:
             skipped=dict(self._skipped),
             diagnostics=self._diagnostics(),
             notes=tuple(notes),
+            one_record={name: typed.OneRecordSummary(*_means(found)) for name, found in self._one_record.items()}
+            or None,
         )
 
     def _diagnostics(self) -> typed.Diagnostics:
@@ -228,18 +242,14 @@ class Summary:
     def _attack(self, name: str) -> AttackSummary:
         group = self._assessments[name]
         entries = tuple(self._entry(name, a) for a in group)
-        means, many = summarise([a.metrics for a in group]), len(group) > 1
-        area = over_targets([a.metrics.auc for a in group]) if many else None
-        tpr = {}
-        for point in means.operating:
-            rates = mean_rate([a.metrics.tpr_at(point.fpr) for a in group]) if many and point.resolved else None
-            spread = point.tpr.mean, point.tpr.std
-            tpr[point.fpr] = typed.MeanTpr(*spread, point.fpr_realised, point.resolved, point.needed, rates)
+        metrics = [a.metrics for a in group]
+        auc, tpr = _means(metrics)
+        balanced = summarise(metrics).balanced_accuracy
         decisions, bounds = _mean_decisions(entries), [entry.epsilon for entry in entries]
         low, one_run = _mean([bound.low for bound in bounds]), _mean([bound.one_run.low for bound in bounds])
         return AttackSummary(
-            auc=typed.Mean(means.auc.mean, means.auc.std, area),
-            balanced_accuracy=typed.Mean(means.balanced_accuracy.mean, means.balanced_accuracy.std),
+            auc=auc,
+            balanced_accuracy=typed.Mean(balanced.mean, balanced.std),
             tpr=tpr,
             per_target=entries,
             decisions=decisions,
@@ -310,6 +320,9 @@ class Summary:
         if tied := {name: share for name, share in shares.items() if share > MANY_TIED}:
             # Where another attack tells records apart, the tied ones cost nothing.
             yield Note("tied-scores", "caution" if len(tied) == len(shares) else "info", wording.tied_scores(tied))
+        if alone := {name: n for name, n in self._by_one_record.items() if name in self._assessments}:
+            severity: Severity = "caution" if len(alone) == len(self._assessments) else "info"
+            yield Note("people-by-one-record", severity, wording.people_by_one_record(alone))
         if refuted := {name: found for name in self._assessments if (found := self._refuted(name)) is not None}:
             yield Note("combined-p-value", "info", wording.combined_p_value(refuted))
 
@@ -325,7 +338,7 @@ class Summary:
 
 def _about_notes(about: About) -> Iterator[Note]:
     """Notes that follow from what was run."""
-    if about.groups is not None:
+    if about.groups is not None and not about.people:
         yield Note("groups", "info", wording.groups(about.groups))
     if about.signals.clipped:
         yield Note("clipped-probabilities", "info", wording.clipped_probabilities(about.signals.clipped))
@@ -340,6 +353,18 @@ def if_possible(check: Callable[[], T]) -> T | None:
 
 
 # Means over targets --------------------------------------------------------------------------------------------------
+
+
+def _means(targets: Sequence[TargetMetrics]) -> tuple[typed.Mean, dict[float, typed.MeanTpr]]:
+    """Mean area and true-positive rates, with intervals over several targets."""
+    means, many = summarise(targets), len(targets) > 1
+    area = over_targets([one.auc for one in targets]) if many else None
+    tpr = {}
+    for point in means.operating:
+        rates = mean_rate([one.tpr_at(point.fpr) for one in targets]) if many and point.resolved else None
+        spread = point.tpr.mean, point.tpr.std
+        tpr[point.fpr] = typed.MeanTpr(*spread, point.fpr_realised, point.resolved, point.needed, rates)
+    return typed.Mean(means.auc.mean, means.auc.std, area), tpr
 
 
 def _mean_decisions(entries: Sequence[TargetSummary]) -> dict[str, dict[float, typed.MeanDecision]]:

@@ -72,6 +72,7 @@ class Evidence:
     swapped: tuple[int, ...] = ()  # targets that some attack ranks the wrong way round beyond chance, none the right
     chance: float = 0.0  # mean true-positive rate of guessing at ``fpr``
     auc_attack: str = ""
+    people: bool = False  # whether people were judged by all of their records, not single records
 
     @property
     def beats_chance(self) -> bool:
@@ -100,12 +101,13 @@ class Evidence:
         if self.swapped:
             yield Note("members-swapped", "invalid", wording.members_swapped(self.swapped, self.targets))
         if self.fpr is None:
-            few = wording.few_non_members(VERDICT_FPRS[-1], self.non_members, self.population, self.members)
+            sizes = self.non_members, self.population, self.members
+            few = wording.few_non_members(VERDICT_FPRS[-1], *sizes, "people" if self.people else "records")
             yield Note("few-non-members", "caution", few)
         elif self.interval is not None and self.interval.high >= WORRYING * self.fpr and not self.beats_chance:
             yield Note("wide-interval", "caution", wording.wide_interval(self.interval.high, self.fpr, WORRYING))
         if self.unnamed is not None:
-            yield Note("records-unnamed", "info", str(self.unnamed))
+            yield Note("records-unnamed", "info", self.unnamed.text("person" if self.people else "record"))
 
     def verdict(self, notes: Iterable[Note] = ()) -> Verdict:
         """Conclude, considering all notes of the run."""
@@ -130,7 +132,16 @@ class Evidence:
             members=self.members,
             exposed=self.exposed,
             least_exposed=self.least,
-            unnamed=Unnamed(why.least, why.standing, why.larger, str(why), why.reason, why.remedy) if why else None,
+            unnamed=Unnamed(
+                why.least,
+                why.standing,
+                why.larger,
+                why.text("person" if self.people else "record"),
+                why.reason,
+                why.remedy,
+            )
+            if why
+            else None,
             fdr=VERDICT_FDR,
             exposed_by="conformal",
             targets=self.targets,

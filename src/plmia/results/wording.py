@@ -66,7 +66,7 @@ def verdict_text(evidence: Evidence, status: Status, grade: Grade | None, doubts
     if evidence.interval is not None:
         sentences.append(_identified(evidence))
     if evidence.unnamed is None:
-        sentences.append(_named(evidence.exposed, fdr))
+        sentences.append(_named(evidence.exposed, fdr, people=evidence.people))
     if SCREENED in doubts:
         sentences.append(SCREENED.text)
     first, *others = sentences or ["No attack does better than guessing."]
@@ -78,10 +78,17 @@ def _identified(evidence: Evidence) -> str:
     interval, fpr, targets = evidence.interval, evidence.fpr or 0.0, evidence.targets
     ends = (interval.low, interval.high) if interval else (0.0, 1.0)
     low, high = (round(evidence.members * end) for end in ends)
-    records = f", {low:,} to {high:,} of {evidence.members:,}" if evidence.members else ""
     joint = ", for all attacks at once" if evidence.attacks > 1 else ""
     mean = f", on average over {targets} targets" if targets > 1 else ""
     guessing = "" if evidence.finds_more else f" Guessing finds {round_percent(fpr)}."
+    if evidence.people:
+        found = round(evidence.members * (evidence.tpr or 0.0))
+        return (
+            f"Of {evidence.members:,} people in the training set, {evidence.attack} identifies {found:,} (95 % CI "
+            f"{low:,} to {high:,}{joint}) at a false-positive rate of {round_percent(fpr)}: {percent(evidence.tpr)}"
+            f"{mean}.{guessing}"
+        )
+    records = f", {low:,} to {high:,} of {evidence.members:,}" if evidence.members else ""
     return (
         f"At a false-positive rate of {round_percent(fpr)}, {evidence.attack} identifies {percent(evidence.tpr)} of "
         f"the training records{mean} (95 % CI {percent(ends[0]).removesuffix(' %')} to {percent(ends[1])}{records}"
@@ -89,13 +96,14 @@ def _identified(evidence: Evidence) -> str:
     )
 
 
-def _named(exposed: float, fdr: float) -> str:
-    """How many individual records are named as members."""
+def _named(exposed: float, fdr: float, *, people: bool) -> str:
+    """How many individual records or people are named as members."""
     rate = round_percent(fdr)
+    one, many = ("person", "people") if people else ("record", "records")
     if exposed == 0:
-        return f"No individual record is named as a member at a false discovery rate of {rate}."
+        return f"No individual {one} is named as a member at a false discovery rate of {rate}."
     number = f"{exposed:.1f}" if exposed != round(exposed) and exposed < 10 else f"{exposed:,.0f}"
-    records = "record is" if exposed == 1 else "records are"
+    records = f"{one} is" if exposed == 1 else f"{many} are"
     return f"{number} individual {records} named as members at a false discovery rate of {rate}."
 
 
@@ -111,7 +119,7 @@ def members_swapped(swapped: Sequence[int], targets: int) -> str:
     )
 
 
-def few_non_members(fpr: float, non_members: int, population: int, members: int) -> str:
+def few_non_members(fpr: float, non_members: int, population: int, members: int, noun: str) -> str:
     """There is no true-positive rate for the verdict; numbers are of evaluated records and of the population."""
     needed, outsiders = round(1 / fpr), non_members + population
     remedies = []
@@ -119,7 +127,7 @@ def few_non_members(fpr: float, non_members: int, population: int, members: int)
         remedies.append(f"use a population of at most {outsiders - needed:,} (now {population:,})")
     if outsiders < 2 * needed:  # the default population is at most half of the non-members
         records = math.ceil((members + outsiders) * 2 * needed / max(outsiders, 1) / 10) * 10
-        remedies.append(f"audit about {records:,} records (or groups, where records form groups)")
+        remedies.append(f"audit about {records:,} {noun}")
     return (
         f"Only {non_members:,} non-members were evaluated; a true-positive rate at a false-positive rate of "
         f"{round_percent(fpr)} needs {needed:,}. {sentence(', or '.join(remedies))}"
@@ -203,6 +211,14 @@ def groups(n: int) -> str:
     return (
         f"The records form {n:,} groups. One record of each group, drawn at random, was evaluated, since records of "
         "one group are not independent evidence."
+    )
+
+
+def people_by_one_record(attacks: Mapping[str, int]) -> str:
+    """Attacks that judge people by one record each, with their numbers of references."""
+    return (
+        f"{', '.join(attacks)} judged people by one record each: {min(attacks.values())} references are too few to "
+        "learn what all records of a person say together. An attacker with all records finds more; train more references."
     )
 
 

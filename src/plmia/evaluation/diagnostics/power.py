@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -58,7 +58,8 @@ class Pilot:
     ) -> Pilot:
         """Attack ``target`` with all references that ``setup`` allows; implausible signals raise `SignalsError`."""
         require_plausible(signals)
-        (full,) = attack_targets(signals, [attack], [target], setup)
+        # Power is measured on single records: one of each group where records form groups.
+        (full,) = attack_targets(signals, [attack], [target], replace(setup, unit="record"))
         outsiders = int(np.sum(~full.truth.members[full.truth.queries]))
         return cls(signals, attack, setup, full, tuple(fpr for fpr in fprs if outsiders >= needed_outsiders(fpr)))
 

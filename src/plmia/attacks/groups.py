@@ -1,0 +1,323 @@
+"""From records to groups: one statistic per group, such as all records of one person.
+
+An attacker who holds the whole file of a person uses all of its records at once. If records are independent given
+membership, the joint log likelihood ratio is the sum of the records' ratios (`SumOverGroup`). Statistics are not always
+ratios, and records of one person are not always independent, so `LearnedOverGroup` learns from references that play the
+target how much each value of the statistic says about membership, and adds that up.
+
+The law of a sum depends on the number of records. `SizeScale` removes this: it maps the statistic of a non-member to
+one common law, whatever the size of its group, again learned from references that play the target. The map increases
+within each size, so it changes how groups of different sizes compare and nothing else. No map depends on the target: it
+is fixed given the references, so known non-members and queries stay exchangeable.
+
+Conformal p-values compare a group with the known non-members of its range of sizes (`size_ranges`). So error rates are
+exact within each range whatever the maps are, and as good as `SizeScale` for each size of a range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from scipy.special import ndtri
+
+from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
+
+# Least number of non-member groups, over all references that play the target, behind the scale of one range of sizes.
+MIN_SCALED = 200
+# Least number of known non-members in a range of sizes: a p-value of 1 % is then possible in each.
+MIN_COMPARED = 100
+# False-positive rates at which two ways to combine records are compared, and the standard errors that decide.
+_RATES, _CLEARLY = (0.005, 0.01, 0.02, 0.05, 0.1), 2.0
+# With a smaller share of the target's references, a statistic is too noisy to show what that of the target says.
+_LEAST_SHARE = 0.7
+# Bins of the statistic in which shares of members are counted, and records per bin at least.
+MAX_BINS, MIN_IN_BIN = 64, 50
+# Quantiles of the common law at which the scale is stored.
+_GRID = np.concatenate([[0.002, 0.005, 0.01, 0.02], np.arange(0.05, 0.96, 0.05), [0.98, 0.99, 0.995, 0.998]])
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Which records form a group: ``of_record`` [records] are numbers 0 to n - 1."""
+
+    of_record: IntArray
+    values: Labels  # [groups]: the groups as they were given
+
+    @classmethod
+    def of(cls, given: Labels) -> Groups:
+        """Number the groups [records] in increasing order."""
+        values, of_record = np.unique(given, return_inverse=True)
+        return cls(of_record.astype(np.intp), values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def size(self) -> IntArray:
+        """Number of records of each group [groups]."""
+        return np.bincount(self.of_record, minlength=len(self))
+
+    @cached_property
+    def order(self) -> IntArray:
+        """Records sorted by group [records]; the records of a group keep their order."""
+        return np.argsort(self.of_record, kind="stable")
+
+    @cached_property
+    def starts(self) -> IntArray:
+        """Position of each group's first record in `order` [groups]."""
+        return np.cumsum(self.size) - self.size
+
+    @property
+    def first(self) -> IntArray:
+        """First record of each group [groups]."""
+        return self.order[self.starts]
+
+    def records(self, groups: IntArray) -> IntArray:
+        """Records of some groups, in increasing order."""
+        chosen = np.zeros(len(self), bool)
+        chosen[groups] = True
+        return np.flatnonzero(chosen[self.of_record])
+
+    def sum(self, values: FloatArray) -> FloatArray:
+        """Return the sum over each group [groups] of ``values`` [records]."""
+        return np.bincount(self.of_record, weights=values, minlength=len(self)).astype(np.float64)
+
+    def max(self, values: FloatArray) -> FloatArray:
+        """Return the maximum over each group [groups] of ``values`` [records]."""
+        return np.maximum.reduceat(values[self.order], self.starts)
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """A reference in the role of the target: its statistic, and the groups that it trained on."""
+
+    phi: FloatArray  # [records]
+    members: BoolArray  # [groups]
+    share: float = 1.0  # of the target's references that it was attacked with
+
+
+class FittedGroups(Protocol):
+    """A fitted group statistic."""
+
+    def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:
+        """Return one value per group [groups], larger for members, from the statistic of all records [records]."""
+
+
+class GroupStatistic(Protocol):
+    """How the statistics of a group's records become one. Subclass it for the defaults.
+
+    A value must not depend on the order of records or groups, nor on anything but the group's own records and the fit.
+    """
+
+    scaled: bool = True
+    """Whether the law of the value depends on the size of a group, so that `SizeScale` must remove it."""
+
+    def fit(self, played: Sequence[Played], groups: Groups) -> FittedGroups:
+        """Learn from references that play the target; by default nothing."""
+        del played, groups
+        return self
+
+    def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:
+        """Return one value per group [groups] if there is nothing to learn."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OneRow(GroupStatistic):
+    """The statistic of one record of each group, drawn at random: what an attacker with a single record can do."""
+
+    seed: int = 0
+    scaled = False
+
+    def chosen(self, groups: Groups) -> IntArray:
+        """Return the drawn record of each group [groups]."""
+        order = np.random.default_rng([self.seed, 3]).permutation(len(groups.of_record))
+        _, first = np.unique(groups.of_record[order], return_index=True)
+        return order[first]
+
+    def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:
+        """Return the statistic of the drawn records."""
+        return phi[self.chosen(groups)]
+
+
+@dataclass(frozen=True)
+class MaxOverGroup(GroupStatistic):
+    """The largest statistic of the group's records."""
+
+    def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:
+        """Return the maxima."""
+        return groups.max(phi)
+
+
+@dataclass(frozen=True)
+class SumOverGroup(GroupStatistic):
+    """The sum: the joint log likelihood ratio, if the statistic is one and records are independent."""
+
+    def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:
+        """Return the sums."""
+        return groups.sum(phi)
+
+
+@dataclass(frozen=True)
+class LearnedOverGroup(GroupStatistic):
+    """The sum of what each record's statistic says about membership, learned from references that play the target.
+
+    The share of members among records with a similar statistic, made monotone, gives the log odds of a record. They
+    are a likelihood ratio even where the statistic is not, so that one extreme record cannot outweigh all others. Where
+    the statistic is a ratio already, they would only add noise: the plain sum is taken unless the log odds find clearly
+    more members of references that they were not learned from. With few references, the sum is always taken: those that
+    play the target have too few references left.
+    """
+
+    def fit(self, played: Sequence[Played], groups: Groups) -> FittedGroups:
+        """Learn the log odds from all records of the references that play the target."""
+        if len(played) < 2 or min(each.share for each in played) < _LEAST_SHARE:
+            return SumOverGroup()
+        gains = []
+        for i, judged in enumerate(played):
+            odds = LogOdds.learn([*played[:i], *played[i + 1 :]], groups)
+            gains.append(_found(odds, judged, groups) - _found(SumOverGroup(), judged, groups))
+        error = float(np.std(gains, ddof=1)) / len(gains) ** 0.5
+        return LogOdds.learn(played, groups) if np.mean(gains) > _CLEARLY * error else SumOverGroup()
+
+
+def _found(statistic: FittedGroups, judged: Played, groups: Groups) -> float:
+    """Share of the members that are found, mean over low false-positive rates, among groups of the commonest size."""
+    own = groups.size == np.argmax(np.bincount(groups.size))
+    value = statistic(judged.phi, groups)
+    members, others = value[own & judged.members], value[own & ~judged.members]
+    if not len(members) or not len(others):
+        return 0.0
+    return float(np.mean([np.mean(members > cut) for cut in np.quantile(others, 1 - np.array(_RATES))]))
+
+
+@dataclass(frozen=True, eq=False)
+class LogOdds:
+    """Log odds of membership as an increasing function of the statistic: lines between ``at`` and ``odds`` [knots]."""
+
+    at: FloatArray
+    odds: FloatArray
+
+    @classmethod
+    def learn(cls, played: Sequence[Played], groups: Groups) -> LogOdds:
+        """Count members in bins of the statistic, and make the shares increase."""
+        from scipy.optimize import isotonic_regression
+
+        phi = np.concatenate([each.phi for each in played])
+        members = np.concatenate([each.members[groups.of_record] for each in played])
+        order = np.argsort(phi, kind="stable")
+        n_bins = int(np.clip(len(phi) // MIN_IN_BIN, 2, MAX_BINS))
+        bins = np.array_split(order, n_bins)
+        n = np.array([len(part) for part in bins], np.float64)
+        inside = np.array([np.count_nonzero(members[part]) for part in bins], np.float64)
+        # Half a record on either side keeps the odds finite.
+        share = isotonic_regression((inside + 0.5) / (n + 1), weights=n).x
+        odds = np.log(share / (1 - share)) - np.log((inside.sum() + 0.5) / (n.sum() - inside.sum() + 0.5))
+        at = np.array([phi[part].mean() for part in bins])
+        at, first = np.unique(at, return_index=True)
+        return cls(at, odds[first])
+
+    def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:
+        """Return the sums of the log odds."""
+        return groups.sum(self.of(phi))
+
+    def of(self, phi: FloatArray) -> FloatArray:
+        """Return the log odds of records; beyond the outer knots they go on with a slope that keeps the order."""
+        return line(phi, self.at, self.odds)
+
+
+def line(x: FloatArray, at: FloatArray, value: FloatArray) -> FloatArray:
+    """Interpolate; beyond both ends go on with the mean slope of the outer quarter of the knots."""
+    if len(at) < 2:
+        return np.asarray(x - at[0] + value[0])
+    k = max(1, len(at) // 4)
+    y: FloatArray = np.interp(x, at, value)
+    low, high = ((value[b] - value[a]) / (at[b] - at[a]) for a, b in ((0, k), (-1 - k, -1)))
+    return np.asarray(y + low * np.minimum(x - at[0], 0) + high * np.maximum(x - at[-1], 0))
+
+
+@dataclass(frozen=True, eq=False)
+class SizeScale:
+    """Maps the value of a non-member group to one law for all sizes; `learn` makes one.
+
+    A value is divided by what the mean and the deviation of non-members of its size are, as functions of the size.
+    Then the quantiles of non-members in its range of sizes are mapped to those of a normal law.
+    """
+
+    mean: FloatArray  # [2]: of the value per record and of the square root of the size
+    variance: FloatArray  # [2]: per record, and per pair of records
+    edges: IntArray  # [ranges - 1]: the first size of each range but the first
+    quantiles: FloatArray  # [ranges, grid]: strictly increasing
+    unit: float  # deviation of the value of an average group, so that the result has the scale of the statistic
+
+    @classmethod
+    def learn(cls, values: FloatArray, sizes: IntArray) -> SizeScale:
+        """Learn from the values [n] of non-member groups of all references that play the target."""
+        n = sizes.astype(np.float64)
+        centred, mean, variance = _by_size(values, n)
+        edges = size_ranges(sizes, MIN_SCALED)
+        which = np.searchsorted(edges, sizes, side="right")
+        quantiles = np.stack([_increasing(np.quantile(centred[which == k], _GRID)) for k in range(len(edges) + 1)])
+        middle = float(np.median(n))
+        return cls(mean, variance, edges, quantiles, float(np.sqrt(variance @ [middle, middle**2])))
+
+    def __call__(self, values: FloatArray, sizes: IntArray) -> FloatArray:
+        """Return the values [groups] of groups of these sizes on the common scale."""
+        n = sizes.astype(np.float64)
+        centred = _centred(values, n, self.mean, self.variance)
+        which = np.searchsorted(self.edges, sizes, side="right")
+        scaled = np.empty(len(values))
+        for k, quantiles in enumerate(self.quantiles):
+            own = which == k
+            scaled[own] = line(centred[own], quantiles, ndtri(_GRID))
+        return self.unit * scaled
+
+
+def _by_size(values: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Fit mean and variance as functions of the size n; return centred values and both."""
+    basis = np.stack([n, np.sqrt(n)], axis=1)
+    mean = np.linalg.lstsq(basis, values, rcond=None)[0]
+    square = (values - basis @ mean) ** 2
+    # Variances that are not negative: of independent records n times that of one, of equal records n^2 times.
+    basis = np.stack([n, n**2], axis=1)
+    weight = 1 / n**2
+    variance = _non_negative(basis * weight[:, None], square * weight)
+    return _centred(values, n, mean, variance), mean, variance
+
+
+def _non_negative(basis: FloatArray, y: FloatArray) -> FloatArray:
+    from scipy.optimize import nnls
+
+    found = np.asarray(nnls(basis, y)[0])
+    return found if found.any() else np.array([1.0, 0.0])
+
+
+def _centred(values: FloatArray, n: FloatArray, mean: FloatArray, variance: FloatArray) -> FloatArray:
+    deviation = np.sqrt(variance[0] * n + variance[1] * n**2)
+    return np.asarray((values - mean[0] * n - mean[1] * np.sqrt(n)) / deviation)
+
+
+def size_ranges(sizes: IntArray, least: int = MIN_COMPARED) -> IntArray:
+    """First sizes of all ranges but the first: neighbouring sizes are joined until each has ``least`` groups.
+
+    ``numpy.searchsorted(result, size, side="right")`` is the range of a size.
+    """
+    counts = np.bincount(sizes)
+    edges: list[int] = []
+    left, gathered = len(sizes), 0
+    for size, count in enumerate(counts):
+        gathered += int(count)
+        if gathered >= least and left - gathered >= least:
+            edges.append(size + 1)
+            left, gathered = left - gathered, 0
+    return np.array(edges, np.intp)
+
+
+def _increasing(quantiles: FloatArray) -> FloatArray:
+    """Move equal quantiles apart by the least that keeps their order."""
+    step = max(float(np.ptp(quantiles)), 1.0) * 1e-9
+    return np.asarray(np.maximum.accumulate(quantiles) + step * np.arange(len(quantiles)))

@@ -19,7 +19,7 @@ from plmia.errors import PlmiaError, PopulationError, percent, require_rate, rou
 from plmia.evaluation.diagnostics.p_values import population_size
 from plmia.evaluation.diagnostics.power import FACTORS, TO_EXTRAPOLATE, Curve, Pilot, needed_outsiders
 from plmia.evaluation.intervals import tpr_interval
-from plmia.evaluation.metrics import roc_curve
+from plmia.evaluation.metrics import roc_curve, tpr_label
 from plmia.evaluation.tables import text_table
 from plmia.evaluation.targets import Setup
 from plmia.signals.signals import Signals
@@ -141,7 +141,7 @@ class Plan:
     @property
     def heading(self) -> str:
         """What the table of power shows."""
-        metric = "AUC" if self.best.tpr is None else f"TPR@{100 * self.fpr:g}%"
+        metric = "AUC" if self.best.tpr is None else tpr_label(self.fpr)
         return f"{self.attack} on target {self.target}: {metric} in % by references and views (~ extrapolated)"
 
     @property

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from plmia.auditing.progress import open_console, stderr
 from plmia.errors import Note, PlmiaWarning, percent
-from plmia.evaluation.metrics import FPRS
+from plmia.evaluation.metrics import FPRS, tpr_label
 from plmia.results.result import About, Mean, MeanTpr, OwnPValue, RunResult
 from plmia.results.saved import MAIN_ATTACKS, main_attacks, unquoted_doubts
 
@@ -142,7 +142,7 @@ def _table(result: RunResult, asked: Sequence[str], verbose: bool, spread: bool)
     columns["AUC"] = [_spread(attack.auc, spread) for attack in attacks]
     for fpr in sorted(FPRS, reverse=True):
         rates = [attack.tpr[fpr] for attack in attacks]
-        columns[f"TPR@{100 * fpr:g}%"] = [_spread(rate, spread) if rate.resolved else "–" for rate in rates]
+        columns[tpr_label(fpr)] = [_spread(rate, spread) if rate.resolved else "–" for rate in rates]
     columns["ε ≥"] = [f"{attack.epsilon.low:.2f}" for attack in attacks]
     if verbose:
         columns["own p-value"] = [_own_p_value(attack.own_p_value_on_population) for attack in attacks]

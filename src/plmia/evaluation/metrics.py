@@ -284,6 +284,11 @@ def fpr_key(fpr: float) -> str:
     return np.format_float_positional(fpr, trim="-")
 
 
+def tpr_label(fpr: float) -> str:
+    """Name the true-positive rate at a false-positive rate in tables: "TPR@0.1%"."""
+    return f"TPR@{100 * fpr:g}%"
+
+
 def _over_targets(points: Sequence[Operating]) -> MeanOperating:
     realised = statistics.fmean(point.fpr_realised for point in points)
     tpr, resolved = _spread([point.tpr for point in points]), all(point.resolved for point in points)

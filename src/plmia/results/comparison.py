@@ -23,7 +23,7 @@ from scipy.special import ndtr, ndtri
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import PlmiaError, doubts, require_rate, round_percent
 from plmia.evaluation.intervals import Interval, auc_interval, checked_values, over_targets, tail_of, tpr_interval
-from plmia.evaluation.metrics import COMPARED_FPRS, Roc, fpr_key, largest_count, roc_curve
+from plmia.evaluation.metrics import COMPARED_FPRS, Roc, fpr_key, largest_count, roc_curve, tpr_label
 from plmia.evaluation.tables import text_table
 from plmia.results.saved import SavedRun, main_attacks
 from plmia.results.verdict import strongest
@@ -395,7 +395,7 @@ class Row:
 
     def cells(self) -> list[str]:
         """The row of a table, in percent: label, metric, both sides, the difference and the adjusted p-value."""
-        metric = "AUC" if self.fpr is None else f"TPR@{100 * self.fpr:g}%"
+        metric = "AUC" if self.fpr is None else tpr_label(self.fpr)
         difference, low, high = (100 * value for value in (self.change.difference, self.change.low, self.change.high))
         p = "<0.001" if self.p_adjusted < 0.001 else f"{self.p_adjusted:.2g}"
         change = f"{difference:+.1f} ({low:+.1f} to {high:+.1f})"

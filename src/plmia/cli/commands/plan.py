@@ -12,6 +12,8 @@ from plmia.auditing import verbs
 from plmia.auditing.planning import VIEW_COST, Plan, PopulationRow
 from plmia.cli.commands.options import PATH, json_option, mode_option, scale_option, seed_option
 from plmia.cli.terminal import make_table, print_line, stdout
+from plmia.errors import round_percent
+from plmia.evaluation.metrics import tpr_label
 
 
 @click.command()
@@ -67,14 +69,13 @@ def plan(signals: Path, as_json: bool, verbose: bool, quiet: bool, **options: An
 
 def _show(made: Plan, verbose: bool) -> None:
     """Print the table of power; if ``verbose``, those of population and queries, too."""
-    tpr = f"TPR@{100 * made.fpr:g}%"
     print_line(made.heading)
     head, *rows = made.table
     _print_table(list(head), rows)
     if not verbose:
         return
     _print_table(
-        ["population", "AUC", tpr, "smallest p", f"realised FPR at {100 * made.fpr:g} %"],
+        ["population", "AUC", tpr_label(made.fpr), "smallest p", f"realised FPR at {round_percent(made.fpr)}"],
         [
             (f"{row.size:,}", _percent(row.auc), _percent(row.tpr), f"{row.resolution:.2g}", _realised(row))
             for row in made.population
@@ -82,7 +83,7 @@ def _show(made: Plan, verbose: bool) -> None:
     )
     widths = ["–" if row.half_width is None else f"± {100 * row.half_width:.2g} %" for row in made.queries]
     _print_table(
-        ["member queries", "non-members", f"{tpr} known to"],
+        ["member queries", "non-members", f"{tpr_label(made.fpr)} known to"],
         [(f"{row.members:,}", f"{row.non_members:,}", w) for row, w in zip(made.queries, widths, strict=True)],
     )
 

@@ -131,3 +131,11 @@ def test_import_leaves_slow_packages_out(module: str) -> None:
     loaded = set(done.stdout.splitlines())
     assert module in loaded
     assert loaded.isdisjoint({"torch", "lightgbm", "ray", "pandas", "scipy.stats", "sklearn"})
+
+
+def test_scoring_imports_no_code_for_tables_recipes_or_given_targets() -> None:
+    done = run_python("-c", "import sys, plmia.cli.commands.score; print(*sys.modules, sep='\\n')")
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.splitlines())
+    assert "plmia.auditing.score" in loaded
+    assert loaded.isdisjoint({"plmia.data.tables", "plmia.training.recipes", "plmia.auditing.predictions"})

@@ -10,13 +10,12 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from plmia.auditing.matching import RecordIds
 from plmia.auditing.members import read_members
 from plmia.auditing.model_files import OnnxModel, read_skops
-from plmia.auditing.predictions import Answers, PredictionKind, Predictions
-from plmia.data.arrays import BoolArray, FloatArray32, IntArray, Labels, SignalKind
+from plmia.auditing.predictions import Answers, Predictions
+from plmia.data.arrays import BoolArray, FloatArray32, Floats, IntArray, Labels, PredictionKind, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign, count_split_groups
 from plmia.data.npz import load_array
@@ -93,7 +92,7 @@ class GivenTarget:
     """
 
     members: BoolArray
-    conf: npt.NDArray[np.floating] | None = None
+    conf: Floats | None = None
     model: Any = None
     source: Source | None = None
     notes: tuple[Note, ...] = ()

@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from plmia.auditing.matching import RecordIds, columns_in_order
-from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray
+from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, PredictionKind
 from plmia.data.dataset import LabelledData
 from plmia.errors import DataError, Note, RecipeError, SignalsError, percent
 from plmia.signals.signals import look_like_probabilities
@@ -32,7 +32,6 @@ from plmia.training.recipes.confidences import (
 from plmia.training.recipes.recipe import Recipe, Trained, accuracies
 from plmia.training.views import Views
 
-PredictionKind = Literal["auto", "values", "probabilities", "logits", "confidence", "signal"]
 # Kinds with one value per record and view.
 _SINGLE = ("values", "confidence", "signal")
 

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from plmia.attacks.attack import ATTACKS, Attack
 from plmia.attacks.view import Mode
 from plmia.auditing.audited_data import Columns, audited_data, group_column
 from plmia.auditing.given_target import GivenTarget, as_target
 from plmia.auditing.matching import RecordIds, take_columns
-from plmia.auditing.predictions import Answers, PredictionKind
+from plmia.auditing.predictions import Answers
 from plmia.auditing.progress import Meter
 from plmia.auditing.score import Audit, choose_attacks, output_folder
+from plmia.data.arrays import BoolArray, Counts, PredictionKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
 from plmia.data.files import make_private
@@ -137,7 +137,7 @@ class AuditPlan:
         self._require_population(self._count(~design.matrix[0]))
         return design
 
-    def _require_references(self, matrix: npt.NDArray[np.bool_]) -> None:
+    def _require_references(self, matrix: BoolArray) -> None:
         """Raise before training what the attacks would raise after it."""
         least = 1 if self.may_skip else max(map(self._least, self.attacks))
         fewest = self._fewest(matrix)
@@ -148,9 +148,9 @@ class AuditPlan:
                 f"ask for more references ({2 * least} in pairs)"
             )
 
-    def _fewest(self, matrix: npt.NDArray[np.bool_]) -> npt.NDArray[np.integer]:
+    def _fewest(self, matrix: BoolArray) -> Counts:
         """Number of IN or OUT references per point, whichever is smaller; offline only OUT counts."""
-        inside: npt.NDArray[np.integer] = matrix[1:].sum(axis=0)
+        inside: Counts = matrix[1:].sum(axis=0)
         outside = len(matrix) - 1 - inside
         groups = self.data.groups
         alone = np.arange(len(inside)) if groups is None else np.unique(groups, return_index=True)[1]
@@ -162,7 +162,7 @@ class AuditPlan:
         """Number of IN and of OUT references that an attack needs at every point."""
         return max(1, attack.statistic.least_references(len(self.views)))
 
-    def _count(self, points: npt.NDArray[np.bool_]) -> int:
+    def _count(self, points: BoolArray) -> int:
         """Number of points, or of groups where points come in groups."""
         groups = self.data.groups
         return int(points.sum()) if groups is None else len(np.unique(groups[points]))

@@ -18,11 +18,10 @@ from plmia.attacks.attack import ATTACK_P, SCREENING, Attack
 from plmia.attacks.view import Features
 from plmia.auditing.audited_data import AuditedData, Columns, audited_data, group_column
 from plmia.auditing.given_target import GivenTarget
-from plmia.auditing.predictions import PredictionKind
 from plmia.auditing.progress import Meter
 from plmia.auditing.run import copies_note, given_target
 from plmia.auditing.score import Audit, choose_attacks, open_signals, output_folder, split_groups
-from plmia.data.arrays import Array, BoolArray, SignalKind
+from plmia.data.arrays import Array, BoolArray, PredictionKind, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign
 from plmia.errors import AttackError, DataError, Note, PlmiaWarning, RecipeError

@@ -19,3 +19,5 @@ Labels: TypeAlias = npt.NDArray[np.integer]
 Counts: TypeAlias = npt.NDArray[np.integer]
 # What a model tells of a record: the logit-scaled confidence of its true label, or any number larger for members.
 SignalKind: TypeAlias = Literal["confidence", "signal"]
+# What the numbers are that a model predicted; "auto" recognises them where that is possible.
+PredictionKind: TypeAlias = Literal["auto", "values", "probabilities", "logits", "confidence", "signal"]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast, get_args
 
 import click
 
-from plmia.auditing.predictions import PredictionKind
+from plmia.data.arrays import PredictionKind
 from plmia.data.designs import DesignKind, MembershipDesign
 from plmia.data.npz import load_npy
 from plmia.errors import AttackError, DataError

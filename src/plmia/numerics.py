@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erf, erfcx, log_expit, ndtr
 
-from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
+from plmia.data.arrays import BoolArray, FloatArray, Floats, IntArray, Labels
 from plmia.errors import SignalsError
 
 # Beyond six sigma the tail u = Phi(-x) is below 1e-9, so tan(pi u) = pi u (1 + 3e-18): the far formula is exact.
@@ -117,7 +117,7 @@ def logit_from_probabilities(p: npt.ArrayLike, dtype: npt.DTypeLike | None = Non
     return confidence, int(np.count_nonzero(clipped != value))
 
 
-def log_sigmoid(x: npt.ArrayLike) -> npt.NDArray[np.floating]:
+def log_sigmoid(x: npt.ArrayLike) -> Floats:
     """Logarithm of the logistic function, ``-log(1 + exp(-x))``, stable on both sides.
 
     For a confidence ``x`` this is ``log p_y``, and ``log_sigmoid(-x)`` is ``log(1 - p_y)``. The result is float32 for

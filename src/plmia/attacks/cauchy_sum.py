@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from plmia.data.arrays import FloatArray
+from plmia.data.arrays import FloatArray, IntArray
 from plmia.errors import PlmiaError, PopulationError
 from plmia.numerics import SignedLog, log_abs_cauchy_transform, log_cauchy_kernel, strictly_increasing
 
@@ -249,7 +249,7 @@ class _LogSums:
         return out
 
 
-def _interpolate_logs(node_logs: FloatArray, cell: npt.NDArray[np.intp], t: FloatArray) -> FloatArray:
+def _interpolate_logs(node_logs: FloatArray, cell: IntArray, t: FloatArray) -> FloatArray:
     """Interpolate exp(node_logs [cells, nodes]) at t in [-1, 1] of the given cells; return logs."""
     nodes, transform = _chebyshev(_NODES)
     # The trend exp(slope t) can span hundreds of powers of ten within a cell; without it all values are near 1.
@@ -308,7 +308,7 @@ def _chebyshev(nodes: int) -> tuple[FloatArray, FloatArray]:
     return np.cos(angle), transform
 
 
-def _chebyshev_moments(t: FloatArray, counts: npt.NDArray[np.intp]) -> FloatArray:
+def _chebyshev_moments(t: FloatArray, counts: IntArray) -> FloatArray:
     """Sum T_0 .. T_15 at t over consecutive groups of the given sizes, shape [degree, group]."""
     starts = np.cumsum(counts) - counts
     moments = np.empty((_NODES, counts.size))
@@ -319,7 +319,7 @@ def _chebyshev_moments(t: FloatArray, counts: npt.NDArray[np.intp]) -> FloatArra
     return moments
 
 
-def _clenshaw(coefficients: FloatArray, cell: npt.NDArray[np.intp], t: FloatArray) -> FloatArray:
+def _clenshaw(coefficients: FloatArray, cell: IntArray, t: FloatArray) -> FloatArray:
     """Chebyshev series with the coefficients [degree, cells] of each cell, at t in [-1, 1] of that cell."""
     twice = 2.0 * t
     now, after = coefficients[-1].take(cell), np.zeros_like(t)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plmia.data.arrays import Array
+from plmia.data.arrays import Array, IntArray
 from plmia.data.tables import is_frame
 from plmia.data.user_code import lacks_memory
 from plmia.errors import DataError, Note
@@ -141,7 +141,7 @@ class Selected:
     """Some records of a dataset, which are a map-style dataset themselves."""
 
     records: Records
-    numbers: npt.NDArray[np.intp]
+    numbers: IntArray
 
     def __len__(self) -> int:
         return len(self.numbers)

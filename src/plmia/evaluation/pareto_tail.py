@@ -30,10 +30,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import chdtri, lambertw
 
-from plmia.data.arrays import FloatArray
+from plmia.data.arrays import FloatArray, Floats
 from plmia.errors import PopulationError
 
 MIN_POPULATION = 100  # fewer leave fewer than 10 beyond u, and the likelihood region is too wide to be useful
@@ -63,7 +62,7 @@ class TailModel:
         return max(self.top, self.start + float(reach.max()))
 
 
-def fit_tail(values: npt.NDArray[np.floating], confidence: float = 0.95) -> TailModel:
+def fit_tail(values: Floats, confidence: float = 0.95) -> TailModel:
     """Fit the upper tail of the statistic of a population, of at least `MIN_POPULATION` points.
 
     For a given rate t = x / s the log-likelihood of k excesses is -k (log s + L + L / (t s)) with

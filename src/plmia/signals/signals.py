@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from plmia.data.arrays import Array, BoolArray, IntArray, Labels, SignalKind
+from plmia.data.arrays import Array, BoolArray, Floats, IntArray, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
 from plmia.data.npz import SIGNALS_ARRAYS, load_npz, unpack_bits, whole_number
 from plmia.data.table_files import is_table_file
@@ -27,7 +26,6 @@ _SAMPLED_POINTS = 4096
 # Distance between the quartiles of a standard Gaussian.
 _QUARTILES_OF_GAUSSIAN = 1.349
 Scale = Literal["auto", "logit", "probability", "signal"]
-Floats = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)

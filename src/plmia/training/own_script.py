@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from plmia.data.arrays import Array, IntArray, Labels, SignalKind
+from plmia.data.arrays import Array, BoolArray, IntArray, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
 from plmia.data.files import make_private
 from plmia.data.npz import load_npz, save_npz, unpack_bits, whole_number
@@ -247,7 +247,7 @@ def _as_floats(kind: Kind, values: npt.ArrayLike) -> Array:
     return found
 
 
-def _trained(kind: Kind, values: Array, labels: Labels | None, members: npt.NDArray[np.bool_], model: int) -> Trained:
+def _trained(kind: Kind, values: Array, labels: Labels | None, members: BoolArray, model: int) -> Trained:
     """Signals [records, views] of one model and, from class answers, its accuracies."""
     from plmia.signals.signals import look_like_probabilities
     from plmia.training.recipes.recipe import Trained
@@ -274,9 +274,7 @@ def _trained(kind: Kind, values: Array, labels: Labels | None, members: npt.NDAr
         return Trained(values.astype(np.float32), np.nan, np.nan)
 
 
-def _from_classes(
-    kind: Kind, values: Array, labels: Labels | None, members: npt.NDArray[np.bool_], model: int
-) -> Trained:
+def _from_classes(kind: Kind, values: Array, labels: Labels | None, members: BoolArray, model: int) -> Trained:
     from plmia.training.recipes.confidences import (
         Confidences,
         conf_from_logits,

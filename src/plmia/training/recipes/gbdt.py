@@ -8,9 +8,8 @@ from importlib import import_module
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from plmia.data.arrays import Array, BoolArray, FloatArray
+from plmia.data.arrays import Array, BoolArray, FloatArray, Floats
 from plmia.data.dataset import LabelledData
 from plmia.data.encoding import Encoding, columns_of
 from plmia.errors import Note, RecipeError, install_hint
@@ -22,8 +21,6 @@ from plmia.training.views import Views
 _MAX_LEAVES = 131072
 # Per column; LightGBM's histograms have 255 bins.
 _MAX_CATEGORIES = 254
-
-Table = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -154,12 +151,12 @@ class GBDT(BuiltInRecipe):
 class _Shown:
     """Features as one model sees them."""
 
-    members: Table  # of its training points
-    queries: Sequence[Table]  # of all points, in each view
+    members: Floats  # of its training points
+    queries: Sequence[Floats]  # of all points, in each view
     n_native: int = 0  # number of columns, the last ones, that hold categories
 
 
-def _table(X: Array) -> Table:
+def _table(X: Array) -> Floats:
     """Points [points, features] as floats that hold their values: LightGBM itself would round integers to float32."""
     flat = X.reshape(len(X), -1)
     return flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.result_type(flat.dtype, np.float32))

@@ -7,7 +7,7 @@ and accurate for every finite input that their documentation allows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -282,3 +282,12 @@ def count_below(population: FloatArray, values: FloatArray) -> npt.NDArray[np.in
         order = np.argsort(values[part])
         below[part][order] = np.searchsorted(ordered, values[part][order], side="left")
     return below
+
+
+def holm(p_values: Sequence[float] | FloatArray) -> FloatArray:
+    """p-values [n] adjusted for multiple tests (Holm, 1979), however the tests depend on each other."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(p.size)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)))
+    return adjusted

@@ -66,16 +66,21 @@ def auc_interval(roc: Roc, confidence: float = 0.95) -> Interval:
     If that variance is 0 or does not exist, the largest variance of an AUC replaces it: ``AUC (1 - AUC) / min(members,
     non-members)`` (Birnbaum and Klose, 1957), solved for the AUC as in the score interval.
     """
-    auc, z = roc.auc, -float(ndtri(tail_of(confidence)))
+    low, high = auc_limits(roc, np.array([tail_of(confidence)]))
+    return Interval(float(low[0]), float(high[0]), float(confidence))
+
+
+def auc_limits(roc: Roc, tails: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Ends [T] of `auc_interval` for several error probabilities of one side, `tails` [T]."""
+    auc, z = roc.auc, -ndtri(tails)
     variance = _auc_variance(roc)
     if variance > 0 and 0 < auc < 1:
         half = z * math.sqrt(variance) / (auc * (1 - auc))
-        low, high = expit(logit(auc) - half), expit(logit(auc) + half)
-    else:
-        n = min(roc.n_members, roc.n_non_members)
-        half = z * math.sqrt(auc * (1 - auc) / n + z**2 / (4 * n**2))
-        low, high = np.clip((auc + z**2 / (2 * n) + np.array([-half, half])) / (1 + z**2 / n), 0, 1)
-    return Interval(float(low), float(high), float(confidence))
+        return expit(logit(auc) - half), expit(logit(auc) + half)
+    n = min(roc.n_members, roc.n_non_members)
+    half = z * np.sqrt(auc * (1 - auc) / n + z**2 / (4 * n**2))
+    low, high = np.clip((auc + z**2 / (2 * n) + np.stack([-half, half])) / (1 + z**2 / n), 0, 1)
+    return low, high
 
 
 def over_targets(values: Sequence[float] | FloatArray, confidence: float = 0.95) -> Interval:

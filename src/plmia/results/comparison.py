@@ -25,6 +25,7 @@ from plmia.errors import PlmiaError, doubts, require_rate, round_percent
 from plmia.evaluation.intervals import Interval, auc_interval, checked_values, over_targets, tail_of, tpr_interval
 from plmia.evaluation.metrics import COMPARED_FPRS, Roc, fpr_key, largest_count, roc_curve, tpr_label
 from plmia.evaluation.tables import text_table
+from plmia.numerics import holm
 from plmia.results.saved import SavedRun, main_attacks
 from plmia.results.verdict import strongest
 
@@ -131,15 +132,6 @@ def unpaired(first: Measured, other: Measured) -> Difference:
     p_value = 1.0 if difference == 0 else 2 * float(ndtr(-abs(difference) * z / facing))
     low, high = difference - below, difference + above
     return Difference(other.value, first.value, difference, low, high, p_value, first.interval.confidence)
-
-
-def holm(p_values: Sequence[float]) -> FloatArray:
-    """p-values [n] adjusted for multiple tests (Holm, 1979), however the tests depend on each other."""
-    p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p, kind="stable")
-    adjusted = np.empty(p.size)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)))
-    return adjusted
 
 
 @dataclass(frozen=True, eq=False)

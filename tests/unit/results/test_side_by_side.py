@@ -13,6 +13,7 @@ from scipy import stats
 from plmia.errors import PlmiaError
 from plmia.evaluation.intervals import Interval, auc_interval, over_targets, tpr_interval
 from plmia.evaluation.metrics import evaluate, fpr_key, roc_curve, summarise
+from plmia.numerics import holm
 from plmia.results.comparison import (
     Measured,
     Run,
@@ -20,7 +21,6 @@ from plmia.results.comparison import (
     compare_attacks,
     compare_auc,
     compare_runs,
-    holm,
     method_of,
     p_words,
     same_records,

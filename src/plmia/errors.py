@@ -185,6 +185,8 @@ CODES: dict[str, str] = {
     "signal-is-loss": "the function that returns signals is called loss, which is lower for members",
     "split-copies": "copies of a record are on both sides of a split",
     "people-by-one-record": "too few references to judge people by all of their records",
+    "subgroup-exposed": "a subgroup is more exposed than the others",
+    "subgroup-varies": "people have records in several subgroups",
     "split-groups": "groups hold members and non-members of the target",
     "table-read": "how a CSV file was read: separator, missing values, types that are not obvious",
     "target-at-chance": "a given target is right no more often than the most frequent class",

@@ -102,7 +102,7 @@ def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), v
     for line in shown_notes([("", note) for note in notes], verbose, hidden):
         print_line(line)
     print_line(NAMES_MEMBERS)
-    names = ("report.html", "metrics.json", "scores.npz", "people.csv", "records.csv")
+    names = ("report.html", "metrics.json", "scores.npz", "people.csv", "records.csv", "trainings.csv")
     print_line("  ".join(str(folder / name) for name in names if (folder / name).exists()))
     if not (folder / "report.html").exists():
         print_line(f"plmia report {shlex.quote(str(folder))} writes the report.")

@@ -42,9 +42,9 @@ ABANDONED_SECONDS = 86_400.0
 _MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 # Files of a run in the order in which they move: metrics.json holds the digests of the others.
-PARTS = ("scores.npz", "people.csv", "records.csv", "metrics.json")
+PARTS = ("scores.npz", "people.csv", "records.csv", "trainings.csv", "metrics.json")
 # Those that a run or an earlier version may lack.
-OPTIONAL_PARTS = ("people.csv", "records.csv")
+OPTIONAL_PARTS = ("people.csv", "records.csv", "trainings.csv")
 PAGE, FIGURES = "report.html", "figures"
 PENDING = ".published"
 # Files that a report writes into `FIGURES`, and that the next report or run removes.

@@ -23,7 +23,7 @@ from plmia.reporting.plots import RATES, Sections, sections_of
 from plmia.results.saved import SavedRun
 
 MAX_RECORDS = 2000
-FILES = ("metrics.json", "people.csv", "records.csv", "scores.npz")
+FILES = ("metrics.json", "people.csv", "records.csv", "scores.npz", "trainings.csv")
 
 
 def write_report(

@@ -6,9 +6,8 @@ A folder holds one whole run, the same bytes for the same input.
 from __future__ import annotations
 
 import contextlib
-import functools
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,13 +21,24 @@ from plmia.data.arrays import Array, Labels
 from plmia.data.files import Staging
 from plmia.data.npz import npz_entry
 from plmia.errors import AttackError, Note, OutputError, PlmiaError
-from plmia.evaluation.diagnostics.power import enough_references
+from plmia.evaluation.diagnostics.power import EnoughReferences, enough_references
 from plmia.evaluation.diagnostics.signals import require_plausible
 from plmia.evaluation.records import RecordTable, people_table, record_table
 from plmia.evaluation.targets import AttackResult, OneRecord, Setup, attack_targets
+from plmia.evaluation.trainings import TrainingsResult, UnitExposure
+from plmia.results.further import (
+    Column,
+    Further,
+    accusations_of,
+    over_trainings,
+    subgroup_fpr,
+    subgroup_notes,
+    subgroup_tables,
+)
 from plmia.results.result import About, RunResult
 from plmia.results.saved import SCORE_ARRAYS, metrics_text, seal, sha256_of
 from plmia.results.summary import Summary, if_possible
+from plmia.results.verdict import CONFIDENCE
 from plmia.results.wording import NO_REFERENCES_USED, SCREENED
 from plmia.signals.signals import Signals
 
@@ -46,15 +56,17 @@ def run_attacks(
     notes: Sequence[Note] = (),
     show_records: bool = False,
     features: Features | None = None,
+    further: Further | None = None,
 ) -> RunResult:
     """Attack, assess, and write the results to a folder.
 
     ``about`` says what was run, by default what the other arguments say; ``notes`` what is known before the run. With
     ``may_skip``, an attack that cannot run is left out with a note, see `_results`; otherwise it stops the run. With
     ``show_records``, scores.npz and records.csv hold the group of each record. ``features`` are the records as numbers,
-    for attacks that predict signals from them.
+    for attacks that predict signals from them. ``further`` are questions beside the attacks' rates.
     """
     require_plausible(signals)
+    further = further or Further()
     summary = Summary([attack.name for attack in attacks], len(targets))
     summary.add_notes(notes)
     if setup.references == 0:
@@ -72,7 +84,36 @@ def run_attacks(
         power = None
         if setup.references != 0:
             power = if_possible(lambda: enough_references(signals, best, min(targets), setup, rng))
-        return results.finish(summary.result(about or About.of(signals, targets, setup), power))
+        about = about or About.of(signals, targets, setup)
+        return _finish(results, summary, about, power, further, signals, best, setup)
+
+
+def _finish(
+    results: ResultFolder,
+    summary: Summary,
+    about: About,
+    power: EnoughReferences | None,
+    further: Further,
+    signals: Signals,
+    best: Attack,
+    setup: Setup,
+) -> RunResult:
+    """Answer the further questions with the verdict's attack, ``best``, and publish the results."""
+    listed, fpr = results.listed(best.name), subgroup_fpr(summary.evidence)
+    columns = results.add_columns(further.columns_of(listed))
+    tables = subgroup_tables(columns, listed, fpr, CONFIDENCE)
+    summary.add_notes(subgroup_notes(columns, tables))
+    trainings = None
+    if further.trainings and setup.references != 0:
+        trainings = over_trainings(signals, best, setup, further.trainings, listed, fpr, CONFIDENCE)
+    about = replace(about, by={column.name: column.names for column in columns} or None)
+    result = replace(
+        summary.result(about, power),
+        accusations=accusations_of(summary.evidence, further.priors),
+        subgroups=tables,
+        trainings=None if trainings is None else trainings.summary,
+    )
+    return results.finish(result, trainings)
 
 
 def _results(
@@ -142,7 +183,7 @@ class ResultFolder:
         self._listed = listed  # the target whose records are listed in records.csv
         self._groups = groups  # of each point, where the files may show them
         self._targets: set[int] = set()
-        self._candidates: dict[str, dict[str, Callable[[], RecordTable]]] = {}  # by attack and file
+        self._listed_results: dict[str, AttackResult] = {}  # on the listed target, by attack
         self._staging = Staging(folder)
 
     def __enter__(self) -> ResultFolder:
@@ -174,29 +215,36 @@ class ResultFolder:
         for key in SCORE_ARRAYS:
             self._write(f"{scores.attack}/{result.target}/{key}", vars(scores)[key])
         if result.target == self._listed:
-            self._candidates[scores.attack] = self._tables(result)
+            single = result.one_record
+            slim = None if single is None else replace(single, scores=_slim(single.scores))
+            self._listed_results[scores.attack] = replace(result, scores=_slim(scores), one_record=slim)
 
-    def _tables(self, result: AttackResult) -> dict[str, Callable[[], RecordTable]]:
-        """Return what makes the tables of one result, by file, with no more arrays than they need."""
+    def listed(self, attack: str) -> AttackResult:
+        """Return the result of an attack on the listed target, with the arrays that tables need."""
+        return self._listed_results[attack]
+
+    def add_columns(self, columns: Sequence[Column]) -> Sequence[Column]:
+        """Write the columns by which subgroups are formed, one code per judged record or person, and return them."""
+        for k, column in enumerate(columns):
+            self._write(f"by/{k}", column.codes)
+        return columns
+
+    def _tables(self, result: AttackResult) -> dict[str, RecordTable]:
+        """Return the tables of one result by file."""
 
         def table(found: AttackResult | OneRecord, labels: Labels | None, groups: Labels | None) -> RecordTable:
             return record_table(
                 found.scores, found.population, found.truth.queries, labels, groups, found.truth.members
             )
 
-        slim = replace(result, scores=_slim(result.scores))
         if result.groups is None or result.one_record is None:
-            return {"records.csv": functools.partial(table, slim, result.labels, self._groups)}
-        groups = result.groups
-        single = replace(result.one_record, scores=_slim(result.one_record.scores))
-        return {
-            "people.csv": lambda: people_table(table(slim, None, None), groups.size, groups.first, self._groups),
-            "records.csv": functools.partial(table, single, result.view.labels, self._groups),
-        }
+            return {"records.csv": table(result, result.labels, self._groups)}
+        people = people_table(table(result, None, None), result.groups.size, result.groups.first, self._groups)
+        return {"people.csv": people, "records.csv": table(result.one_record, result.view.labels, self._groups)}
 
     def keep_only(self, attack: str) -> None:
         """Forget the records by other attacks, once these cannot be the verdict's."""
-        self._candidates = {attack: self._candidates[attack]}
+        self._listed_results = {attack: self._listed_results[attack]}
 
     def _write(self, name: str, array: Array) -> None:
         try:
@@ -207,14 +255,15 @@ class ResultFolder:
                 f"cannot write {self._folder / 'scores.npz'} ({error.strerror}): make room or use another folder"
             ) from error
 
-    def finish(self, result: RunResult) -> RunResult:
+    def finish(self, result: RunResult, trainings: TrainingsResult | None = None) -> RunResult:
         """List the records by exposure and publish all files; return the result with the files' digests."""
         try:
             self._zip.close()
             digests = {"scores.npz": sha256_of(self._file)}
-            for name, table in self._candidates[result.verdict.attack].items():
+            tables: dict[str, RecordTable | UnitExposure] = dict(self._tables(self.listed(result.verdict.attack)))
+            for name, table in (tables | ({} if trainings is None else {"trainings.csv": trainings.exposure})).items():
                 with self._staging.create(name) as file:
-                    table().write_lines(file)
+                    table.write_lines(file)
                     digests[name] = sha256_of(file)
             sealed = seal(result, digests)
             self._file.close()

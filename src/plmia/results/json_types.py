@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 import numpy as np
 
 from plmia.data.arrays import FloatArray
+from plmia.evaluation.accusations import Accusation
 from plmia.evaluation.decisions import Decision, SelfCheck
 from plmia.evaluation.diagnostics.p_values import FprCurve, PairwiseP, Rates
 from plmia.evaluation.diagnostics.power import Curve
@@ -24,6 +25,8 @@ from plmia.evaluation.epsilon import EpsilonBound
 from plmia.evaluation.intervals import Interval
 from plmia.evaluation.metrics import fpr_key
 from plmia.evaluation.records import Exposure
+from plmia.evaluation.subgroups import Subgroup, SubgroupTable
+from plmia.evaluation.trainings import CurvePoint, MeanRate, TrainingsSummary
 
 T = TypeVar("T")
 Decoder = Callable[[Any], Any]
@@ -61,6 +64,15 @@ _REFINED: dict[type, dict[str, Any]] = {
     PairwiseP: dict.fromkeys(("members", "non_members"), Annotated[tuple[int, ...], AtLeast(1)]),
     Rates: dict.fromkeys(("realised", "low", "high"), tuple[Rate, ...]),
     Curve: {"mean": tuple[Rate, ...], "deviation": tuple[Amount | None, ...], "budgets": tuple[Positive, ...]},
+    Accusation: dict.fromkeys(("prior", "precision", "precision_low", "precision_high"), Rate)
+    | dict.fromkeys(("candidates", "right", "right_low", "right_high", "wrong", "wrong_low", "wrong_high"), Amount),
+    Subgroup: dict.fromkeys(("tpr", "auc", "accuracy_members", "accuracy_non_members"), Rate | None)
+    | {"p_value": Rate},
+    SubgroupTable: {"fpr": Level, "confidence": Rate},
+    MeanRate: {"mean": Rate},
+    CurvePoint: {"percent": Annotated[int, Range(0, 100)], "expected": Amount, "at_most": Amount},
+    TrainingsSummary: {"fpr": Level, "trainings": Positive, "curve": Annotated[tuple[CurvePoint, ...], AtLeast(1)]}
+    | dict.fromkeys(("confidence", "identified", "accused"), Rate),
 }
 # Their JSON holds derived values beside the fields.
 _WITH_DERIVED = (Exposure, SelfCheck, Curve)

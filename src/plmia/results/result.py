@@ -15,6 +15,7 @@ import numpy as np
 from plmia.attacks.empirical_bayes.model import Knots, ShiftPrior, SpreadPrior
 from plmia.data.arrays import SignalKind
 from plmia.errors import Note, percent
+from plmia.evaluation.accusations import Accusation
 from plmia.evaluation.decisions import Decision
 from plmia.evaluation.diagnostics.p_values import FprCurve, PairwiseP, PopulationSize
 from plmia.evaluation.diagnostics.power import EnoughReferences
@@ -23,7 +24,9 @@ from plmia.evaluation.epsilon import EpsilonBound
 from plmia.evaluation.intervals import Interval
 from plmia.evaluation.metrics import FPRS
 from plmia.evaluation.records import Exposure
+from plmia.evaluation.subgroups import SubgroupTable
 from plmia.evaluation.targets import Setup
+from plmia.evaluation.trainings import TrainingsSummary
 from plmia.results.json_types import ABSENT, Amount, AtLeast, Level, Positive, Range, Rate, decode, encode
 from plmia.results.wording import Grade, Status
 from plmia.signals.signals import Signals
@@ -355,6 +358,8 @@ class About:
     accuracy: Accuracy | None = field(default=None, metadata=ABSENT)
     groups: int | None = field(default=None, metadata=ABSENT)
     unit: Literal["record", "group"] = "record"  # what was judged
+    # Columns by which subgroups were formed, with the names of their values.
+    by: Mapping[str, tuple[str, ...]] | None = field(default=None, metadata=ABSENT)
     # Kind of the signals, unless they are logit-scaled confidences of the true label.
     signal: SignalKind | None = field(default=None, metadata=ABSENT)
     # Names of the classes, unless they are numbers 0 to C - 1.
@@ -482,6 +487,11 @@ class RunResult:
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     # Where people are judged: what the attacks find with one record of each person.
     one_record: Mapping[str, OneRecordSummary] | None = field(default=None, metadata=ABSENT)
+    # By the verdict's attack on the first target: what an accusation is worth, and how exposed subgroups are.
+    accusations: tuple[Accusation, ...] = ()
+    subgroups: tuple[SubgroupTable, ...] = ()
+    # The verdict's attack on all models in turn.
+    trainings: TrainingsSummary | None = field(default=None, metadata=ABSENT)
     digests: Mapping[str, str] | None = field(default=None, metadata=ABSENT)  # SHA-256 by file, once these are written
 
     def __post_init__(self) -> None:

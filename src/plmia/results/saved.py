@@ -30,6 +30,7 @@ from plmia.data.npz import read_member
 from plmia.errors import Note, OutputError, after_colon, doubts, round_percent
 from plmia.evaluation.metrics import FPRS, Roc, fpr_key, roc_curve
 from plmia.evaluation.records import RecordTable, people_table, record_table
+from plmia.evaluation.subgroups import VARIES
 from plmia.evaluation.tables import Tabular, html_cells, text_table
 from plmia.results.result import DEFAULT_ATTACK, SCHEMA, Mean, MeanTpr, RunResult, TargetSummary, Verdict
 from plmia.results.wording import Status
@@ -319,6 +320,16 @@ class SavedRun(Overview):
         table = record_table(scores, population, queries, members=members)
         return people_table(table, *self._people(), self.groups)
 
+    @cached_property
+    def columns_by(self) -> dict[str, IntArray]:
+        """Codes [records or people] of each column by which subgroups were formed; `about.by` has their names."""
+        found = {}
+        for k, (name, values) in enumerate((self.result.about.by or {}).items()):
+            found[name] = codes = self._read(f"by/{k}", "i", self._units)
+            if len(codes) and not VARIES <= codes.min() <= codes.max() < len(values):
+                raise self._damaged(f"the codes of column {name[:40]!r} reach beyond its {len(values)} values")
+        return found
+
     def _people(self) -> tuple[IntArray, IntArray]:
         """Number of records and first record of each person [people]."""
         size, first = (self._read(f"people/{name}", "iu", self._units) for name in ("records", "first_record"))
@@ -370,7 +381,8 @@ def _entries(archive: zipfile.ZipFile, result: RunResult) -> dict[str, zipfile.Z
 
     split = {f"{kind}/{target}" for kind in ("population", "queries", "members") for target in result.about.targets}
     people = {"people/first_record", "people/records"} if result.about.people else set()
-    needed = split | people | names(result.attacks)
+    columns = {f"by/{k}" for k in range(len(result.about.by or {}))}
+    needed = split | people | columns | names(result.attacks)
     allowed = needed | {"labels", "groups"} | names(result.skipped)
     if not needed <= found.keys() <= allowed:
         name = min(needed ^ (found.keys() - (allowed - needed)))
@@ -435,7 +447,9 @@ def _verified(metrics: Mapping[str, Any], files: Mapping[str, BinaryIO]) -> bool
         return False
     if digests is None:
         raise ValueError("metrics.json holds no digests")
-    tables = ["records.csv", *(["people.csv"] if metrics["about"].get("unit") == "group" else [])]
+    tables = ["records.csv"]
+    tables += ["people.csv"] if metrics["about"].get("unit") == "group" else []
+    tables += ["trainings.csv"] if metrics.get("trainings") else []
     if not {"self", "scores.npz", *tables} <= digests.keys():
         raise ValueError("metrics.json does not hold the digests of all files")
     if digests["self"] != _self_digest(metrics):

@@ -218,8 +218,19 @@ def people_by_one_record(attacks: Mapping[str, int]) -> str:
     """Attacks that judge people by one record each, with their numbers of references."""
     return (
         f"{', '.join(attacks)} judged people by one record each: {min(attacks.values())} references are too few to "
-        "learn what all records of a person say together. An attacker with all records finds more; train more references."
+        "learn what all records of a person say together. With all records an attacker finds more: train more "
+        "references."
     )
+
+
+def subgroup_varies(by: str, n: int) -> str:
+    """Some people have several values of a column."""
+    return f"{n:,} people have records with different values of {by!r}; they form a subgroup of their own, 'varies'."
+
+
+def more_exposed(by: str, names: Sequence[str]) -> str:
+    """Subgroups that are shown to be more exposed than the others."""
+    return f"More exposed than the others by {by}: {', '.join(names)}."
 
 
 def clipped_probabilities(n: int) -> str:

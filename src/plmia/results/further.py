@@ -1,0 +1,137 @@
+"""Further questions about a run: subgroups, trainings and accusations, answered with the verdict's attack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from plmia.attacks.attack import Attack
+from plmia.data.arrays import FloatArray, IntArray
+from plmia.data.labels import Names
+from plmia.errors import Note, PlmiaError, require_rate, shown
+from plmia.evaluation.accusations import PRIORS, Accusation, accusations
+from plmia.evaluation.decisions import needed_population
+from plmia.evaluation.metrics import VERDICT_FPRS
+from plmia.evaluation.subgroups import VARIES, SubgroupTable, codes_of, constant_within, subgroup_table
+from plmia.evaluation.targets import AttackResult, Setup, attack_targets
+from plmia.evaluation.trainings import OverTrainings, TrainingsResult
+from plmia.results import wording
+from plmia.results.verdict import Evidence
+from plmia.signals.signals import Signals
+
+# Trainings are compared at the verdict's false-positive rate, or at the first of these that the population resolves.
+FALLBACK_FPRS = (0.01, 0.1)
+# With fewer models there is no distribution over trainings.
+LEAST_TRAININGS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column by which people or records form subgroups."""
+
+    name: str
+    codes: IntArray  # [records]: position in ``names``, or `MISSING`
+    names: Names
+
+    @classmethod
+    def of(cls, name: str, values: Any, n_records: int) -> Column:
+        """Encode the values [records] of a column."""
+        codes, names = codes_of(values, n_records, f"column {shown(name)!r} (by)")
+        return cls(name, codes, names)
+
+
+@dataclass(frozen=True, eq=False)
+class Further:
+    """What a run answers beside the attacks' rates."""
+
+    by: tuple[Column, ...] = ()  # columns whose values are compared
+    trainings: int = 0  # at most so many models are targets in turn; 0 for none
+    priors: tuple[float, ...] = field(default=PRIORS)  # shares of members among the candidates of an accusation
+
+    def __post_init__(self) -> None:
+        for prior in self.priors:
+            require_rate("the prior", prior)
+        names = [column.name for column in self.by]
+        if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
+            raise PlmiaError(f"column {repeated[0]!r} is given twice: name each column once")
+
+    def columns_of(self, result: AttackResult) -> list[Column]:
+        """Return each column with one code per judged record or person."""
+        groups = result.groups
+        if groups is None:
+            return list(self.by)
+        return [replace(column, codes=constant_within(column.codes, groups.of_record)[0]) for column in self.by]
+
+
+def subgroup_tables(
+    columns: Sequence[Column], result: AttackResult, fpr: float, confidence: float
+) -> tuple[SubgroupTable, ...]:
+    """Compare the subgroups of each column; all intervals hold at once."""
+    queries = result.truth.queries
+    score, members, correct = result.scores.score[queries], result.truth.members[queries], _correct(result)
+    right = None if correct is None else correct[queries]
+    return tuple(
+        subgroup_table(c.name, c.codes[queries], c.names, score, members, fpr, right, confidence, len(columns))
+        for c in columns
+    )
+
+
+def subgroup_notes(columns: Sequence[Column], tables: Sequence[SubgroupTable]) -> Iterator[Note]:
+    """Say which subgroups are more exposed, and how many people have several values of a column."""
+    for table in tables:
+        if table.more_exposed:
+            yield Note("subgroup-exposed", "info", wording.more_exposed(table.by, table.more_exposed))
+    for column in columns:
+        if varying := int(np.count_nonzero(column.codes == VARIES)):
+            yield Note("subgroup-varies", "info", wording.subgroup_varies(column.name, varying))
+
+
+def _correct(result: AttackResult) -> FloatArray | None:
+    """Share of each judged unit's records whose true label the target finds more likely than all others together."""
+    right = (result.view.target.mean(axis=1) > 0).astype(np.float64)
+    return right if result.groups is None else result.groups.sum(right) / result.groups.size
+
+
+def over_trainings(
+    signals: Signals, attack: Attack, setup: Setup, most: int, first: AttackResult, fpr: float, confidence: float
+) -> TrainingsResult | None:
+    """Attack the models in turn, each with all other models but its own pair; None if there are too few."""
+    models = list(signals.models)
+    if len(models) > most:
+        others = [model for model in models if model != first.target]
+        rng = np.random.default_rng([setup.seed, 6])
+        models = sorted([first.target, *rng.choice(others, most - 1, replace=False).tolist()])
+    if len(models) < LEAST_TRAININGS:
+        return None
+    n_units = len(first.truth.members)
+    rates = (fpr, *(rate for rate in FALLBACK_FPRS if rate > fpr))
+    rate = next((rate for rate in rates if needed_population(rate) <= first.n_compared), None)
+    if rate is None:
+        return None
+    collected = OverTrainings(n_units, rate, confidence)
+    for result in attack_targets(signals, [attack], models, replace(setup, references=None)):
+        found = result.scores.log10_p_conformal, result.scores.score, result.truth.members, result.truth.queries
+        collected.add(result.target, *found, result.n_compared)
+    return collected.finish()
+
+
+def accusations_of(evidence: Evidence, priors: Sequence[float]) -> tuple[Accusation, ...]:
+    """What accusations by the verdict's attack are worth; nothing where it has no rate."""
+    if evidence.fpr is None or evidence.tpr is None or evidence.interval is None:
+        return ()
+    low, high = min(evidence.interval.low, evidence.tpr), max(evidence.interval.high, evidence.tpr)
+    around = replace(evidence.interval, low=low, high=high)
+    return accusations(evidence.fpr, evidence.tpr, around, evidence.members, priors)
+
+
+def subgroup_fpr(evidence: Evidence) -> float:
+    """The false-positive rate at which subgroups and trainings are compared: the verdict's, or its largest."""
+    return evidence.fpr or VERDICT_FPRS[-1]
+
+
+def columns_from(by: Mapping[str, Any], n_records: int) -> tuple[Column, ...]:
+    """Encode the columns by which subgroups are formed, given as values [records] by name."""
+    return tuple(Column.of(name, values, n_records) for name, values in by.items())

@@ -79,8 +79,7 @@ def audited_data(
         taken |= take_columns(frame, drop)[1]
     elif isinstance(X, LabelledData | str | Path):
         if labels is not None or same is not None or columns.drop:
-            what = "a data set" if isinstance(X, LabelledData) else "not a CSV or Parquet file, but a data set"
-            raise DataError(f"X is {what} with its own labels: leave out y, label, groups, group and drop")
+            _refuse_columns(X)
         data = X if isinstance(X, LabelledData) else read_data(Path(X), values=values)
         notes = () if isinstance(X, LabelledData) else tuple(unused_arrays(Path(X), DATA_ARRAYS, DataError))
     elif is_frame(X):
@@ -96,6 +95,21 @@ def audited_data(
         data = LabelledData(X, labels, same, values=values)
     given: dict[str, Any] = {name: texts for name, texts in names.items() if texts is not None}
     return AuditedData(replace(data, **given) if given else data, taken, notes)
+
+
+def _refuse_columns(X: LabelledData | str | Path) -> None:
+    """Raise, because columns are named of data that are not a table."""
+    own = "a data set with its own labels: leave out y, label, groups, group and drop"
+    if isinstance(X, LabelledData):
+        raise DataError(f"X is {own}")
+    if not Path(X).exists():
+        raise DataError(f"there is no {X}: check the path")
+    if Path(X).is_dir() or Path(X).suffix in (".npz", ".npy"):
+        raise DataError(f"{X} is not a CSV or Parquet file, but {own}")
+    raise DataError(
+        f"{X} is not a CSV or Parquet file by its name: save or rename a table as .csv, .tsv or .parquet; "
+        "other data sets have their own labels, so leave out y, label, groups, group and drop"
+    )
 
 
 def _others(drop: Sequence[str], taken: Mapping[str, Any]) -> list[str]:

@@ -31,6 +31,7 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+SPREADSHEET_SUFFIXES = (".xlsx", ".xls", ".xlsm", ".ods")
 # A text column in which at least this share of the values are numbers was probably meant to be numeric.
 MOSTLY_NUMBERS = 0.5
 # Bytes from which the separator is recognised, and bytes that the reader takes at once; a row must fit into them.
@@ -38,18 +39,21 @@ _HEAD, _BLOCK = 1 << 16, 1 << 24
 
 _INTEGER = r"^[+-]?(0|[1-9][0-9]{0,17})$"
 _IDENTIFIER = r"^[+-]?(0[0-9]+|[0-9]{19,})$"
-_FLOAT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+# With infinity, which models refuse: as text, it would turn a column of numbers into categories.
+_FLOAT = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|(?i:inf|infinity))$"
 _COMMA_FLOAT = r"^[+-]?[0-9]*,[0-9]+$"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
 
 
 def is_table_file(path: Path) -> bool:
-    """Whether a file is a CSV or Parquet file, by its name."""
-    return path.name.lower().endswith((*CSV_SUFFIXES, *PARQUET_SUFFIXES))
+    """Whether a file is a table, by its name: a CSV or Parquet file, or a spreadsheet, which `read_frame` refuses."""
+    return path.name.lower().endswith((*CSV_SUFFIXES, *PARQUET_SUFFIXES, *SPREADSHEET_SUFFIXES))
 
 
 def read_frame(path: Path, decimal_comma: bool = False) -> tuple[Any, list[Note]]:
     """Read a CSV or Parquet file as a pandas data frame, with notes on how it was read."""
+    if path.name.lower().endswith(SPREADSHEET_SUFFIXES):
+        raise DataError(f"{path} is a spreadsheet, which plmia does not read: save the sheet as a CSV file in UTF-8")
     with _named_damage(path):
         if path.name.lower().endswith(PARQUET_SUFFIXES):
             return _read_parquet(path), []
@@ -139,7 +143,8 @@ def _contents(path: Path) -> bytes:
         raise DataError(f"{path} holds zero bytes and is not a text file: give a CSV file")
     if not raw.removeprefix(b"\xef\xbb\xbf").strip():
         raise DataError(f"{path} is empty: give a CSV file with a header and records")
-    return raw
+    # Arrow does not read a single line without an end: a header, and no records.
+    return raw if raw.endswith((b"\n", b"\r")) else raw + b"\n"
 
 
 def _separator(head: bytes) -> str:

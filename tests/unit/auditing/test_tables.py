@@ -289,3 +289,22 @@ def test_an_empty_file_is_named(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_bytes(text)
     with pytest.raises(DataError, match=r"data\.csv is empty"):
         plmia.audit(DecisionTreeClassifier(), tmp_path / "data.csv", label="y")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("patients.txt", r"patients\.txt is not a CSV or Parquet file by its name.*\.csv"),
+        ("patients.npz", r"patients\.npz is not a CSV or Parquet file.*own labels"),
+        ("patients.xlsx", r"patients\.xlsx is a spreadsheet.*CSV"),
+    ],
+)
+def test_columns_of_a_file_that_is_no_table_are_refused_with_its_name(name: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("y,a\nno,1\nyes,2\n", encoding="utf-8")
+    with pytest.raises(DataError, match=words):
+        audited_data(tmp_path / name, "y")
+
+
+def test_a_misspelt_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no .*patients\.cvs"):
+        audited_data(tmp_path / "patients.cvs", "y")

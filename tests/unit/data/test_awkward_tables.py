@@ -138,6 +138,9 @@ TABLES: dict[str, Good | Bad] = {
     "one row": Bad("y,a\nno,1\n", ("'y'", "2 classes")),
     "two rows": Bad("y,a\nno,1\nyes,2\n", ("'no'", "1 record")),
     "no row": Bad("y,a\n", ("no records",)),
+    "a header without a line end": Bad("y,a", ("no records",)),
+    "no line end": Good(PLAIN.rstrip("\n")),
+    "an Excel file": Bad(b"PK\3\4" * 9, ("table.xlsx", "spreadsheet", "CSV"), name="table.xlsx"),
     "nothing": Bad("", ("table.csv",)),
     "unicode": Good(
         table(größe=lambda i: i % 3, 城市=lambda i: ("東京", "Köln", "🙂")[i % 3]), check=first("城市", "東京")
@@ -159,6 +162,7 @@ TABLES: dict[str, Good | Bad] = {
     "gzip": Good(gzip.compress(PLAIN.encode()), name="table.csv.gz"),
     "half a gzip": Bad(gzip.compress(PLAIN.encode())[:-9], ("table.csv.gz",), name="table.csv.gz"),
     "infinity": Bad(table(a=lambda i: "1e999" if i == 5 else i % 3), ("'a'", "inf", "record 5")),
+    "infinity in words": Bad(table(a=lambda i: "-Inf" if i == 5 else i % 3), ("'a'", "inf", "record 5")),
     "index column": Good(table(a=lambda i: i % 5).replace("y,a", "y,"), ("number",), check=first("Unnamed: 1", 0)),
     "parquet": Good(parquet(pandas.read_csv(io.StringIO(PLAIN))), name="table.parquet"),
     "parquet with an index": Good(parquet(pandas.read_csv(io.StringIO(PLAIN)).set_index("a")), name="table.parquet"),

@@ -124,12 +124,16 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None, 
     return otherwise if otherwise is not None else f"known are {', '.join(names)}"
 
 
+# Without an index, pip installs torch with all libraries of CUDA, several gigabytes.
+CPU_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+
+
 def install_hint(extra: str) -> str:
     """Command that installs an extra of plmia: from the checkout that this package runs from, or as published."""
     checkout = Path(__file__).resolve().parents[2]
     published = not (checkout / "pyproject.toml").is_file()
     command = f"pip install 'plmia[{extra}]'" if published else f"pip install -e '{checkout}[{extra}]'"
-    return f"{command} (without a GPU, first the CPU build of torch, see pytorch.org)" if extra == "torch" else command
+    return f"{command} (without a GPU, first the CPU build: {CPU_TORCH})" if extra == "torch" else command
 
 
 def require_rate(name: str, value: float, error: type[PlmiaError] = PlmiaError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from plmia.auditing.matching import take_columns
 from plmia.data.arrays import BoolArray, Labels
 from plmia.data.dataset import LabelledData, labelled_table, read_data, require_rows
 from plmia.data.designs import count_split_groups
-from plmia.data.npz import DATA_ARRAYS, unused_arrays
+from plmia.data.npz import DATA_ARRAYS, load_npz, unused_arrays
 from plmia.data.table_files import is_table_file, read_frame
 from plmia.data.tables import is_frame, names_persons, require_same_order
-from plmia.errors import DataError, Note, shown
+from plmia.errors import DataError, Note, did_you_mean, shown
+from plmia.results.further import Column, columns_from
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class AuditedData:
     data: LabelledData
     taken: Mapping[str, Any]
     notes: tuple[Note, ...]
+    by: tuple[Column, ...] = ()  # columns by which subgroups are formed
 
 
 _ALL_ARE_FEATURES = Columns()
@@ -51,6 +54,7 @@ def audited_data(
     values: bool = False,
     beside: Sequence[Any] = (),
     names: Mapping[str, Sequence[str] | None] = MappingProxyType({}),
+    by: By = None,
 ) -> AuditedData:
     """Make data of what the user gave.
 
@@ -66,13 +70,16 @@ def audited_data(
         Further columns to take out of a table: the names among them that it has.
     names : mapping
         Names and texts for the report, as in `LabelledData`; None for none.
+    by : str, sequence of str, or mapping
+        Columns by which subgroups are formed: names of columns of a table or of arrays of an npz, or values by name.
     """
     labels, same = _one_of("y", y, "label", columns.label), _one_of("groups", groups, "group", columns.group)
     require_rows(X)
-    taken: dict[str, Any] = {}
+    source, taken = X, dict[str, Any]()
     notes: tuple[Note, ...] = ()
     if isinstance(X, str | Path) and is_table_file(Path(X)):
         frame, read = read_frame(Path(X), columns.decimal_comma)
+        source = frame
         frame, taken = take_columns(frame, beside, (labels, same))
         drop = _others(columns.drop, taken)
         data = labelled_table(Path(X), frame, read, labels, same, drop, values=values)
@@ -81,7 +88,10 @@ def audited_data(
         if labels is not None or same is not None or columns.drop:
             _refuse_columns(X)
         data = X if isinstance(X, LabelledData) else read_data(Path(X), values=values)
-        notes = () if isinstance(X, LabelledData) else tuple(unused_arrays(Path(X), DATA_ARRAYS, DataError))
+        if isinstance(X, LabelledData):
+            source = data.X.native if data.is_table else None
+        else:
+            notes = tuple(unused_arrays(Path(X), (*DATA_ARRAYS, *column_names(by)), DataError))
     elif is_frame(X):
         for what, own in (("y", labels), ("groups", same), *(("members", other) for other in beside)):
             require_same_order(X, own, what)
@@ -94,7 +104,48 @@ def audited_data(
     else:
         data = LabelledData(X, labels, same, values=values)
     given: dict[str, Any] = {name: texts for name, texts in names.items() if texts is not None}
-    return AuditedData(replace(data, **given) if given else data, taken, notes)
+    return AuditedData(
+        replace(data, **given) if given else data, taken, notes, subgroup_columns(by, source, data.n_points)
+    )
+
+
+By = str | Sequence[str] | Mapping[str, Any] | None
+"""Columns by which subgroups are formed: names, or values by name."""
+
+
+def subgroup_columns(by: By, source: Any, n_records: int) -> tuple[Column, ...]:
+    """Read the columns by which subgroups are formed from a data frame or an npz file, unless their values are given."""
+    if by is None or isinstance(by, Mapping):
+        return columns_from(by or {}, n_records)
+    return columns_from({name: _column(name, source) for name in column_names(by)}, n_records)
+
+
+def column_names(by: By) -> list[str]:
+    """Return the columns that are given by name only."""
+    if by is None or isinstance(by, Mapping):
+        return []
+    return [by] if isinstance(by, str) else list(by)
+
+
+def _column(name: str, source: Any) -> Any:
+    """Return the values of a column of a data frame, or of an array of an npz file."""
+    if is_frame(source):
+        import narwhals as nw
+
+        frame = nw.from_native(source, eager_only=True)
+        if name not in frame.columns:
+            hint = did_you_mean(name, frame.columns, "check its name")
+            raise DataError(f"the data have no column {shown(name)!r} to form subgroups by: {hint}")
+        return frame[name]
+    if isinstance(source, str | Path) and zipfile.is_zipfile(source):
+        found = load_npz(Path(source), [name], f"`{name}`", DataError)
+        if name not in found:
+            raise DataError(f"{source} has no array {shown(name)!r} to form subgroups by: add it, one value per record")
+        return found[name]
+    raise DataError(
+        f"there is no table with a column {shown(name)!r} to form subgroups by: give a file with one row per record "
+        "(--data, data=), or in Python values by name (by={...})"
+    )
 
 
 def _refuse_columns(X: LabelledData | str | Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
 
+import numpy as np
+
 from plmia.attacks.attack import ATTACKS, SCREENING
+from plmia.data.arrays import BoolArray
 from plmia.errors import (
     CODES,
     SIZE,
@@ -22,6 +25,9 @@ from plmia.errors import (
     round_percent,
 )
 from plmia.evaluation.intervals import Interval, tpr_interval
+from plmia.evaluation.metrics import Roc, needed_non_members, roc_curve
+from plmia.evaluation.subgroups import code_name
+from plmia.evaluation.targets import Unit
 from plmia.results.saved import Overview, SavedRun
 from plmia.results.verdict import status_of, strongest
 from plmia.results.wording import NO_REFERENCES_USED
@@ -40,11 +46,12 @@ class Largest:
     target: int
     tpr: float
     interval: Interval
+    subgroup: str | None = None  # "column = value", if it is that of a subgroup
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""
         ends = {"low": self.interval.low, "high": self.interval.high}
-        return {"attack": self.attack, "target": self.target, "tpr": self.tpr, **ends}
+        return {"attack": self.attack, "target": self.target, "subgroup": self.subgroup, "tpr": self.tpr, **ends}
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class GateDecision:
     headline: str  # of the audit's verdict
     doubts: tuple[Note, ...]  # checks that failed and were not accepted
     accepted: tuple[str, ...]  # codes
+    people: bool = False  # whether people were judged, not single records
 
     @property
     def passed(self) -> bool:
@@ -78,9 +86,11 @@ class GateDecision:
         despite = f" (accepted: {', '.join(self.accepted)})" if self.accepted else ""
         within = self.outcome == "fail" and worst.tpr <= self.max_tpr
         more = " The estimate is within the limit: more records may show it." if within else ""
+        noun = "people in the training set" if self.people else "training records"
+        where = f" with {worst.subgroup}" if worst.subgroup else ""
         return (
             f"{outcome}{despite}: at a false-positive rate of {round_percent(self.at_fpr)}, {worst.attack} identifies "
-            f"{100 * worst.tpr:.2f} % of the training records of target {worst.target}, at most "
+            f"{100 * worst.tpr:.2f} % of the {noun} of target {worst.target}{where}, at most "
             f"{100 * worst.interval.high:.2f} % with {round_percent(self.confidence)} confidence; "
             f"{round_percent(self.max_tpr)} are allowed.{more}"
         )
@@ -116,6 +126,8 @@ def gate(
     attacks: Sequence[str] = (),
     confidence: float = 0.95,
     accept: Collection[str] = (),
+    unit: Unit | None = None,
+    by: Sequence[str] = (),
 ) -> GateDecision:
     """Decide whether an audited model may leak more than allowed.
 
@@ -135,18 +147,24 @@ def gate(
         Confidence level of the upper bound.
     accept : collection of str
         Codes of checks (keys of `plmia.errors.CODES`) that may fail.
+    unit : {"record", "group"}, optional
+        What the limit is about; results of another unit are refused.
+    by : sequence of str
+        Columns of the run (``by`` of `plmia.audit`) of which every subgroup must stay below the limit, too.
     """
     require_limits(max_tpr=max_tpr, at_fpr=at_fpr, confidence=confidence)
     saved = SavedRun(run)
     saved.require_verified()
     _require_codes(accept, saved)
+    _require_unit(unit, saved)
+    parts = list(_parts(saved, [by] if isinstance(by, str) else by))
     names = list(dict.fromkeys(attacks)) or saved.attacks
     weak = [NO_REFERENCES_USED] if attacks and all(_uses_no_references(name) for name in attacks) else []
     # Whether there are records enough is what the limit itself decides, at the rate that was asked for.
     remaining = [note for note in doubts([*saved.notes, *weak]) if note.code not in (*accept, *SIZE)]
     verdict = saved.result.verdict
-    few = _few_non_members(saved, names[0], at_fpr)
-    worst = None if few else _largest(saved, names, at_fpr, confidence)
+    few = _few_non_members(saved, names[0], at_fpr, parts)
+    worst = None if few else _largest(saved, names, at_fpr, confidence, parts)
     remaining += [few] if few else []
     outcome = _outcome(worst is None or worst.interval.high <= max_tpr, verdict.beats_chance, remaining)
     return GateDecision(
@@ -159,6 +177,7 @@ def gate(
         headline=verdict.headline,
         doubts=tuple(remaining),
         accepted=tuple(sorted(set(accept))),
+        people=saved.result.about.people,
     )
 
 
@@ -226,23 +245,73 @@ def _require_codes(codes: Collection[str], saved: SavedRun) -> None:
             raise PlmiaError(f"there is no check {code!r}: {hint} (checks that failed here: {here})")
 
 
-def _few_non_members(saved: SavedRun, attack: str, fpr: float) -> Note | None:
-    """A caution if some target has fewer evaluated non-members than the rate needs; all attacks have the same."""
-    fewest = min((saved.roc(attack, target) for target in saved.targets), key=lambda roc: roc.n_non_members)
-    point = fewest.tpr_at(fpr)
-    if point.resolved:
-        return None
-    return Note(
-        "few-non-members",
-        "caution",
-        f"A false-positive rate of {round_percent(fpr)} needs {point.needed:,} evaluated non-members, there are "
-        f"{fewest.n_non_members:,}. Audit with more records, or use a larger rate.",
-    )
+def _require_unit(unit: Unit | None, saved: SavedRun) -> None:
+    """Refuse results in which something else was judged."""
+    found = saved.result.about.unit
+    if unit is not None and unit != found:
+        raise PlmiaError(f"the results in {saved.folder} judge {found}s, not {unit}s: audit again with --unit {unit}")
 
 
-def _largest(saved: SavedRun, attacks: Sequence[str], fpr: float, confidence: float) -> Largest:
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Records or people that must stay below the limit: all, or those of a subgroup."""
+
+    name: str | None
+    units: BoolArray  # [records or people]
+
+    def roc(self, saved: SavedRun, attack: str, target: int) -> Roc | None:
+        """ROC curve on the evaluated ones; None without members or without non-members."""
+        _, queries, members = saved.split(target)
+        own = queries[self.units[queries]]
+        if members[own].all() or not members[own].any():
+            return None
+        return roc_curve(saved.scores(attack, target).score[own], members[own])
+
+
+def _parts(saved: SavedRun, by: Sequence[str]) -> Iterator[_Part]:
+    """Yield all, and each subgroup of the named columns."""
+    about = saved.result.about
+    yield _Part(None, np.ones(about.units, bool))
+    names = about.by or {}
+    for column in by:
+        if column not in names:
+            known = ", ".join(names) or "none"
+            raise PlmiaError(
+                f"the results in {saved.folder} have no subgroups by {column!r} (known: {known}): audit again with "
+                f"--by {column}"
+            )
+        codes = saved.columns_by[column]
+        for code in np.unique(codes).tolist():
+            yield _Part(f"{column} = {code_name(code, names[column])}", codes == code)
+
+
+def _few_non_members(saved: SavedRun, attack: str, fpr: float, parts: Sequence[_Part]) -> Note | None:
+    """A caution if some part of some target has fewer evaluated non-members than the rate needs."""
+    # All attacks have the same.
+    needed = needed_non_members(fpr)
+    for part in parts:
+        curves = [part.roc(saved, attack, target) for target in saved.targets]
+        fewest = min(0 if roc is None else roc.n_non_members for roc in curves)
+        if fewest < needed:
+            where = f" with {part.name}" if part.name else ""
+            return Note(
+                "few-non-members",
+                "caution",
+                f"A false-positive rate of {round_percent(fpr)} needs {needed:,} evaluated non-members{where}, there "
+                f"are {fewest:,}. Audit with more records, or use a larger rate.",
+            )
+    return None
+
+
+def _largest(saved: SavedRun, attacks: Sequence[str], fpr: float, confidence: float, parts: Sequence[_Part]) -> Largest:
     """The largest upper bound of the attacks' TPRs on all targets; all bounds hold together with ``confidence``."""
-    each = 1 - (1 - confidence) / (len(attacks) * len(saved.targets))
-    rocs = {(attack, target): saved.roc(attack, target) for attack in attacks for target in saved.targets}
-    found = {key: Largest(*key, roc.tpr_at(fpr).tpr, tpr_interval(roc, fpr, each)) for key, roc in rocs.items()}
-    return found[strongest(found, lambda key: (found[key].interval.high, found[key].tpr, rocs[key].auc))]
+    each = 1 - (1 - confidence) / (len(attacks) * len(saved.targets) * len(parts))
+    found: dict[tuple[str, int, str | None], tuple[Largest, float]] = {}
+    for attack in attacks:
+        for target in saved.targets:
+            for part in parts:
+                if (roc := part.roc(saved, attack, target)) is not None:
+                    bound = Largest(attack, target, roc.tpr_at(fpr).tpr, tpr_interval(roc, fpr, each), part.name)
+                    found[attack, target, part.name] = bound, roc.auc
+    best = strongest(found, lambda key: (found[key][0].interval.high, found[key][0].tpr, found[key][1]))
+    return found[best][0]

@@ -15,12 +15,12 @@ import numpy as np
 
 from plmia.attacks.attack import ATTACKS, Attack
 from plmia.attacks.view import Mode
-from plmia.auditing.audited_data import Columns, audited_data, group_column
+from plmia.auditing.audited_data import By, Columns, audited_data, group_column
 from plmia.auditing.given_target import GivenTarget, as_target
 from plmia.auditing.matching import RecordIds, take_columns
 from plmia.auditing.predictions import Answers
 from plmia.auditing.progress import Meter
-from plmia.auditing.score import Audit, choose_attacks, output_folder
+from plmia.auditing.score import Audit, choose_attacks, further_questions, output_folder
 from plmia.data.arrays import BoolArray, Counts, PredictionKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
@@ -36,8 +36,9 @@ from plmia.errors import (
     did_you_mean,
     some,
 )
-from plmia.evaluation.targets import Setup
+from plmia.evaluation.targets import Setup, Unit
 from plmia.results.folder import run_attacks
+from plmia.results.further import Further
 from plmia.results.result import About, RunResult, SignalsAbout
 from plmia.results.saved import SavedRun
 from plmia.signals.signals import Signals
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 
 # From this share of copies on, they weaken what an audit can exclude.
 MANY_COPIES = 0.05
+# Trained models that are attacked in turn by default.
+MOST_TRAININGS = 32
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class AuditPlan:
     # another share of the records than half, for references that train on the same share.
     layout: DesignKind | MembershipDesign | None = None
     may_skip: bool = False  # leave out attacks that lack references; otherwise they stop the audit
+    further: Further = field(default_factory=Further)
 
     def __post_init__(self) -> None:
         check_recipe(self.recipe, self.data)
@@ -347,7 +351,17 @@ def score_run(
     notes += extras.notes
     setup, about, skips = replace(plan.setup, references=plan.references), _about(plan, store, signals), plan.may_skip
     result = run_attacks(
-        signals, plan.attacks, [0], setup, folder, about, tick, may_skip=skips, notes=notes, show_records=show_records
+        signals,
+        plan.attacks,
+        [0],
+        setup,
+        folder,
+        about,
+        tick,
+        may_skip=skips,
+        notes=notes,
+        show_records=show_records,
+        further=plan.further,
     )
     written = SavedRun(folder, result)
     write_report(written, replace(extras, data=plan.data, signals=signals), show_records=show_records)
@@ -395,6 +409,10 @@ def audit(
     seed: int = 0,
     design: DesignKind | MembershipDesign | None = None,
     groups: Any = None,
+    unit: Unit | None = None,
+    by: By = None,
+    prior: float | Sequence[float] | None = None,
+    trainings: int | None = None,
     class_names: Sequence[str] | None = None,
     feature_names: Sequence[str] | None = None,
     texts: Sequence[str] | None = None,
@@ -451,6 +469,16 @@ def audit(
     groups : array, series or list [records], or str, optional
         Rows of one group (all of one patient, say) are members together or not at all. Values of any type, or the name
         of a column of X.
+    unit : {"record", "group"}, optional
+        What is judged: single records, or people by all of their records (groups). By default people, if there are
+        groups of several records.
+    by : str, sequence of str, or mapping, optional
+        Columns whose values are compared, such as sex or ward: names of columns of X, or values by name.
+    prior : float or sequence of float, optional
+        Shares of members among the people that an attacker accuses; by default 50, 10, 1 and 0.1 %.
+    trainings : int, optional
+        How many of the trained models are attacked in turn, to count how often each record or person is identified; 0
+        for none. By default at most 32; none for a target that exists already.
     class_names, feature_names, texts, title : sequences of str, str, optional
         What the report shows: names of the classes in sorted order and of the features of an array (by default those of
         the data), the records as text, and the title of the page.
@@ -481,16 +509,20 @@ def audit(
     columns = Columns(label, group, drop, decimal_comma)
     names = {"class_names": class_names, "feature_names": feature_names, "texts": texts}
     values, beside = recipe.signal == "signal", (members, id_column)
-    found = audited_data(X, y, groups, columns, values=values, beside=beside, names=names)
+    found = audited_data(X, y, groups, columns, values=values, beside=beside, names=names, by=by)
     data, extras = found.data, Extras(title=title, notes=found.notes)
     if isinstance(model, tuple | list) and data.labels is None:
         recipe = as_recipe(model, classes=False)
     target = given_target(target, members, target_kind, id_column, found.taken, data)
     if references is None:
         references = design.n_models - 1 if isinstance(design, MembershipDesign) else 32
-    setup = Setup(mode, references, population, seed)
+    setup = Setup(mode, references, population, seed, unit)
+    if trainings is None:
+        trainings = MOST_TRAININGS if target is None else 0
+    further = further_questions(found.by, prior, trainings)
     chosen, shown = tuple(choose_attacks(attacks)), tuple(_views(views, recipe, data))
-    plan = AuditPlan(data, recipe, references, shown, setup, chosen, target, design, may_skip=attacks is None)
+    skips = attacks is None
+    plan = AuditPlan(data, recipe, references, shown, setup, chosen, target, design, may_skip=skips, further=further)
     noted = plan.warnings()
     if merge is not None:
         merged = open_store(plan, where).import_npy(Path(merge))

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 from plmia import __version__
 from plmia.attacks.attack import ATTACKS, Attack, find_attack
 from plmia.attacks.view import Mode
+from plmia.auditing.audited_data import By, column_names, subgroup_columns
 from plmia.auditing.progress import Meter
 from plmia.data.designs import count_split_groups
 from plmia.data.npz import SIGNALS_ARRAYS, unused_arrays
+from plmia.data.table_files import is_table_file, read_frame
 from plmia.errors import AttackError, Note, OutputError, PlmiaError, PlmiaWarning, ReferencesError, SignalsError, some
 from plmia.evaluation.records import RecordTable
-from plmia.evaluation.targets import Setup
+from plmia.evaluation.targets import Setup, Unit
 from plmia.results.folder import run_attacks
+from plmia.results.further import LEAST_TRAININGS, Column, Further
 from plmia.results.result import About, RunResult
 from plmia.results.saved import Overview, SavedRun, results_folder
 from plmia.signals.signals import Scale, Signals, read_signals
@@ -35,8 +38,16 @@ FOUND_BY_SCORING = frozenset(
     {
         *("attacks-left-out", "clipped-probabilities", "combined-p-value", "counts-rebalanced"),
         *("counts-reveal-membership", "excluded-references", "few-non-members", "few-references", "groups"),
-        *("more-references", "population-size", "rates-unresolved", "records-unnamed"),
-        *("split-groups", "tied-scores", "unfinished-models", "unlike-references", "unverified-records"),
+        *("more-references", "people-by-one-record", "population-size", "rates-unresolved", "records-unnamed"),
+        *(
+            "split-groups",
+            "subgroup-exposed",
+            "subgroup-varies",
+            "tied-scores",
+            "unfinished-models",
+            "unlike-references",
+            "unverified-records",
+        ),
         *("unverified-results", "weak-attacks", "wide-interval"),
     }
 )
@@ -83,6 +94,11 @@ def score(
     population: int | None = None,
     scale: Scale = "auto",
     seed: int = 0,
+    unit: Unit | None = None,
+    by: By = None,
+    data: Any = None,
+    prior: float | Sequence[float] | None = None,
+    trainings: int = 0,
     merge: Sequence[str | Path] = (),
     progress: bool = True,
 ) -> Audit:
@@ -102,6 +118,18 @@ def score(
         References per target; all by default.
     scale : str
         Scale of the signals in a file; see `read_signals`.
+    unit : {"record", "group"}, optional
+        What is judged: single records, or people by all of their records (groups). By default people, if there are
+        groups of several records.
+    by : str, sequence of str, or mapping, optional
+        Columns whose values are compared, such as sex or ward: names of columns of ``data`` or of arrays of
+        the signals' npz, or values by name.
+    data : data frame or path, optional
+        One row per record, with the columns that ``by`` names.
+    prior : float or sequence of float, optional
+        Shares of members among the people that an attacker accuses; by default 50, 10, 1 and 0.1 %.
+    trainings : int
+        Attack so many models in turn, too, and count how often each record or person is identified; 0 for none.
     merge : sequence of path
         Copies of the run on other machines, whose recorded models are taken in first; see `Run.merge`.
     attacks, mode, population, seed, progress
@@ -116,10 +144,11 @@ def score(
         warnings.warn(f"took in {len(Run(run or where).merge(copy))} models from {copy}", PlmiaWarning, stacklevel=2)
     if references == 0:
         raise ReferencesError("0 references were requested, at least 1 is needed: screen the model with plmia screen")
-    setup = Setup(mode, references, population, seed)
+    setup = Setup(mode, references, population, seed, unit)
     chosen = choose_attacks(attacks)
-    found = open_signals(signals, scale)
+    found = open_signals(signals, scale, column_names(by))
     values = found.signals
+    further = further_questions(_columns(by, data, signals, values.n_points), prior, trainings)
     earlier = _results_in(where)
     same = earlier if earlier is not None and earlier.about.signals.sha256 == values.digest else None
     targets = _targets(target, values)
@@ -138,7 +167,16 @@ def score(
         if same is not None and where == run:
             about = replace(about, recipe=same.about.recipe, class_names=same.about.class_names)
         result = run_attacks(
-            values, chosen, targets, setup, where, about, meter.tick, may_skip=attacks is None, notes=notes
+            values,
+            chosen,
+            targets,
+            setup,
+            where,
+            about,
+            meter.tick,
+            may_skip=attacks is None,
+            notes=notes,
+            further=further,
         )
     if folder is not None and earlier is not None and same is None:
         warnings.warn(f"replaced the results of other signals in {where}", PlmiaWarning, stacklevel=2)
@@ -167,8 +205,25 @@ class Opened:
         self.signals.rows(targets, "target")
 
 
-def open_signals(source: str | Path | Signals | Overview, scale: Scale = "auto") -> Opened:
-    """Read signals from a run, an audit, a store or a file."""
+def further_questions(by: tuple[Column, ...], prior: float | Sequence[float] | None, trainings: int) -> Further:
+    """Return what a run answers beside the attacks' rates."""
+    if trainings < 0 or 0 < trainings < LEAST_TRAININGS:
+        raise PlmiaError(f"{trainings} trainings were requested: give at least {LEAST_TRAININGS}, or 0 for none")
+    if prior is None:
+        return Further(by, trainings)
+    return Further(by, trainings, (prior,) if isinstance(prior, int | float) else tuple(prior))
+
+
+def _columns(by: By, data: Any, signals: str | Path | Signals, n_records: int) -> tuple[Column, ...]:
+    """Return the columns by which subgroups are formed, from the data or else from the signals' file."""
+    if data is None:
+        return subgroup_columns(by, signals, n_records)
+    table = isinstance(data, str | Path) and is_table_file(Path(data))
+    return subgroup_columns(by, read_frame(Path(data))[0] if table else data, n_records)
+
+
+def open_signals(source: str | Path | Signals | Overview, scale: Scale = "auto", used: Sequence[str] = ()) -> Opened:
+    """Read signals from a run, an audit, a store or a file, whose arrays ``used`` the caller reads."""
     if isinstance(source, Signals):
         return Opened(source, {})
     path = results_folder(source)
@@ -187,7 +242,7 @@ def open_signals(source: str | Path | Signals | Overview, scale: Scale = "auto")
     if os.path.isfile(path / "metrics.json"):  # noqa: PTH113 - as in `is_store`
         raise SignalsError(f"{path} holds results but no signals: give the signals that were scored")
     signals = read_signals(path, scale)
-    return Opened(signals, {}, tuple(unused_arrays(path, SIGNALS_ARRAYS, SignalsError)))
+    return Opened(signals, {}, tuple(unused_arrays(path, (*SIGNALS_ARRAYS, *used), SignalsError)))
 
 
 def run_folder(source: str | Path | Signals | Overview) -> Path | None:

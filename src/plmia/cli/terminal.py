@@ -17,9 +17,11 @@ from rich.table import Table
 
 from plmia.auditing.progress import open_console, stderr
 from plmia.errors import Note, PlmiaWarning, percent
+from plmia.evaluation.accusations import PRIORS
 from plmia.evaluation.metrics import FPRS, tpr_label
 from plmia.results.result import About, Mean, MeanTpr, OwnPValue, RunResult
 from plmia.results.saved import MAIN_ATTACKS, main_attacks, unquoted_doubts
+from plmia.results.wording import exposure_lines
 
 if TYPE_CHECKING:
     from plmia.auditing.score import Audit
@@ -96,6 +98,8 @@ def show_result(result: RunResult, folder: Path, *, asked: Sequence[str] = (), v
         print_line(line)
     console = stdout()
     console.print(fitting_table(result, console, asked, verbose))
+    for line in exposure_lines(result, verbose=verbose or tuple(a.prior for a in result.accusations) != PRIORS):
+        print_line(line)
     hidden = 0 if verbose else len(result.attacks) - len(_shown_attacks(result, asked))
     others = [note for note in result.notes if note.severity == "info"]
     notes = [*unquoted_doubts(result.verdict, result.notes), *others]
@@ -165,6 +169,7 @@ def _headline(about: About, verbose: bool) -> Iterator[str]:
     yield ", ".join(
         [
             f"{targets} target{'s' * (targets > 1)}",
+            *([f"{about.units:,} people"] if about.people else []),
             f"{about.signals.points:,} records",
             f"{views} view{'s' * (views > 1)}",
             *(["no references"] if about.screening else [about.mode, _references(about)]),

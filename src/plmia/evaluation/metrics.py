@@ -135,7 +135,7 @@ class Roc:
         point = int(np.searchsorted(self.false_positives, allowed, side="right")) - 1
         n_true = int(self.true_positives[point])
         low, high = clopper_pearson(n_true, self.n_members, confidence)
-        needed = _needed_non_members(fpr)
+        needed = needed_non_members(fpr)
         return Operating(
             fpr=fpr,
             threshold=float(self.thresholds[point]),
@@ -324,7 +324,7 @@ def largest_count(fpr: float, n: int) -> int:
     return k - 1 if k / n > fpr else k
 
 
-def _needed_non_members(fpr: float) -> int:
+def needed_non_members(fpr: float) -> int:
     """Return the smallest n that allows one false positive, 1 / n <= fpr; 1 for a rate of 0."""
     n = math.ceil(1 / Fraction(fpr)) if fpr > 0 else 1
     # 1/3 as a float lies below one third, so the exact ceiling is one too many.

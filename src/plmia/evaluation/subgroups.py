@@ -215,6 +215,11 @@ def codes_of(values: Any, n: int, what: str = "by") -> tuple[IntArray, Names]:
     return codes, names
 
 
+def code_name(code: int, names: Sequence[str]) -> str:
+    """Return the name of a code, also of a missing or varying value."""
+    return names[code] if code >= 0 else _unused(_SHOWN_CODES[code], names)
+
+
 def constant_within(codes: Labels, groups: Labels) -> tuple[IntArray, int]:
     """Return the code of each group, in the order of ``numpy.unique(groups)``, and how many groups vary.
 
@@ -252,7 +257,7 @@ def _parts(by: str, codes: IntArray, names: Sequence[str], members: BoolArray) -
     present = set(codes.tolist())
     ordered = sorted(code for code in present if code >= 0) + [code for code in _SHOWN_CODES if code in present]
     _require_few(f"column {by!r}", sum(code >= 0 for code in ordered), False)
-    shown = {code: names[code] if code >= 0 else _unused(_SHOWN_CODES[code], names) for code in ordered}
+    shown = {code: code_name(code, names) for code in ordered}
     if len(ordered) < 2:
         raise PlmiaError(
             f"column {by!r} has one value among the evaluated units, {shown[ordered[0]]!r}, at least 2 are needed: "

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from plmia.errors import Note, after_colon, percent, round_percent, sentence, some
 
 if TYPE_CHECKING:
+    from plmia.evaluation.accusations import Accusation
     from plmia.evaluation.metrics import Operating
+    from plmia.evaluation.subgroups import SubgroupTable
+    from plmia.evaluation.trainings import TrainingsSummary
+    from plmia.results.result import RunResult
     from plmia.results.verdict import Evidence
 
 Status = Literal["leak", "no_leak_shown", "inconclusive", "invalid"]
@@ -17,6 +21,8 @@ Grade = Literal["barely measurable", "moderate", "severe"]
 
 # Smallest population that is recommended: its p-values reach 5 %.
 LEAST_POPULATION = 19
+# Subgroups of a column whose rates stand in one line.
+MAX_SUBGROUPS = 6
 HEADLINES: dict[Status, str] = {
     "leak": "A leak was shown",
     "no_leak_shown": "No leak was shown",
@@ -231,6 +237,66 @@ def subgroup_varies(by: str, n: int) -> str:
 def more_exposed(by: str, names: Sequence[str]) -> str:
     """Subgroups that are shown to be more exposed than the others."""
     return f"More exposed than the others by {by}: {', '.join(names)}."
+
+
+# Who is exposed, below the table of a run -----------------------------------------------------------------------------
+
+
+def exposure_lines(result: RunResult, *, verbose: bool) -> Iterator[str]:
+    """Say what one record gives away, how subgroups and trainings compare, and, if ``verbose``, who is accused."""
+    best = result.verdict.attack
+    fpr = result.verdict.fpr
+    single = (result.one_record or {}).get(best)
+    if single is not None and fpr is not None and single.tpr[fpr].resolved:
+        yield (
+            f"With one record per person, {best} identifies {percent(single.tpr[fpr].mean)} instead of "
+            f"{percent(result.verdict.tpr)}."
+        )
+    for table in result.subgroups:
+        yield subgroup_line(table)
+    if result.trainings is not None:
+        yield trainings_line(result.trainings, people=result.about.people)
+    for accusation in result.accusations if verbose else ():
+        yield accusation_line(accusation, result.verdict.fpr or 0.0)
+
+
+def subgroup_line(table: SubgroupTable) -> str:
+    """Rates of the subgroups of one column, and which are more exposed."""
+    rates = [f"{group.name} {percent(group.tpr)}" for group in table.subgroups if group.tpr is not None]
+    shown = ", ".join(rates[:MAX_SUBGROUPS]) + (", …" if len(rates) > MAX_SUBGROUPS else "")
+    without = len(table.subgroups) - len(rates)
+    small = f" ({without} too small for a rate)" if without else ""
+    found = (
+        f"more exposed than the others: {', '.join(table.more_exposed)}"
+        if table.more_exposed
+        else ("no subgroup is shown to be more exposed")
+    )
+    return f"By {table.by}, identified at {round_percent(table.fpr)} FPR: {shown or 'no rates'}{small}; {found}."
+
+
+def trainings_line(found: TrainingsSummary, *, people: bool) -> str:
+    """Mean over trainings, and how many are always identified."""
+    noun = "people" if people else "records"
+    last = found.curve[-1]
+    mean = ""
+    if found.tpr is not None:
+        ends = found.tpr.interval
+        around = f" (95 % CI {percent(ends.low).removesuffix(' %')} to {percent(ends.high)})" if ends else ""
+        mean = f"{percent(found.tpr.mean)} of the members are identified on average{around}; "
+    return (
+        f"Over {found.trainings} trainings at {round_percent(found.fpr)} FPR: {mean}{last.identified:,} of "
+        f"{found.units:,} {noun} in every training that used them (without a leak at most {last.at_most:,.0f} are "
+        "expected)."
+    )
+
+
+def accusation_line(found: Accusation, fpr: float) -> str:
+    """What accusations are worth at one prior."""
+    return (
+        f"If {round_percent(found.prior)} of the candidates are members, {percent(found.precision)} of the accused are "
+        f"members ({percent(found.precision_low)} to {percent(found.precision_high)}): {found.right:,.0f} right and "
+        f"{found.wrong:,.0f} wrong accusations among {found.candidates:,.0f} candidates, at {round_percent(fpr)} FPR."
+    )
 
 
 def clipped_probabilities(n: int) -> str:

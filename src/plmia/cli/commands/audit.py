@@ -16,6 +16,7 @@ from plmia.cli.commands.options import (
     mode_option,
     output_option,
     parse_design,
+    people_options,
     population_option,
     result_options,
     show_records_option,
@@ -51,6 +52,14 @@ folder_option = output_option("Folder of the audit.")
     help="A model that exists already: its predictions (csv, parquet, npz, npy) or the model itself (onnx, skops).",
 )
 @given_target_options
+@people_options
+@click.option(
+    "--trainings",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Models that are attacked in turn, to count how often each record or person is identified; 0 for none, 32 at "
+    "most by default.",
+)
 @attack_option
 @mode_option
 @population_option
@@ -94,12 +103,13 @@ def audit(
     """Train a target and its references, collect signals, run every attack.
 
     Interrupted at any moment, the same command continues where it stopped. Writes report.html, metrics.json,
-    scores.npz, records.csv, figures/ and signals/.
+    scores.npz, records.csv (and people.csv, where records form groups), figures/ and signals/.
 
     \b
     Recipes: RECIPES
     Examples:
       plmia audit --data patients.csv --label readmitted --group patient_nbr --recipe gbdt -o run
+      plmia audit --data patients.csv --label readmitted --group patient_nbr --by sex --recipe gbdt -o run
       plmia audit --data adult.npz --recipe mlp --references 64 -o run
       plmia audit --data data.npz --recipe 'sklearn:RandomForestClassifier?n_estimators=200' -o run
       plmia audit --data data.npz --recipe 'gbdt?depth=5' -o run --engine ray

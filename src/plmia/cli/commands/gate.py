@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -13,6 +13,7 @@ from plmia.cli.commands.options import PATH, json_option
 from plmia.cli.terminal import print_line
 from plmia.data.files import replacing
 from plmia.errors import OutputError, PlmiaError
+from plmia.evaluation.targets import Unit
 
 EXIT_CODES: dict[verb.Outcome, int] = {"pass": 0, "undecided": 2, "fail": 3}
 
@@ -25,6 +26,13 @@ EXIT_CODES: dict[verb.Outcome, int] = {"pass": 0, "undecided": 2, "fail": 3}
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="Confidence level of the upper bound.")
 @click.option(
     "--accept", multiple=True, metavar="CODE", help="Pass although this check failed; may be given several times."
+)
+@click.option("--unit", type=click.Choice(get_args(Unit)), help="Refuse results that do not judge these.")
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="COLUMN",
+    help="Every subgroup of this column must stay below, too; may be given several times.",
 )
 @click.option("--junit", type=PATH, metavar="FILE", help="Write the outcome as a test report in JUnit's XML, too.")
 @json_option("a sentence")
@@ -56,6 +64,7 @@ def gate(
     Examples:
       plmia gate run --max-tpr 0.02 --at-fpr 0.001
       plmia gate run --max-tpr 0.05 --at-fpr 0.01 --junit gate.xml
+      plmia gate run --max-tpr 0.05 --at-fpr 0.01 --unit group --by sex
       plmia gate run --max-tpr 0.05 --at-fpr 0.01 --attack pl-mia --json
       plmia gate run --max-tpr 0.05 --at-fpr 0.01 --accept unlike-references
     """  # noqa: D301 - click wants the control character itself

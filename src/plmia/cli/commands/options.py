@@ -12,6 +12,7 @@ from plmia.data.arrays import PredictionKind
 from plmia.data.designs import DesignKind, MembershipDesign
 from plmia.data.npz import load_npy
 from plmia.errors import AttackError, DataError
+from plmia.evaluation.targets import Unit
 from plmia.signals.signals import Scale
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -100,6 +101,27 @@ seed_option = click.option(
 )
 quiet_option = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 verbose_option = click.option("--verbose", is_flag=True, help="Print all attacks, columns and notes.")
+
+
+def people_options(command: Command) -> Command:
+    """Add the options on people and subgroups: --unit, --by, --prior and --trainings."""
+    unit = click.option(
+        "--unit",
+        type=click.Choice(get_args(Unit)),
+        help="Judge single records, or people by all of their records (group); by default people, if there are groups.",
+    )
+    by = click.option(
+        "--by", multiple=True, metavar="COLUMN", help="Compare the values of this column; may be given several times."
+    )
+    prior = click.option(
+        "--prior",
+        multiple=True,
+        type=float,
+        metavar="SHARE",
+        callback=lambda _ctx, _option, given: given or None,
+        help="Share of members among the accused, for the precision of an accusation; may be given several times.",
+    )
+    return unit(by(prior(command)))
 
 
 def given_target_options(command: Command) -> Command:

@@ -15,6 +15,7 @@ from plmia.cli.commands.options import (
     attack_option,
     json_option,
     mode_option,
+    people_options,
     population_option,
     result_options,
     scale_option,
@@ -69,6 +70,21 @@ def attacks(as_json: bool) -> None:
 @mode_option
 @click.option("--references", type=click.IntRange(min=1), metavar="N", help="References per target; all by default.")
 @population_option
+@people_options
+@click.option(
+    "--data",
+    type=PATH,
+    metavar="FILE",
+    help="CSV, Parquet or npz file with the columns of --by, one row per record; by default arrays of SIGNALS.",
+)
+@click.option(
+    "--trainings",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Models that are attacked in turn, to count how often each record or person is identified.",
+)
 @scale_option
 @click.option(
     "--merge",
@@ -91,6 +107,7 @@ def score(signals: Path, folder: Path | None, as_json: bool, verbose: bool, quie
       plmia score run
       plmia score signals.npz -o out
       plmia score signals.npz -o out --target all --references 64
+      plmia score signals.npz -o out --by sex --data patients.csv --trainings 16
       plmia score signals.npz -o out --mode offline --attack pl-mia --attack rmia
       plmia score signals.npz -o out --attack my_attack.py:MINE
     """  # noqa: D301 - click wants the control character itself

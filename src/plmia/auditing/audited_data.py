@@ -114,7 +114,7 @@ By = str | Sequence[str] | Mapping[str, Any] | None
 
 
 def subgroup_columns(by: By, source: Any, n_records: int) -> tuple[Column, ...]:
-    """Read the columns by which subgroups are formed from a data frame or an npz file, unless their values are given."""
+    """Read the columns by which subgroups are formed, from a data frame or an npz file unless values are given."""
     if by is None or isinstance(by, Mapping):
         return columns_from(by or {}, n_records)
     return columns_from({name: _column(name, source) for name in column_names(by)}, n_records)

@@ -23,6 +23,8 @@ from plmia.evaluation.metrics import Operating, Roc, clopper_pearson
 
 _UNIFORM_SHARE = 0.25  # of a band's error, spent on the uniform bound, which is narrower away from both ends
 _BAND_RATIO = 1.08  # of successive ranks of a band
+SHARED_REFERENCES = 2.0
+"""Factor of the variance of a mean over targets that are references for each other."""
 _PER_DECADE = 100  # rates at which a band is stored
 
 
@@ -83,15 +85,17 @@ def auc_limits(roc: Roc, tails: FloatArray) -> tuple[FloatArray, FloatArray]:
     return low, high
 
 
-def over_targets(values: Sequence[float] | FloatArray, confidence: float = 0.95) -> Interval:
+def over_targets(values: Sequence[float] | FloatArray, confidence: float = 0.95, *, in_turn: bool = False) -> Interval:
     """Student's interval of the mean of a metric in [0, 1] over targets, from its values [targets] on at least two.
 
-    Targets are treated as independent draws; if they share references, this is an approximation.
+    Targets are treated as independent draws. With ``in_turn`` they are references for each other, which at most doubles
+    the variance of the mean: `plmia.evaluation.trainings.mean_over_trainings` explains it and says how often it covers.
     """
     sample, tail = checked_values(values, (0.0, 1.0)), tail_of(confidence)
     if np.ptp(sample) == 0:
         return Interval(float(sample[0]), float(sample[0]), float(confidence))
-    mean, error = float(sample.mean()), float(sample.std(ddof=1)) / math.sqrt(sample.size)
+    variance = float(sample.var(ddof=1)) * (SHARED_REFERENCES if in_turn else 1.0)
+    mean, error = float(sample.mean()), math.sqrt(variance / sample.size)
     half = float(stdtrit(sample.size - 1, 1 - tail)) * error
     return Interval(max(mean - half, 0.0), min(mean + half, 1.0), float(confidence))
 
@@ -99,9 +103,10 @@ def over_targets(values: Sequence[float] | FloatArray, confidence: float = 0.95)
 def mean_rate(points: Sequence[Operating], confidence: float = 0.95) -> Interval:
     """Interval of the mean true-positive rate over targets: Student's and Clopper-Pearson's, whichever reaches further.
 
-    Student's interval has no width if few targets all find no member; that of all members together then applies.
+    Targets are attacked in turn, see `over_targets`. If few targets all find no member, Student's interval has no width;
+    that of all members together then applies.
     """
-    between = over_targets([point.tpr for point in points], confidence=confidence)
+    between = over_targets([point.tpr for point in points], confidence=confidence, in_turn=True)
     low, high = clopper_pearson(sum(p.n_true for p in points), sum(p.n_members for p in points), confidence)
     return Interval(min(between.low, float(low)), max(between.high, float(high)), between.confidence)
 

@@ -92,6 +92,7 @@ class Naming:
     non_members: int  # evaluated ones
     population: int
     standing: int  # members above every evaluated non-member: about this many could be named
+    noun: tuple[str, str] = ("record", "records")  # what is judged, one and several
 
     @property
     def evaluated(self) -> int:
@@ -116,15 +117,15 @@ class Naming:
         if self.larger is not None:
             return f"the population ({self.population:,}) is too small"
         if self._too_small:
-            return f"the audit is too small ({self.evaluated:,} evaluated)"
-        return "too few stand out from the non-members"
+            return f"the audit is too small ({self.evaluated:,} evaluated {self.noun[1]})"
+        return f"too few {self.noun[1]} stand out from the non-members"
 
     @property
     def remedy(self) -> str:
         """What the user can do, or an empty string."""
         if self.larger is not None:
             return f"Try a population of {self.larger}."
-        return "Audit with more records." if self._too_small else ""
+        return f"Audit with more {self.noun[1]}." if self._too_small else ""
 
     @property
     def _too_small(self) -> bool:
@@ -134,10 +135,9 @@ class Naming:
     def _min_with(self, population: int) -> int:
         return min_named(self.evaluated + self.population - population, population, self.fdr)
 
-    def text(self, noun: str = "record") -> str:
-        """Return the whole message about an individual ``noun``."""
+    def __str__(self) -> str:
         return (
-            f"No individual {noun} can be named as a member at {round_percent(self.fdr)} FDR: {self.reason}. "
+            f"No individual {self.noun[0]} can be named as a member at {round_percent(self.fdr)} FDR: {self.reason}. "
             f"This is not evidence of safety. {self.remedy}"
         ).rstrip()
 

@@ -31,13 +31,12 @@ from scipy.special import bdtrc, betainccinv, betaincinv, stdtrit
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import PlmiaError, require_rate, some
 from plmia.evaluation.decisions import Conformal
-from plmia.evaluation.intervals import Interval, checked_values, tail_of
+from plmia.evaluation.intervals import SHARED_REFERENCES, Interval, checked_values, tail_of
 from plmia.evaluation.metrics import Operating, clopper_pearson, roc_curve
 from plmia.evaluation.tables import Tabular
 
 PERCENTS = tuple(range(0, 101, 5))
 """Shares of trainings, in per cent, at which identified units are counted."""
-_SHARED_REFERENCES = 2.0  # factor of the variance over trainings that are references for each other
 _ROWS = 1 << 16  # converted to text at a time
 
 
@@ -204,7 +203,7 @@ def mean_over_trainings(
     # Sums of deviations per training set: also right if these have unequal numbers of trainings.
     sums = np.bincount([position[key] for key in training_sets], weights=sample - mean, minlength=distinct)
     variance = distinct / (distinct - 1) * float(sums @ sums) / sample.size**2
-    half = float(stdtrit(distinct - 1, 1 - tail)) * math.sqrt(_SHARED_REFERENCES * variance)
+    half = float(stdtrit(distinct - 1, 1 - tail)) * math.sqrt(SHARED_REFERENCES * variance)
     return Interval(max(mean - half, 0.0), min(mean + half, 1.0), float(confidence))
 
 
@@ -395,7 +394,7 @@ def _unit_bounds(counts: IntArray, trainings: IntArray, confidence: float) -> tu
     pairs, of_unit = np.unique(counts * base + trainings, return_inverse=True)
     whole_k, whole_n = pairs // base, pairs % base
     # `clopper_pearson` takes whole counts; its beta quantiles exist for fractions too. 1 replaces the 0 at an edge.
-    k, rest = whole_k / _SHARED_REFERENCES, (whole_n - whole_k) / _SHARED_REFERENCES
+    k, rest = whole_k / SHARED_REFERENCES, (whole_n - whole_k) / SHARED_REFERENCES
     low = np.where(whole_k == 0, 0.0, betaincinv(np.where(whole_k == 0, 1.0, k), rest + 1, tail))
     high = np.where(whole_k == whole_n, 1.0, betainccinv(k + 1, np.where(whole_k == whole_n, 1.0, rest), tail))
     return low[of_unit], high[of_unit]

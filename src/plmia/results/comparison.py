@@ -286,7 +286,7 @@ class Side:
         """Mean over targets, with an interval for further targets if there are several, else for further records."""
         values = self.values(fpr)
         if len(values) > 1:
-            return Measured(float(values.mean()), over_targets(values, confidence=confidence))
+            return Measured(float(values.mean()), over_targets(values, confidence=confidence, in_turn=True))
         return self.on_these(fpr, confidence)
 
     def on_these(self, fpr: float | None, confidence: float) -> Measured:

@@ -210,7 +210,10 @@ class Summary:
     def evidence(self) -> Evidence:
         """Numbers behind the verdict, as far as results were added."""
         found = gather_evidence({name: group for name, group in self._assessments.items() if group})
-        return replace(found, people=self._people)
+        if not self._people:
+            return found
+        unnamed = None if found.unnamed is None else replace(found.unnamed, noun=("person", "people"))
+        return replace(found, people=True, unnamed=unnamed)
 
     def result(self, about: About, power: EnoughReferences | None = None) -> RunResult:
         """Make the result of the run; ``power`` says how much more references would find, if that was measured."""
@@ -358,7 +361,7 @@ def if_possible(check: Callable[[], T]) -> T | None:
 def _means(targets: Sequence[TargetMetrics]) -> tuple[typed.Mean, dict[float, typed.MeanTpr]]:
     """Mean area and true-positive rates, with intervals over several targets."""
     means, many = summarise(targets), len(targets) > 1
-    area = over_targets([one.auc for one in targets]) if many else None
+    area = over_targets([one.auc for one in targets], in_turn=True) if many else None
     tpr = {}
     for point in means.operating:
         rates = mean_rate([one.tpr_at(point.fpr) for one in targets]) if many and point.resolved else None

@@ -107,7 +107,7 @@ class Evidence:
         elif self.interval is not None and self.interval.high >= WORRYING * self.fpr and not self.beats_chance:
             yield Note("wide-interval", "caution", wording.wide_interval(self.interval.high, self.fpr, WORRYING))
         if self.unnamed is not None:
-            yield Note("records-unnamed", "info", self.unnamed.text("person" if self.people else "record"))
+            yield Note("records-unnamed", "info", str(self.unnamed))
 
     def verdict(self, notes: Iterable[Note] = ()) -> Verdict:
         """Conclude, considering all notes of the run."""
@@ -136,7 +136,7 @@ class Evidence:
                 why.least,
                 why.standing,
                 why.larger,
-                why.text("person" if self.people else "record"),
+                str(why),
                 why.reason,
                 why.remedy,
             )

@@ -247,7 +247,7 @@ def test_rows_of_several_targets_are_paired_by_target(run):
             rocs = [roc_curve(*scores_of(side, "a", target)) for target in targets]
             values.append([roc.auc if row.fpr is None else roc.tpr_at(row.fpr).tpr for roc in rocs])
         assert row.change.p_value == pytest.approx(stats.ttest_rel(values[1], values[0]).pvalue, rel=1e-9)
-        assert row.first.interval == over_targets(values[0])
+        assert row.first.interval == over_targets(values[0], in_turn=True)
         assert row.other.value == pytest.approx(np.mean(values[1]))
 
 

@@ -103,8 +103,8 @@ def over_targets(values: Sequence[float] | FloatArray, confidence: float = 0.95,
 def mean_rate(points: Sequence[Operating], confidence: float = 0.95) -> Interval:
     """Interval of the mean true-positive rate over targets: Student's and Clopper-Pearson's, whichever reaches further.
 
-    Targets are attacked in turn, see `over_targets`. If few targets all find no member, Student's interval has no width;
-    that of all members together then applies.
+    Targets are attacked in turn, see `over_targets`. If few targets all find no member, Student's interval has no
+    width; that of all members together then applies.
     """
     between = over_targets([point.tpr for point in points], confidence=confidence, in_turn=True)
     low, high = clopper_pearson(sum(p.n_true for p in points), sum(p.n_members for p in points), confidence)

@@ -16,10 +16,11 @@ exact within each range whatever the maps are, and as good as `SizeScale` for ea
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from scipy.special import ndtri
@@ -110,28 +111,37 @@ class FittedGroups(Protocol):
 class GroupStatistic(Protocol):
     """How the statistics of a group's records become one. Subclass it for the defaults.
 
-    A value must not depend on the order of records or groups, nor on anything but the group's own records and the fit.
+    It is a frozen value. What `fit` returns must not depend on the order of records or groups, nor on anything but a
+    group's own records and what was learned from references.
     """
 
-    scaled: bool = True
-    """Whether the law of the value depends on the size of a group, so that `SizeScale` must remove it."""
+    scaled: ClassVar[bool] = True
+    """Whether the law of the result depends on the size of a group, so that `SizeScale` must remove it."""
+
+    @abstractmethod
+    def fit(self, played: Sequence[Played], groups: Groups) -> FittedGroups:
+        """Learn from references that play the target."""
+
+
+class PlainGroupStatistic(GroupStatistic, Protocol):
+    """A group statistic that learns nothing. Subclass it and write ``__call__``, as in `FittedGroups`."""
 
     def fit(self, played: Sequence[Played], groups: Groups) -> FittedGroups:
-        """Learn from references that play the target; by default nothing."""
+        """Return itself."""
         del played, groups
         return self
 
+    @abstractmethod
     def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:
-        """Return one value per group [groups] if there is nothing to learn."""
-        raise NotImplementedError
+        """Return one value per group [groups]."""
 
 
 @dataclass(frozen=True)
-class OneRow(GroupStatistic):
+class OneRow(PlainGroupStatistic):
     """The statistic of one record of each group, drawn at random: what an attacker with a single record can do."""
 
     seed: int = 0
-    scaled = False
+    scaled: ClassVar[bool] = False
 
     def chosen(self, groups: Groups) -> IntArray:
         """Return the drawn record of each group [groups]."""
@@ -145,7 +155,7 @@ class OneRow(GroupStatistic):
 
 
 @dataclass(frozen=True)
-class MaxOverGroup(GroupStatistic):
+class MaxOverGroup(PlainGroupStatistic):
     """The largest statistic of the group's records."""
 
     def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:
@@ -154,7 +164,7 @@ class MaxOverGroup(GroupStatistic):
 
 
 @dataclass(frozen=True)
-class SumOverGroup(GroupStatistic):
+class SumOverGroup(PlainGroupStatistic):
     """The sum: the joint log likelihood ratio, if the statistic is one and records are independent."""
 
     def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from plmia.attacks.attack import ATTACKS, Attack
+from plmia.attacks.groups import GroupStatistic, LearnedOverGroup
 from plmia.attacks.view import Mode
 from plmia.auditing.audited_data import By, Columns, audited_data, group_column
 from plmia.auditing.given_target import GivenTarget, as_target
@@ -256,7 +257,8 @@ def run_audit(
     gone = [model for model in sorted(ours) if not weights_file(folder / "models", model).exists()]
     if keep_models and gone:
         warnings.warn(f"weights of model {some(gone)} were not kept when it was trained", PlmiaWarning, stacklevel=3)
-    with Meter("scoring", len(plan.attacks) * plan.data.n_points, progress) as meter:
+    runs = len(plan.attacks) + min(plan.further.trainings, plan.references + 1)
+    with Meter("scoring", runs * plan.data.n_points, progress) as meter:
         return Audit(folder, score_run(plan, store, folder, meter.tick, show_records, extras))
 
 
@@ -413,6 +415,7 @@ def audit(
     by: By = None,
     prior: float | Sequence[float] | None = None,
     trainings: int | None = None,
+    group_statistic: GroupStatistic | None = None,
     class_names: Sequence[str] | None = None,
     feature_names: Sequence[str] | None = None,
     texts: Sequence[str] | None = None,
@@ -479,6 +482,8 @@ def audit(
     trainings : int, optional
         How many of the trained models are attacked in turn, to count how often each record or person is identified; 0
         for none. By default at most 32; none for a target that exists already.
+    group_statistic : GroupStatistic, optional
+        How the records of a person are combined, a value of `plmia.attacks.groups`; by default `LearnedOverGroup`.
     class_names, feature_names, texts, title : sequences of str, str, optional
         What the report shows: names of the classes in sorted order and of the features of an array (by default those of
         the data), the records as text, and the title of the page.
@@ -516,7 +521,7 @@ def audit(
     target = given_target(target, members, target_kind, id_column, found.taken, data)
     if references is None:
         references = design.n_models - 1 if isinstance(design, MembershipDesign) else 32
-    setup = Setup(mode, references, population, seed, unit)
+    setup = Setup(mode, references, population, seed, unit, group_statistic or LearnedOverGroup())
     if trainings is None:
         trainings = MOST_TRAININGS if target is None else 0
     further = further_questions(found.by, prior, trainings)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from plmia import __version__
 from plmia.attacks.attack import ATTACKS, Attack, find_attack
+from plmia.attacks.groups import GroupStatistic, LearnedOverGroup
 from plmia.attacks.view import Mode
 from plmia.auditing.audited_data import By, column_names, subgroup_columns
 from plmia.auditing.progress import Meter
@@ -99,6 +100,7 @@ def score(
     data: Any = None,
     prior: float | Sequence[float] | None = None,
     trainings: int = 0,
+    group_statistic: GroupStatistic | None = None,
     merge: Sequence[str | Path] = (),
     progress: bool = True,
 ) -> Audit:
@@ -130,6 +132,8 @@ def score(
         Shares of members among the people that an attacker accuses; by default 50, 10, 1 and 0.1 %.
     trainings : int
         Attack so many models in turn, too, and count how often each record or person is identified; 0 for none.
+    group_statistic : GroupStatistic, optional
+        How the records of a person are combined, a value of `plmia.attacks.groups`; by default `LearnedOverGroup`.
     merge : sequence of path
         Copies of the run on other machines, whose recorded models are taken in first; see `Run.merge`.
     attacks, mode, population, seed, progress
@@ -144,7 +148,7 @@ def score(
         warnings.warn(f"took in {len(Run(run or where).merge(copy))} models from {copy}", PlmiaWarning, stacklevel=2)
     if references == 0:
         raise ReferencesError("0 references were requested, at least 1 is needed: screen the model with plmia screen")
-    setup = Setup(mode, references, population, seed, unit)
+    setup = Setup(mode, references, population, seed, unit, group_statistic or LearnedOverGroup())
     chosen = choose_attacks(attacks)
     found = open_signals(signals, scale, column_names(by))
     values = found.signals
@@ -157,7 +161,8 @@ def score(
         if note.code == "unfinished-models":
             warnings.warn(note.text, PlmiaWarning, stacklevel=2)
     notes = [*_with_those_of_the_audit(found.notes, same if where == run else None), *split_groups(values, targets)]
-    with Meter("scoring", len(targets) * len(chosen) * values.n_points, progress) as meter:
+    runs = len(targets) * len(chosen) + further.n_trainings(values)
+    with Meter("scoring", runs * values.n_points, progress) as meter:
         about = replace(
             About.of(values, targets, setup, found.records),
             plmia=__version__,

@@ -38,7 +38,6 @@ from plmia.results.further import (
 from plmia.results.result import About, RunResult
 from plmia.results.saved import SCORE_ARRAYS, metrics_text, seal, sha256_of
 from plmia.results.summary import Summary, if_possible
-from plmia.results.verdict import CONFIDENCE
 from plmia.results.wording import NO_REFERENCES_USED, SCREENED
 from plmia.signals.signals import Signals
 
@@ -85,7 +84,7 @@ def run_attacks(
         if setup.references != 0:
             power = if_possible(lambda: enough_references(signals, best, min(targets), setup, rng))
         about = about or About.of(signals, targets, setup)
-        return _finish(results, summary, about, power, further, signals, best, setup)
+        return _finish(results, summary, about, power, further, signals, best, setup, tick)
 
 
 def _finish(
@@ -97,15 +96,16 @@ def _finish(
     signals: Signals,
     best: Attack,
     setup: Setup,
+    tick: Tick,
 ) -> RunResult:
     """Answer the further questions with the verdict's attack, ``best``, and publish the results."""
     listed, fpr = results.listed(best.name), subgroup_fpr(summary.evidence)
     columns = results.add_columns(further.columns_of(listed))
-    tables = subgroup_tables(columns, listed, fpr, CONFIDENCE)
+    tables = subgroup_tables(columns, listed, fpr)
     summary.add_notes(subgroup_notes(columns, tables))
     trainings = None
-    if further.trainings and setup.references != 0:
-        trainings = over_trainings(signals, best, setup, further.trainings, listed, fpr, CONFIDENCE)
+    if (n := further.n_trainings(signals)) and setup.references != 0:
+        trainings = over_trainings(signals, best, setup, n, listed, fpr, tick)
     about = replace(about, by={column.name: column.names for column in columns} or None)
     result = replace(
         summary.result(about, power),

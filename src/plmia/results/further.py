@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from plmia.attacks.attack import Attack
+from plmia.attacks.scoring import Tick
 from plmia.data.arrays import FloatArray, IntArray
 from plmia.data.labels import Names
 from plmia.errors import Note, PlmiaError, require_rate, shown
@@ -19,7 +20,7 @@ from plmia.evaluation.subgroups import VARIES, SubgroupTable, codes_of, constant
 from plmia.evaluation.targets import AttackResult, Setup, attack_targets
 from plmia.evaluation.trainings import OverTrainings, TrainingsResult
 from plmia.results import wording
-from plmia.results.verdict import Evidence
+from plmia.results.verdict import CONFIDENCE, Evidence
 from plmia.signals.signals import Signals
 
 # Trainings are compared at the verdict's false-positive rate, or at the first of these that the population resolves.
@@ -58,6 +59,11 @@ class Further:
         if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
             raise PlmiaError(f"column {repeated[0]!r} is given twice: name each column once")
 
+    def n_trainings(self, signals: Signals) -> int:
+        """Number of models that are attacked in turn; 0 if there are too few."""
+        n = min(self.trainings, signals.n_models)
+        return n if n >= LEAST_TRAININGS else 0
+
     def columns_of(self, result: AttackResult) -> list[Column]:
         """Return each column with one code per judged record or person."""
         groups = result.groups
@@ -66,15 +72,13 @@ class Further:
         return [replace(column, codes=constant_within(column.codes, groups.of_record)[0]) for column in self.by]
 
 
-def subgroup_tables(
-    columns: Sequence[Column], result: AttackResult, fpr: float, confidence: float
-) -> tuple[SubgroupTable, ...]:
+def subgroup_tables(columns: Sequence[Column], result: AttackResult, fpr: float) -> tuple[SubgroupTable, ...]:
     """Compare the subgroups of each column; all intervals hold at once."""
     queries = result.truth.queries
     score, members, correct = result.scores.score[queries], result.truth.members[queries], _correct(result)
     right = None if correct is None else correct[queries]
     return tuple(
-        subgroup_table(c.name, c.codes[queries], c.names, score, members, fpr, right, confidence, len(columns))
+        subgroup_table(c.name, c.codes[queries], c.names, score, members, fpr, right, CONFIDENCE, len(columns))
         for c in columns
     )
 
@@ -96,23 +100,24 @@ def _correct(result: AttackResult) -> FloatArray | None:
 
 
 def over_trainings(
-    signals: Signals, attack: Attack, setup: Setup, most: int, first: AttackResult, fpr: float, confidence: float
+    signals: Signals, attack: Attack, setup: Setup, most: int, first: AttackResult, fpr: float, tick: Tick
 ) -> TrainingsResult | None:
-    """Attack the models in turn, each with all other models but its own pair; None if there are too few."""
+    """Attack ``most`` models in turn, each with all other models but its own pair.
+
+    ``first`` is the result on one of them. None if the population is too small for every false-positive rate.
+    """
     models = list(signals.models)
     if len(models) > most:
         others = [model for model in models if model != first.target]
         rng = np.random.default_rng([setup.seed, 6])
         models = sorted([first.target, *rng.choice(others, most - 1, replace=False).tolist()])
-    if len(models) < LEAST_TRAININGS:
-        return None
     n_units = len(first.truth.members)
     rates = (fpr, *(rate for rate in FALLBACK_FPRS if rate > fpr))
     rate = next((rate for rate in rates if needed_population(rate) <= first.n_compared), None)
     if rate is None:
         return None
-    collected = OverTrainings(n_units, rate, confidence)
-    for result in attack_targets(signals, [attack], models, replace(setup, references=None)):
+    collected = OverTrainings(n_units, rate, CONFIDENCE)
+    for result in attack_targets(signals, [attack], models, replace(setup, references=None), tick):
         found = result.scores.log10_p_conformal, result.scores.score, result.truth.members, result.truth.queries
         collected.add(result.target, *found, result.n_compared)
     return collected.finish()

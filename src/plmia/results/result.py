@@ -358,6 +358,7 @@ class About:
     accuracy: Accuracy | None = field(default=None, metadata=ABSENT)
     groups: int | None = field(default=None, metadata=ABSENT)
     unit: Literal["record", "group"] = "record"  # what was judged
+    group_statistic: str | None = field(default=None, metadata=ABSENT)  # how the records of a person were combined
     # Columns by which subgroups were formed, with the names of their values.
     by: Mapping[str, tuple[str, ...]] | None = field(default=None, metadata=ABSENT)
     # Kind of the signals, unless they are logit-scaled confidences of the true label.
@@ -384,7 +385,15 @@ class About:
         groups = None if signals.groups is None else len(np.unique(signals.groups))
         unit: Literal["record", "group"] = "group" if setup.judges_groups(signals, targets) else "record"
         return cls(
-            scored, setup.mode, tuple(targets), setup.seed, accuracy=accuracy, groups=groups, unit=unit, signal=own
+            scored,
+            setup.mode,
+            tuple(targets),
+            setup.seed,
+            accuracy=accuracy,
+            groups=groups,
+            unit=unit,
+            group_statistic=str(setup.group_statistic) if unit == "group" else None,
+            signal=own,
         )
 
     @property

@@ -56,7 +56,7 @@ def query(model, X, y):
     return answers
 """
 # What a whole audit leaves in its folder.
-WHOLE = ["figures", "metrics.json", "records.csv", "report.html", "scores.npz", "signals"]
+WHOLE = ["figures", "metrics.json", "records.csv", "report.html", "scores.npz", "signals", "trainings.csv"]
 
 
 def arrays_of(seed: int = 0, n: int = 120) -> Arrays:
@@ -223,10 +223,11 @@ def test_of_each_group_one_row_is_evaluated_also_when_the_signals_are_scored_aga
     audit: Run, command: Run, tmp_path: Path
 ) -> None:
     data = arrays_of() | {"groups": np.arange(120) // 3}
-    result = audit(data=data, references=8)
+    result = audit("--unit", "record", data=data, references=8)
     assert result.exit_code == 0, result.output
     assert "40 groups" in result.stdout
-    again = command("score", tmp_path / "run" / "signals", "-o", tmp_path / "out", "--attack", "rmia")
+    one, out = ("--unit", "record"), tmp_path / "out"
+    again = command("score", tmp_path / "run" / "signals", "-o", out, "--attack", "rmia", *one)
     assert again.exit_code == 0, again.output
     for folder in ("run", "out"):
         with np.load(tmp_path / folder / "scores.npz") as scores:
@@ -237,6 +238,32 @@ def test_of_each_group_one_row_is_evaluated_also_when_the_signals_are_scored_aga
         assert header == "index,label,score,p,q,rank,member"
         found = [tuple(int(line.split(",")[i]) for i in (0, -1)) for line in lines]
         assert found == [(index, members[index]) for index, _ in found]
+
+
+def test_people_are_judged_by_all_of_their_records(audit: Run, command: Run, tmp_path: Path) -> None:
+    """With groups, every array of the results has one value per person, in people.csv with the number of records."""
+    data = arrays_of() | {"groups": np.arange(120) // 3, "ward": np.repeat(["a", "b", "c", "d"], 30)}
+    result = audit("--by", "ward", data=data, references=8)
+    assert result.exit_code == 0, result.output
+    assert "40 people, 120 records" in result.stdout
+    again = command("score", tmp_path / "run", "-o", tmp_path / "out", "--by", "ward", "--data", tmp_path / "data.npz")
+    assert again.exit_code == 0, again.output
+    for folder in ("run", "out"):
+        metrics = json.loads((tmp_path / folder / "metrics.json").read_text())
+        assert metrics["about"]["unit"] == "group"
+        assert metrics["about"]["by"] == {"ward": ["a", "b", "c", "d"]}
+        assert set(metrics["one_record"]) == set(metrics["attacks"])
+        with np.load(tmp_path / folder / "scores.npz") as scores:
+            assert sorted(np.concatenate([scores["queries/0"], scores["population/0"]])) == list(range(40))
+            assert len(scores["members/0"]) == len(scores["pl-mia-eb/0/score"]) == 40
+        header, *lines = (tmp_path / folder / "people.csv").read_text().splitlines()
+        assert header == "index,score,p,q,rank,member,records,first_record"
+        cells = [line.split(",") for line in lines]
+        assert all(int(row[-2]) == 3 and int(row[-1]) == 3 * int(row[0]) for row in cells)
+        table = plmia.SavedRun(tmp_path / folder).records()
+        assert table.index.tolist() == [int(row[0]) for row in cells]
+    gate = command("gate", tmp_path / "run", "--max-tpr", 0.5, "--at-fpr", 0.2, "--unit", "record")
+    assert "judge groups, not records" in sentence(gate)
 
 
 def test_groups_are_told_on_request_only(audit: Run, command: Run, tmp_path: Path) -> None:
@@ -258,12 +285,14 @@ def test_groups_are_told_on_request_only(audit: Run, command: Run, tmp_path: Pat
     assert '"group":[70' in page()
     assert "--show-records" not in page()
     assert (run / "records.csv").read_bytes() == hidden
+    assert b"group" not in (run / "people.csv").read_bytes().split(b"\n")[0]
     assert audit("--show-records", data=data, references=8).exit_code == 0
     header, *lines = (run / "records.csv").read_text().splitlines()
     assert header == "index,label,score,p,q,rank,group,member"
     found = [tuple(int(line.split(",")[i]) for i in (0, -2)) for line in lines]
     assert found == [(index, data["groups"][index]) for index, _ in found]
-    assert plmia.SavedRun(run).records().columns()["group"][0] == found[0][1]
+    people = plmia.SavedRun(run).records().columns()
+    assert people["group"] == [7000 + index for index in people["index"]]
     assert '"group":[70' in page()
     assert command("report", run, "--quiet").exit_code == 0
     assert '"group":null' in page()

@@ -113,4 +113,4 @@ def test_killed_at_twenty_random_moments(tmp_path: Path) -> None:
     for name in ("signals/signals.npy", "signals/membership.npy", "metrics.json", "records.csv", "scores.npz"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     names = {path.name for path in (tmp_path / "killed").iterdir() if not path.name.endswith(".tmp")}
-    assert names == {"figures", "metrics.json", "records.csv", "report.html", "scores.npz", "signals"}
+    assert names == {"figures", "metrics.json", "records.csv", "report.html", "scores.npz", "signals", "trainings.csv"}

@@ -244,10 +244,10 @@ Method = Literal["paired records", "paired targets", "unpaired records", "unpair
 """The unit of a test, and whether both sides share it."""
 
 METHODS: dict[Method, str] = {
-    "paired records": "paired: the same records",
+    "paired records": "paired: the same {units}",
     "paired targets": "paired: the same targets",
-    "unpaired records": "unpaired: not the same records, so both intervals' errors add up",
-    "unpaired targets": "unpaired: not the same targets or records, Welch's test over targets",
+    "unpaired records": "unpaired: not the same {units}, so both intervals' errors add up",
+    "unpaired targets": "unpaired: not the same targets or {units}, Welch's test over targets",
 }
 
 
@@ -411,6 +411,7 @@ class Pair:
     what: Literal["runs", "attacks"]
     rows: tuple[Row, ...]
     other_data: bool = False  # whether the two are known to use different data
+    people: bool = False  # whether people were judged, not records
 
     @property
     def method(self) -> Method:
@@ -449,7 +450,8 @@ class Pair:
     @property
     def heading(self) -> str:
         """What is compared, and how."""
-        return f"{self.other} against {self.first} ({METHODS[self.method]})"
+        method = METHODS[self.method].format(units="people" if self.people else "records")
+        return f"{self.other} against {self.first} ({method})"
 
     def main_rows(self) -> list[Row]:
         """Rows of at most five attacks, the usual ones and that of `chief` among them."""
@@ -541,6 +543,12 @@ def compare_runs(
         raise PlmiaError(f"{len(runs)} run was given: give two, or one and two attacks")
     if len(set(names)) < len(names):
         raise PlmiaError(f"two runs have the same name ({', '.join(names)}): give each its own name")
+    by_people = {run.results.result.about.people: run.name for run in runs}
+    if len(by_people) > 1:
+        raise PlmiaError(
+            f"{by_people[True]} judges people and {by_people[False]} judges records, so their rates cannot be "
+            "compared: score both with --unit record, or both with --unit group"
+        )
     common = [name for name in runs[0].results.attacks if all(name in run.results.attacks for run in runs)]
     chosen = _once(attacks) if attacks else common
     if not chosen:
@@ -616,7 +624,8 @@ def _side_by_side(
                 one, two = (side.measured(fpr, confidence) for side in (first, other))
                 rows.append(Row(label, fpr, one, two, change, change.p_value, method))
         apart = different_data(sides[0][0].run.results, group[0].run.results)
-        pairs.append(Pair(sides[0][0].name, group[0].name, what, tuple(rows), apart))
+        people = runs[0].results.result.about.people
+        pairs.append(Pair(sides[0][0].name, group[0].name, what, tuple(rows), apart, people))
     adjusted = iter(holm([row.change.p_value for pair in pairs for row in pair.rows]).tolist())
     pairs = [replace(pair, rows=tuple(replace(row, p_adjusted=next(adjusted)) for row in pair.rows)) for pair in pairs]
     return SideBySide(runs, rates, tuple(pairs), confidence)

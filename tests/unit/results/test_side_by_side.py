@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from plmia.attacks.attack import ATTACKS
+from plmia.data.designs import MembershipDesign
 from plmia.errors import PlmiaError
 from plmia.evaluation.intervals import Interval, auc_interval, over_targets, tpr_interval
 from plmia.evaluation.metrics import evaluate, fpr_key, roc_curve, summarise
+from plmia.evaluation.targets import Setup
 from plmia.numerics import holm
 from plmia.results.comparison import (
     Measured,
@@ -27,7 +31,9 @@ from plmia.results.comparison import (
     unpaired,
     unpaired_over_targets,
 )
+from plmia.results.folder import run_attacks
 from plmia.results.saved import SavedRun
+from plmia.signals.signals import Signals
 
 POINTS = 600
 
@@ -415,3 +421,20 @@ def test_json_has_every_row(run):
 def test_what_cannot_be_compared_is_refused(compared, says, run):
     with pytest.raises(PlmiaError, match=says):
         compared(run("x", {"a": 1.0, "b": 1.0}), run("y", {"c": 1.0}))
+
+
+def test_people_are_not_compared_with_records(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    groups = np.arange(400) // 2
+    half = (rng.random((4, 200)) < 0.5)[:, groups]
+    matrix = np.stack([half, ~half], axis=1).reshape(8, 400)
+    values = (rng.normal(size=(8, 400, 1)) + matrix[:, :, None]).astype(np.float32)
+    signals = Signals(values, MembershipDesign(matrix), groups=groups)
+    runs = []
+    for unit in ("group", "record"):
+        run_attacks(signals, [ATTACKS["rmia"]], [0], Setup(population=40, unit=unit), tmp_path / unit)
+        runs.append(Run(unit, SavedRun(tmp_path / unit)))
+    with pytest.raises(PlmiaError, match="group judges people and record judges records"):
+        compare_runs(runs, np.random.default_rng(0))
+    same = compare_runs([runs[0], Run("again", runs[0].results)], np.random.default_rng(0))
+    assert same.pairs[0].heading == "again against group (paired: the same people)"

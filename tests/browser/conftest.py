@@ -19,6 +19,7 @@ from plmia.data.designs import MembershipDesign
 from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, write_report
 from plmia.results.folder import run_attacks
+from plmia.results.further import Further, columns_from
 from plmia.signals.signals import Signals
 
 ARGUMENTS = [
@@ -139,3 +140,18 @@ def pictures(results: tuple[Path, Signals], tmp_path_factory: pytest.TempPathFac
     assert signals.labels is not None
     data = LabelledData(X, signals.labels.astype(np.int64), name="noise")
     return write_report(copy, Extras(data=data), show_records=True)
+
+
+@pytest.fixture(scope="session")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the page of a report on people, in subgroups whose names try to run scripts, over several trainings."""
+    folder, rng = tmp_path_factory.mktemp("people"), np.random.default_rng(2)
+    groups = rng.permutation(np.repeat(np.arange(800), 2))
+    half = (rng.random((4, 800)) < 0.5)[:, groups]
+    membership = np.stack([half, ~half], axis=1).reshape(-1, len(groups))
+    values = rng.normal(size=(8, len(groups), 1)) + 1.5 * membership[:, :, None]
+    signals = Signals(values.astype(np.float32), MembershipDesign(membership), groups=groups)
+    ward = np.array(["east", HOSTILE])[(groups % 3 == 0).astype(int)]
+    further = Further(columns_from({f"ward {HOSTILE}": ward}, len(groups)), trainings=4)
+    run_attacks(signals, [ATTACKS["rmia"]], [0], Setup(population=150), folder, further=further, show_records=True)
+    return write_report(folder, Extras(signals=signals), show_records=True)

@@ -318,3 +318,29 @@ def test_what_is_shown_of_records_is_said_and_small_on_a_phone(opened: Open, hos
         "document.querySelector('#table').scrollWidth <= document.querySelector('#table').parentElement.clientWidth"
     )
     assert page.evaluate("[...document.querySelectorAll('.scroll')].every(s => s.getAttribute('aria-label'))")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_report_on_people_fits_the_screen_and_is_accessible(opened: Open, people: Path, width: int) -> None:
+    report = opened(people, width)
+    report.draw_all()
+    page = report.page
+    assert {"subgroups-1", "trainings"} <= set(page.evaluate("[...document.querySelectorAll('figure')].map(f => f.id)"))
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("window.hacked") is None
+    assert report.messages == []
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    violations = page.evaluate("axe.run()")["violations"]
+    assert [(found["impact"], found["id"], found["nodes"][0]["html"]) for found in violations] == []
+
+
+def test_the_csv_of_people_is_that_of_the_run(opened: Open, people: Path, tmp_path: Path) -> None:
+    page = opened(people).page
+    with page.expect_download() as download:
+        page.click("#csv")
+    assert download.value.suggested_filename == "exposed_people.csv"
+    download.value.save_as(tmp_path / "people.csv")
+    found, expected = table(tmp_path / "people.csv"), table(people.parent / "people.csv")
+    assert found[0].keys() == expected[0].keys()
+    for key in ("index", "records", "first_record", "group", "rank", "member"):
+        assert [row[key] for row in found] == [row[key] for row in expected]

@@ -116,7 +116,7 @@ def test_rows_of_a_table_are_shown_with_the_names_of_their_features(
     [
         (["--attack", "pl-mia"], "'pl-mia' is not among the results"),
         (["--target", 9], "target 9 is not among the results"),
-        (["--data", "nowhere.npz"], "there is no file nowhere.npz"),
+        (["--data", "nowhere.npz"], "there is no nowhere.npz"),
         (["--signals", "nowhere.npz"], "nowhere.npz"),
     ],
 )

@@ -19,14 +19,17 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from plmia.attacks.scoring import Scores
-from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray
+from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
 from plmia.data.dataset import LabelledData, read_data, writable_texts
 from plmia.data.npz import TEXT_ARRAYS, load_npz, text_array
 from plmia.data.tables import Column, Kind
 from plmia.errors import DataError, Note, SignalsError, StoreError, percent, sentence
+from plmia.evaluation.accusations import Accusation
 from plmia.evaluation.records import RecordTable
+from plmia.evaluation.subgroups import SubgroupTable
+from plmia.evaluation.trainings import TrainingsSummary
 from plmia.reporting.drawing import shortened
-from plmia.results.result import About, RunResult, TargetSummary, Verdict
+from plmia.results.result import About, OneRecordSummary, RunResult, TargetSummary, Verdict
 from plmia.results.saved import SavedRun
 from plmia.signals.signals import Signals
 from plmia.signals.store import SignalStore
@@ -105,8 +108,25 @@ class Content:
         return "Logit-scaled confidence" if self.about.signal is None else "Signal"
 
     @property
+    def unit(self) -> str:
+        """What is judged, as a noun: ``"person"`` or ``"record"``."""
+        return "person" if self.about.people else "record"
+
+    @property
+    def units(self) -> str:
+        """The plural of `unit`."""
+        return "people" if self.about.people else "records"
+
+    @property
+    def labels(self) -> Labels | None:
+        """Class of each judged record [records]; None without classes, and for people, who may have several."""
+        return None if self.about.people else self.saved.labels
+
+    @property
     def without_classes(self) -> str:
         """Why classes cannot be compared, where there are none."""
+        if self.about.people:
+            return "The records of one person may have several classes. `--by COLUMN` compares subgroups of people."
         if self.about.signal is None:
             return "The signals carry no labels. Add `labels` to the file to compare classes."
         return "The models of this audit return a signal, not classes, so there are no classes to compare."
@@ -134,6 +154,31 @@ class Content:
         return self.saved.result.verdict
 
     @property
+    def reliable(self) -> bool:
+        """Whether numbers may be taken at face value: not those of an invalid audit."""
+        return self.verdict.status != "invalid"
+
+    @property
+    def one_record(self) -> Mapping[str, OneRecordSummary]:
+        """What each attack finds with one record per person; empty unless people were judged."""
+        return (self.result.one_record or {}) if self.reliable else {}
+
+    @property
+    def accusations(self) -> tuple[Accusation, ...]:
+        """What accusations by the verdict's attack are worth."""
+        return self.result.accusations if self.reliable else ()
+
+    @property
+    def subgroups(self) -> tuple[SubgroupTable, ...]:
+        """Exposure of subgroups, one table per column."""
+        return self.result.subgroups if self.reliable else ()
+
+    @property
+    def trainings(self) -> TrainingsSummary | None:
+        """The verdict's attack over all trainings."""
+        return self.result.trainings if self.reliable else None
+
+    @property
     def level(self) -> float:
         """The false-positive rate of the verdict; 1 % if it has none."""
         return self.verdict.fpr or 0.01
@@ -149,17 +194,17 @@ class Content:
 
     @cached_property
     def queries(self) -> IntArray:
-        """The evaluated records."""
+        """The evaluated records or people."""
         return self.saved.queries(self.target)
 
     @cached_property
     def members(self) -> BoolArray:
-        """Which of the evaluated records [queries] are members."""
+        """Which of the evaluated records or people [queries] are members."""
         return self.saved.members(self.target)[self.queries]
 
     @cached_property
     def table(self) -> RecordTable:
-        """Evaluated records, the most exposed first."""
+        """Evaluated records or people, the most exposed first."""
         return self.saved.records(self.attack, self.target)
 
     @cached_property
@@ -271,7 +316,9 @@ def _require_same_signals(saved: SavedRun, signals: Signals) -> None:
             f"{scored.models} models and {scored.points} records: give the signals that were scored"
         )
     for target in saved.targets:
-        if not np.array_equal(signals.design.matrix[signals.rows([target])[0]], saved.members(target)):
+        members = signals.design.matrix[signals.rows([target])[0]]
+        judged = members[saved.people[1]] if saved.result.about.people else members
+        if not np.array_equal(judged, saved.members(target)):
             raise SignalsError(
                 f"the members of target {target} differ between signals and results: give the signals that were scored"
             )

@@ -177,13 +177,16 @@ def in_script(value: object) -> str:
 
 
 def _records(content: Content, *, show_records: bool) -> dict[str, object]:
-    """Columns of the first records, as the script of the page reads them."""
+    """Columns of the first records or people, as the script of the page reads them."""
     table = content.table
     part = slice(MAX_RECORDS)
     index = table.index[part].tolist()
     label = None if table.label is None else table.label[part].tolist()
-    group = content.group_names(table.index[part]) if show_records else None
+    shown = table.shown_records[part]
+    group = content.group_names(shown) if show_records else None
     return {
+        "unit": content.unit,
+        "units": content.units,
         "index": index,
         "label": label,
         "group": group,
@@ -192,10 +195,13 @@ def _records(content: Content, *, show_records: bool) -> dict[str, object]:
         "q": rounded(table.q[part], 4),
         "rank": table.rank[part].tolist(),
         "member": None if table.member is None else table.member[part].astype(int).tolist(),
+        "records": None if table.records is None else table.records[part].tolist(),
+        "first_record": None if table.first_record is None else shown.tolist(),
         "classes": {str(c): content.class_name(c) for c in sorted(set(label or []))},
         "named": content.class_names is not None,
-        "previews": previews(content.extras, index) if show_records else [],
+        "previews": previews(content.extras, shown.tolist()) if show_records else [],
         "total": len(table),
-        # records.csv is of the verdict's attack on the first target.
-        "file": content.attack == content.verdict.attack and content.target == min(content.saved.targets),
+        "file": f"{content.units}.csv",
+        # The file is of the verdict's attack on the first target.
+        "in_file": content.attack == content.verdict.attack and content.target == min(content.saved.targets),
     }

@@ -11,11 +11,14 @@ import numpy as np
 
 from plmia.attacks.attack import ATTACKS, SCREENING
 from plmia.errors import Note, doubts, percent, round_percent, sentence
-from plmia.evaluation.intervals import Interval
+from plmia.evaluation.intervals import Interval, tpr_interval
+from plmia.evaluation.subgroups import MIN_UNITS, Subgroup, SubgroupTable
+from plmia.evaluation.trainings import TrainingsSummary
 from plmia.reporting.content import Content
-from plmia.reporting.drawing import duration
+from plmia.reporting.drawing import duration, shortened
 from plmia.reporting.plots import rate_at
-from plmia.results.result import AttackSummary, Verdict
+from plmia.results.result import AttackSummary, OneRecordSummary, Verdict
+from plmia.results.saved import main_attacks
 from plmia.training.records import TrainingRecord
 
 # Notes shown per code; of many targets each may have its own.
@@ -36,7 +39,7 @@ STYLES = {
 }
 NEXT_STEPS = {
     "barely measurable": "Set a limit and test it with plmia gate. If the interval is too wide, audit with more "
-    "records.",
+    "{units}.",
     "leak": "{change}, audit again, and compare both audits with plmia compare. plmia gate tests a release against a "
     "limit that you set.",
     "invalid": "Correct what the check names and audit again. Until then, no number on this page is reliable.",
@@ -45,7 +48,7 @@ NEXT_STEPS = {
     "screening": "Audit with references: plmia audit trains them and takes the same model as its target, plmia design "
     "prepares your own training script. Until then, a leak is neither shown nor excluded.",
     "no_leak_shown": "Ask how much may have been missed. That these attacks found nothing with so many references and "
-    "records is not proof of safety. plmia gate tests whether a leak that they may have missed stays below a limit "
+    "{units} is not proof of safety. plmia gate tests whether a leak that they may have missed stays below a limit "
     "that you set. plmia plan estimates what a larger audit would find.",
 }
 
@@ -70,7 +73,7 @@ def next_step(content: Content) -> str:
         change = "Change the training (differential privacy limits what a model reveals about a record)"
     status = content.verdict.status
     situation = "screening" if about.screening and status == "inconclusive" else status
-    return NEXT_STEPS[grade if grade in NEXT_STEPS else situation].format(change=change)
+    return NEXT_STEPS[grade if grade in NEXT_STEPS else situation].format(change=change, units=content.units)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Tile:
 
 def tiles(content: Content) -> list[Tile]:
     """Numbers at a glance; none for an invalid audit, where they would be taken at face value."""
-    if content.verdict.status == "invalid":
+    if not content.reliable:
         return []
     return [*_tpr_tile(content), _named_tile(content), _auc_tile(content), _epsilon_tile(content)]
 
@@ -113,8 +116,9 @@ def _tpr_tile(content: Content) -> Iterator[Tile]:
 
 
 def _named_tile(content: Content) -> Tile:
-    verdict, evaluated = content.verdict, f"of {len(content.queries):,} evaluated records"
-    head, unnamed, share = "Records named as members", verdict.unnamed, round_percent(verdict.fdr)
+    verdict, evaluated = content.verdict, f"of {len(content.queries):,} evaluated {content.units}"
+    head, unnamed = f"{content.units.capitalize()} named as members", verdict.unnamed
+    share = round_percent(verdict.fdr)
     if unnamed is not None:
         note = f"{evaluated}: {unnamed.reason}. This is not evidence of safety. {unnamed.remedy}"
         return Tile(head, "none possible", note)
@@ -168,6 +172,7 @@ def audited(content: Content) -> list[tuple[str, str]]:
         ("Model", _model(content)),
         ("References", _references(content)),
         ("Target", _target(content)),
+        ("Unit", about.group_statistic and f"people; their records are combined by {about.group_statistic}"),
         *_accuracy_rows(content),
         ("Signal", about.signal and "a number of the recipe's own per record, larger for members"),
         ("Attacks", ", ".join(content.result.attacks)),
@@ -197,8 +202,9 @@ def _target(content: Content) -> str:
     which = f"model {targets[0]}" if len(targets) == 1 else f"{len(targets)} models in turn"
     if content.about.given_target:
         which = "an existing model that this audit did not train"
+    people = "people: " if content.about.people else ""
     return (
-        f"{which}; {members:,} members and {len(content.members) - members:,} non-members evaluated, "
+        f"{which}; {people}{members:,} members and {len(content.members) - members:,} non-members evaluated, "
         f"{_extent(content.about.population)} known non-members as the population"
     )
 
@@ -207,7 +213,8 @@ def _data(content: Content) -> str:
     data, labels = content.extras.data, content.saved.labels
     name = f"{data.name}: " if data is not None else ""
     classes = f" of {len(np.unique(labels))} classes" if labels is not None else ""
-    return f"{name}{content.about.signals.points:,} records{classes}"
+    people = f", {content.about.units:,} people" if content.about.people else ""
+    return f"{name}{content.about.signals.points:,} records{classes}{people}"
 
 
 def _model(content: Content) -> str:
@@ -287,7 +294,7 @@ def tpr_cell(attack: AttackSummary, fpr: float) -> tuple[str, str]:
 
 
 def named_cell(attack: AttackSummary, fdr: float) -> str:
-    """Number of records named at a false discovery rate; a dash if no single record can be named."""
+    """Number of records or people named at a false discovery rate; a dash if no single one can be named."""
     found = attack.fdr.get(fdr)
     return "–" if found is None or (not found.n_discoveries and found.least > 1) else _count(found.n_discoveries)
 
@@ -299,6 +306,128 @@ def check_cell(attack: AttackSummary) -> tuple[str, str]:
         return "none", ""
     word = "refuted" if own.check_failed else "not refuted"
     return word, f"flags {percent(own.flagged)} at {round_percent(own.level)}"
+
+
+# Further questions ----------------------------------------------------------------------------------------------------
+
+# Rates at which all records of a person are compared with one of them.
+COMPARED = (0.01, 0.001)
+LONGEST_NAME = 40
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value in a table, with what stands below it in small letters."""
+
+    value: str
+    below: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table; the one that matters most is marked."""
+
+    name: str
+    cells: list[Cell]
+    marked: bool = False
+
+
+def one_record_rows(content: Content) -> list[Row]:
+    """AUC and TPRs of the main attacks with all records of a person, then with one; empty unless people were judged."""
+    attacks, single, fprs = content.result.attacks, content.one_record, one_record_rates(content)
+    names = [name for name in main_attacks(attacks, content.verdict.attack) if name in single]
+    return [
+        Row(name, [*_means(attacks[name], fprs), *_means(single[name], fprs)], name == content.verdict.attack)
+        for name in names
+    ]
+
+
+def one_record_rates(content: Content) -> list[float]:
+    """False-positive rates at which people are compared with one record each: those that some attack resolves."""
+    found = content.result.attacks.values()
+    return [fpr for fpr in COMPARED if any(attack.tpr[fpr].resolved for attack in found)]
+
+
+def _means(found: AttackSummary | OneRecordSummary, fprs: Sequence[float]) -> list[Cell]:
+    rates = [found.tpr[fpr] for fpr in fprs]
+    return [Cell(percent(found.auc.mean)), *(Cell(percent(rate.mean) if rate.resolved else "–") for rate in rates)]
+
+
+def accusation_rows(content: Content) -> list[Row]:
+    """For each prior: candidates, precision, and people or records accused rightly and falsely."""
+    return [
+        Row(
+            round_percent(found.prior),
+            [
+                Cell(_count(found.candidates)),
+                Cell(percent(found.precision), f"{percent(found.precision_low)} to {percent(found.precision_high)}"),
+                Cell(_count(found.right), f"{_count(found.right_low)} to {_count(found.right_high)}"),
+                Cell(_count(found.wrong), f"{_count(found.wrong_low)} to {_count(found.wrong_high)}"),
+            ],
+        )
+        for found in content.accusations
+    ]
+
+
+def subgroup_rows(table: SubgroupTable) -> list[Row]:
+    """One row per subgroup; those that are more exposed than the others are marked."""
+    return [_subgroup_row(group, group.name in table.more_exposed) for group in table.subgroups]
+
+
+def _subgroup_row(group: Subgroup, more_exposed: bool) -> Row:
+    share = "" if group.small else percent(group.identified / group.n_members)
+    p = "<0.001" if group.p_value < 0.001 else f"{group.p_value:.2g}"
+    cells = [
+        Cell(f"{group.n_members:,}"),
+        Cell(f"{group.n_non_members:,}"),
+        Cell(percent(group.tpr), "" if group.interval is None else _ends(group.interval)),
+        Cell(f"{group.identified:,}", share),
+        Cell(f"{group.falsely:,}"),
+        Cell(percent(group.accuracy_members)),
+        Cell(percent(group.accuracy_non_members)),
+        Cell("–" if group.small else p, "more exposed" * more_exposed),
+    ]
+    return Row(shortened(group.name, LONGEST_NAME) + " (small)" * group.small, cells, more_exposed)
+
+
+def subgroup_summary(table: SubgroupTable) -> str:
+    """Which subgroups are more exposed than the others, and which values are merged or small."""
+    names = ", ".join(shortened(name, LONGEST_NAME) for name in table.more_exposed)
+    said = [f"More exposed than the others: {names}." if names else "No subgroup is shown to be more exposed."]
+    for group in table.subgroups:
+        name = shortened(group.name, LONGEST_NAME)
+        if group.merged:
+            values = ", ".join(shortened(value, LONGEST_NAME) for value in group.merged)
+            said.append(f"These values are small and form “{name}”: {values}.")
+        if group.small:
+            said.append(f"“{name}” has fewer than {MIN_UNITS} members or non-members, so it has no rates.")
+    return " ".join(said)
+
+
+def training_rows(content: Content, found: TrainingsSummary) -> list[Row]:
+    """AUC and TPR of the verdict's attack: on the first target, and the mean over trainings."""
+    attack, target = content.verdict.attack, min(content.saved.targets)
+    entry, roc = content.result.attacks[attack].on(target), content.saved.roc(attack, target)
+    point = roc.tpr_at(found.fpr)
+    tpr = _measured(point.tpr, tpr_interval(roc, found.fpr, found.confidence)) if point.resolved else Cell("–")
+    mean = Cell("–") if found.tpr is None else _measured(found.tpr.mean, found.tpr.interval)
+    return [
+        Row(f"Model {target}, the target", [_measured(entry.auc, entry.auc_interval), tpr]),
+        Row(f"Mean over {found.trainings} trainings", [_measured(found.auc.mean, found.auc.interval), mean]),
+    ]
+
+
+def _measured(value: float, interval: Interval | None) -> Cell:
+    return Cell(percent(value), "" if interval is None else _ends(interval))
+
+
+def always_identified(content: Content, found: TrainingsSummary) -> str:
+    """How many units are identified in all their trainings, and how many could be by chance."""
+    last, are = found.curve[-1], "is" if found.always == 1 else "are"
+    return (
+        f"{found.always:,} of {found.units:,} {content.units} {are} identified in all trainings that used them. If "
+        f"nothing leaks, at most {_count(last.at_most)} are expected."
+    )
 
 
 def glossary(content: Content) -> list[tuple[str, str]]:

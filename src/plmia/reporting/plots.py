@@ -18,6 +18,8 @@ from plmia.evaluation.diagnostics.p_values import Rates
 from plmia.evaluation.diagnostics.power import Curve
 from plmia.evaluation.intervals import roc_band
 from plmia.evaluation.metrics import Roc, clopper_pearson
+from plmia.evaluation.subgroups import Subgroup, SubgroupTable
+from plmia.evaluation.trainings import TrainingsSummary
 from plmia.reporting import drawing as fig
 from plmia.reporting.content import Content
 from plmia.reporting.drawing import Absent, Axis, Figure, Spec, series
@@ -33,6 +35,8 @@ def sections_of(content: Content) -> Sections:
     return {
         "leak": [roc_figure(content), tpr_figure(content)],
         "exposed": [scores_figure(content), classes_figure(content)],
+        "subgroups": subgroup_figures(content),
+        "trainings": trainings_figures(content),
         "trust": [false_positives_figure(content), p_values_figure(content), references_figure(content)],
         "signals": record_figures(content),
         "model": [trends_figure(content), losses_figure(content), accuracies_figure(content)],
@@ -126,8 +130,8 @@ def _roc_caption(content: Content, curves: dict[str, Roc]) -> str:
     if ties:
         names = f"{', '.join(ties[:-1])}{' and ' * (len(ties) > 1)}{ties[-1]}"
         caption += (
-            " Records with equal scores are flagged together, and the AUC counts such ties half. A large group of "
-            f"ties makes a flat part of the curve, as for {names}."
+            f" {content.units.capitalize()} with equal scores are flagged together, and the AUC counts such ties half. "
+            f"Many ties at one score make a flat part of the curve, as for {names}."
         )
     return caption
 
@@ -280,7 +284,7 @@ def scores_figure(content: Content) -> Figure:
         ],
         fig.one_panel(
             fig.linear_axis(f"Score of {content.attack} (larger means member)", edges[0], edges[-1]),
-            fig.percent_axis("Share of the group in each bin", 0, 1.08 * tallest),
+            fig.percent_axis("Share of members or of non-members", 0, 1.08 * tallest),
             barmode="overlay",
             shapes=[fig.vertical_line(at, "@ink") for at in drawn],
         ),
@@ -295,7 +299,8 @@ def _shares(score: FloatArray, edges: FloatArray) -> FloatArray:
 def classes_figure(content: Content) -> Figure | Absent:
     """Share of each class's members, and of its non-members, that the conformal rule flags."""
     title = "Which classes are exposed"
-    if content.saved.labels is None:
+    labels = content.labels
+    if labels is None:
         return Absent("classes", title, content.without_classes)
     population = content.entry().conformal.population
     level = _resolved_level(content.level, population)
@@ -303,7 +308,7 @@ def classes_figure(content: Content) -> Figure | Absent:
         reason = f"A population of {population:,} flags nobody at a false-positive rate of {round_percent(COARSEST)}."
         return Absent("classes", title, f"{reason} Audit with more records.")
     coarser = f" The population ({population:,}) is too small for a lower rate." if level != content.level else ""
-    classes, counts = _class_counts(content, content.saved.labels, level)
+    classes, counts = _class_counts(content, labels, level)
     rate = counts[0, :, 0] / np.maximum(counts[0, :, 1], 1)
     order = np.lexsort((classes, -rate))[:MAX_CLASSES]
     names = [fig.shortened(content.class_name(int(c))) for c in classes[order]]
@@ -361,6 +366,130 @@ def _class_trace(kind: str, counts: IntArray, names: Sequence[str], colour: str,
         for name, (k, n), a, b in zip(np.array(names)[there], counts.tolist(), low.tolist(), high.tolist(), strict=True)
     ]
     return fig.points(kind, rate, at, colour, symbol, error_x=fig.error_bars(rate, low, high, colour), texts=texts)
+
+
+# Subgroups ------------------------------------------------------------------------------------------------------------
+
+LONGEST_NAME = 28
+
+
+def subgroup_figures(content: Content) -> list[Figure | Absent]:
+    """One figure for each column by which subgroups were formed, unless all of its subgroups are small."""
+    tables = enumerate(content.subgroups, start=1)
+    return [
+        _subgroup_figure(content, table, f"subgroups-{number}")
+        for number, table in tables
+        if any(not group.small for group in table.subgroups)
+    ]
+
+
+def _subgroup_figure(content: Content, table: SubgroupTable, figure: str) -> Figure:
+    groups, rate = [group for group in table.subgroups if not group.small], round_percent(table.fpr)
+    names = ["▲ " * (group.name in table.more_exposed) + fig.shortened(group.name, LONGEST_NAME) for group in groups]
+    at = {group.name: len(groups) - 1 - k for k, group in enumerate(groups)}
+    resolved = [group for group in groups if group.tpr is not None]
+    data = [*_own_threshold_trace(resolved, at), _common_threshold_trace(groups, at)]
+    reach = max(1e-3, table.fpr, *(x for trace in data for x in _widths(trace)))
+    # A single series has no legend, so the axis names it.
+    alone = "" if resolved else ", common threshold"
+    more = ", ".join(table.more_exposed)
+    own = (
+        f"Own threshold: the rate holds within the subgroup; all {round_percent(table.confidence)} intervals hold at "
+        "once. "
+    ) * bool(resolved)
+    marked = "▲ marks a subgroup that is shown to be more exposed than the others. " if more else ""
+    alt = [f"{group.name}: {percent(group.tpr)} at its own threshold." for group in resolved]
+    return Figure(
+        figure,
+        f"Members identified by {fig.shortened(table.by)}",
+        f"Share of the members of each subgroup that {content.verdict.attack} identifies at a false-positive rate of "
+        f"{rate} (dotted). {own}Common threshold: the rate holds for all subgroups together. {marked}Healthy: no "
+        "subgroup lies far to the right of the dotted line, and the subgroups are similar.",
+        f"Dot plot of {len(groups)} subgroups. {' '.join(alt)} More exposed than the others: {more or 'none'}.",
+        data,
+        fig.one_panel(
+            fig.percent_axis(f"Members identified at {rate} FPR{alone}", -LEFT_ROOM * reach, 1.05 * reach),
+            Axis("", -0.6, len(groups) - 0.4, range(len(groups)), names[::-1]),
+            shapes=[fig.vertical_line(table.fpr, "@soft")],
+        ),
+        max(240, 110 + 34 * len(groups)),
+    )
+
+
+def _own_threshold_trace(groups: Sequence[Subgroup], at: Mapping[str, int]) -> Iterator[Spec]:
+    """Yield the rates within the subgroups that resolve them, if there are any."""
+    found = [(group, group.tpr, group.interval) for group in groups]
+    rates = [(group, Rate(tpr, ends.low, ends.high)) for group, tpr, ends in found if tpr is not None and ends]
+    if not rates:
+        return
+    tpr, low, high = np.array([(rate.tpr, rate.low, rate.high) for _, rate in rates]).T
+    errors = fig.error_bars(tpr, low, high, "@blue")
+    y = [at[group.name] + 0.12 for group, _ in rates]
+    texts = [f"{group.name}: {rate} of {group.n_members:,} members at its own threshold" for group, rate in rates]
+    yield fig.points("own threshold", tpr, y, "@blue", size=9, error_x=errors, texts=texts)
+
+
+def _common_threshold_trace(groups: Sequence[Subgroup], at: Mapping[str, int]) -> Spec:
+    shares = [group.identified / group.n_members for group in groups]
+    texts = [
+        f"{group.name}: {group.identified:,} of {group.n_members:,} members and {group.falsely:,} of "
+        f"{group.n_non_members:,} non-members at the common threshold"
+        for group in groups
+    ]
+    y = [at[group.name] - 0.16 for group in groups]
+    return fig.points("common threshold", shares, y, "@vermilion", "square", hollow=True, texts=texts)
+
+
+def _widths(trace: Spec) -> Iterator[float]:
+    """Yield the right ends of a trace's points with their error bars."""
+    errors = trace.get("error_x", {}).get("array", [0.0] * len(trace["x"]))
+    yield from (x + more for x, more in zip(trace["x"], errors, strict=True))
+
+
+# Trainings ------------------------------------------------------------------------------------------------------------
+
+
+def trainings_figures(content: Content) -> list[Figure | Absent]:
+    """The figure of how many units are identified in at least a share of their trainings, if this was measured."""
+    found = content.trainings
+    return [] if found is None else [_trainings_figure(content, found)]
+
+
+def _trainings_figure(content: Content, found: TrainingsSummary) -> Figure:
+    # Everybody is identified in at least 0 % of the trainings.
+    curve, units = [point for point in found.curve if point.percent > 0], content.units
+    counts: dict[str, tuple[str, str, list[float]]] = {
+        "limit without a leak": ("@ink", "dash", [point.at_most for point in curve]),
+        "members identified": ("@blue", "solid", [point.identified for point in curve]),
+        "non-members accused": ("@orange", "dot", [point.accused for point in curve]),
+    }
+    values = [n for _, _, part in counts.values() for n in part]
+    low, top = min(0.7, *(v for v in values if v > 0)), 1.3 * max(values)
+    share = [point.percent / 100 for point in curve]
+    hover = f"%{{text}} {units} in at least %{{x:.0%}} of trainings: %{{fullData.name}}<extra></extra>"
+    data = [
+        fig.line(
+            name, share, np.maximum(part, low), colour, dash=dash, text=[f"{n:,.0f}" for n in part], hovertemplate=hover
+        )
+        for name, (colour, dash, part) in counts.items()
+    ]
+    ticks = [tick for tick in _log_ticks(low, top) if low <= tick <= top]
+    last = curve[-1]
+    return Figure(
+        "trainings",
+        f"How often the same {units} are identified",
+        f"Number of {units} that {content.verdict.attack} identifies in at least a share of the trainings, at a "
+        f"false-positive rate of {round_percent(found.fpr)}, on a logarithmic scale. If nothing leaks, the expected "
+        "number is at most the dashed limit. Healthy: the solid line stays below it. The dotted line counts trainings "
+        f"that did not use the {content.unit}. 0 is drawn at the lower edge.",
+        f"Of {found.units:,} {units}, {last.identified:,} are identified in all trainings that used them. If nothing "
+        f"leaks, at most {last.at_most:,.0f} are expected.",
+        data,
+        fig.one_panel(
+            fig.percent_axis("Share of trainings, at least", 0.0, 1.02),
+            Axis(units.capitalize(), low, top, ticks, [f"{tick:,.0f}" for tick in ticks], log=True),
+        ),
+    )
 
 
 # Can the numbers be trusted? ------------------------------------------------------------------------------------------
@@ -459,9 +588,9 @@ def p_values_figure(content: Content) -> Figure | Absent:
     return Figure(
         "p-values",
         title,
-        f"{content.attack} compares each record with each known non-member; members should have small p-values. "
-        "Healthy: the histogram of the non-members follows the dashed uniform line. If it does not, thresholds based "
-        "on these p-values are wrong, and the conformal threshold is used instead.",
+        f"{content.attack} compares each {content.unit} with each known non-member; members should have small "
+        "p-values. Healthy: the histogram of the non-members follows the dashed uniform line. If it does not, "
+        "thresholds based on these p-values are wrong, and the conformal threshold is used instead.",
         f"Histogram of pairwise p-values in {n} bins. The distance of the non-members from the uniform distribution "
         f"is {found.distance:.3f}.",
         [
@@ -504,17 +633,18 @@ def references_figure(content: Content) -> Figure | Absent:
         traces = [trace for i, curve in enumerate(group) for trace in _power_traces(curve, 3 * k + i, fig.panel_ref(k))]
         data += traces
         layout |= fig.panel(k, *_power_axes(traces, words, domain, content.mean_model_seconds))
-    caption = _references_caption(found.attack, curves, content.mean_model_seconds)
+    caption = _references_caption(found.attack, curves, content.mean_model_seconds, people=content.about.people)
     alt = " ".join(_expected_power(curve) for curve in curves)
     return Figure("references", title, caption, alt, data, layout)
 
 
-def _references_caption(attack: str, curves: Sequence[Curve], seconds: float | None) -> str:
+def _references_caption(attack: str, curves: Sequence[Curve], seconds: float | None, *, people: bool) -> str:
     extrapolated = any(curve.times(2) is not None for curve in curves)
     return (
         f"Power of {attack} with all, half, a quarter, ... of its references (dots, with one standard deviation over "
         "random subsets)"
         + (", and a fitted curve for more references (dashed)." if extrapolated else ".")
+        + (" The power is that with one record per person." if people else "")
         + (f" Training one model took {fig.duration(seconds)} on average." if seconds else "")
         + " Healthy: the curve is flat at its right end, so a larger audit would find the same."
     )
@@ -577,7 +707,10 @@ QUARTILES = (0.25, 0.5, 0.75)
 
 
 def record_figures(content: Content) -> list[Figure | Absent]:
-    """One figure for each of the most exposed records, and for some others (`fig:per_example_gaussian`)."""
+    """One figure for each of the most exposed records, and for some others (`fig:per_example_gaussian`).
+
+    Where people are judged, the figure of a person shows the first of its records.
+    """
     if content.about.screening:
         return [Absent("record-1", RECORD_TITLE, f"{NO_REFERENCES}, whose signals these figures show.")]
     signals = content.signals
@@ -603,11 +736,14 @@ def _reference_rows(signals: Signals, own: int) -> IntArray:
 
 def _record_figure(content: Content, signals: Signals, own: int, number: int, place: int) -> Figure:
     table, references = content.table, _reference_rows(signals, own)
-    point, rank = int(table.index[place]), int(table.rank[place])
+    point, rank = int(table.shown_records[place]), int(table.rank[place])
     values = signals.values[references, point, 0].astype(np.float64)
     inside = signals.design.matrix[references, point]
     target = float(signals.values[own, point, 0])
-    name = "" if table.label is None else f", {fig.shortened(content.class_name(int(table.label[place])))}"
+    labels, whose = content.saved.labels, f"Record {point}"
+    if table.records is not None:
+        whose = f"Person {int(table.index[place])}, record {point} (first of {int(table.records[place])})"
+    name = "" if labels is None else f", {fig.shortened(content.class_name(int(labels[point])))}"
     low, high = fig.apart(min(values.min(), target), max(values.max(), target))
     edges, reach = np.linspace(low, high, BINS + 1), (low - 0.06 * (high - low), high + 0.06 * (high - low))
     data = [*_signal_traces("OUT", values[~inside], edges, reach), *_signal_traces("IN", values[inside], edges, reach)]
@@ -615,10 +751,10 @@ def _record_figure(content: Content, signals: Signals, own: int, number: int, pl
     tallest = max((y for trace in data for y in trace["y"] if y is not None), default=1.0)
     # The annotation stands on the side opposite to the dotted line.
     corner, anchor = (0.01, "left") if target - reach[0] > 0.5 * (reach[1] - reach[0]) else (0.99, "right")
-    why = "as one of the most exposed records" if place < MOST_EXPOSED else "for comparison"
+    why = f"as one of the most exposed {content.units}" if place < MOST_EXPOSED else "for comparison"
     return Figure(
         f"record-{number}",
-        f"Record {point}{name}: rank {rank:,} of {len(table):,}",
+        f"{whose}{name}: rank {rank:,} of {len(table):,}",
         f"Shown {why}. The dotted line is the signal of the target model. Healthy: IN and OUT overlap, so the "
         "signal does not reveal membership, and the curves fit the bars.",
         f"Histograms of IN and OUT signals of record {point}. {' '.join(tests)} The target's signal is {target:.3g}.",

@@ -318,7 +318,7 @@ class SavedRun(Overview):
         if not self.result.about.people:
             return record_table(scores, population, queries, self.labels, self.groups, members)
         table = record_table(scores, population, queries, members=members)
-        return people_table(table, *self._people(), self.groups)
+        return people_table(table, *self.people, self.groups)
 
     @cached_property
     def columns_by(self) -> dict[str, IntArray]:
@@ -330,8 +330,9 @@ class SavedRun(Overview):
                 raise self._damaged(f"the codes of column {name[:40]!r} reach beyond its {len(values)} values")
         return found
 
-    def _people(self) -> tuple[IntArray, IntArray]:
-        """Number of records and first record of each person [people]."""
+    @cached_property
+    def people(self) -> tuple[IntArray, IntArray]:
+        """Number of records and first record of each person [people], where people were judged."""
         size, first = (self._read(f"people/{name}", "iu", self._units) for name in ("records", "first_record"))
         if size.min() < 1 or size.sum() != self._points or not 0 <= first.min() <= first.max() < self._points:
             raise self._damaged("people have other records than the run")

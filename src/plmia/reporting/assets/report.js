@@ -227,12 +227,15 @@
 
   const rows = JSON.parse(byId("rows").textContent);
   const count = rows.index.length;
+  const capitalised = (word) => word[0].toUpperCase() + word.slice(1);
   const PAGE = 25;
   const number = (value, digits) => (value === 0 ? "0" : Math.abs(value) < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(digits))));
   const columns = [
     { key: "rank", head: "Rank", text: (i) => rows.rank[i].toLocaleString("en") },
-    { key: "index", head: "Record", text: (i) => String(rows.index[i]) },
+    { key: "index", head: capitalised(rows.unit), text: (i) => String(rows.index[i]) },
     { key: "group", head: "Group", text: (i) => String(rows.group[i]) },
+    { key: "records", head: "Records", text: (i) => String(rows.records[i]), below: true },
+    { key: "first_record", head: "First record", text: (i) => String(rows.first_record[i]), below: true },
     { key: "label", head: "Class", text: (i) => rows.classes[rows.label[i]], words: true },
     { key: "score", head: "Score", text: (i) => number(rows.score[i], 5) },
     { key: "p", head: "p", text: (i) => number(rows.p[i], 3) },
@@ -268,7 +271,7 @@
       const cell = document.createElement("th");
       cell.scope = "col";
       cell.className = "what";
-      cell.textContent = "What it is";
+      cell.textContent = rows.records ? "What the first record is" : "What it is";
       line.append(cell);
     }
     byId("table").tHead.replaceChildren(line);
@@ -301,7 +304,7 @@
     if (what?.image) {
       const image = document.createElement("img");
       image.src = what.image;
-      image.alt = `Record ${rows.index[i]}`;
+      image.alt = `Record ${(rows.first_record ?? rows.index)[i]}`;
       cell.append(image);
     } else if (what?.text) {
       const text = document.createElement("span");
@@ -314,7 +317,8 @@
   function below(i, line) {
     const cell = preview(i);
     const member = rows.member ? (rows.member[i] ? "member" : "non-member") : "";
-    const told = [rows.label ? rows.classes[rows.label[i]] : "", member].filter(Boolean).join(", ");
+    const of = rows.records ? `${rows.records[i]} records, the first is ${rows.first_record[i]}` : "";
+    const told = [rows.label ? rows.classes[rows.label[i]] : "", member, of].filter(Boolean).join(", ");
     if (told) {
       const name = document.createElement("strong");
       name.textContent = told;
@@ -352,8 +356,8 @@
     }
     const found = state.found.length;
     byId("count").textContent = found
-      ? `Records ${start + 1} to ${Math.min(start + PAGE, found)} of ${found.toLocaleString("en")} that match.`
-      : "No record matches.";
+      ? `${capitalised(rows.units)} ${start + 1} to ${Math.min(start + PAGE, found)} of ${found.toLocaleString("en")} that match.`
+      : `No ${rows.unit} matches.`;
     byId("page").textContent = `Page ${state.page + 1} of ${pages}`;
     byId("first").disabled = byId("previous").disabled = state.page === 0;
     byId("next").disabled = byId("last").disabled = state.page >= pages - 1;
@@ -362,16 +366,18 @@
   function csv() {
     // A spreadsheet would execute a text that looks like a formula.
     const quoted = (text) => `"${(/^[=+\-@\t\r]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+    // The columns of records.csv, where labels may be empty, or of people.csv.
+    const keys = ["index", rows.records ? "" : "label", "score", "p", "q", "rank", "group", "member", "records", "first_record"];
+    const held = keys.filter((key) => rows[key] || key === "label");
     const lines = state.found.map((i) => {
-      const cells = [rows.index[i], rows.label ? rows.label[i] : "", rows.score[i], rows.p[i], rows.q[i], rows.rank[i]];
-      if (rows.group) cells.push(rows.group[i]);
-      if (rows.member) cells.push(rows.member[i]);
+      const values = held.map((key) => (rows[key] ? rows[key][i] : ""));
+      const cells = values.map((value) => (typeof value === "string" && value ? quoted(value) : value));
       return (rows.named && rows.label ? [...cells, quoted(rows.classes[rows.label[i]])] : cells).join(",");
     });
-    const header = `index,label,score,p,q,rank${rows.group ? ",group" : ""}${rows.member ? ",member" : ""}${rows.named && rows.label ? ",class" : ""}`;
+    const header = `${held.join(",")}${rows.named && rows.label ? ",class" : ""}`;
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([[header, ...lines, ""].join("\n")], { type: "text/csv" }));
-    link.download = "exposed_records.csv";
+    link.download = `exposed_${rows.units}.csv`;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   }
@@ -383,10 +389,10 @@
     byId("class-label").hidden = true;
   }
   byId("held").textContent = rows.total > count
-    ? `This page holds the first ${count.toLocaleString("en")} of ${rows.total.toLocaleString("en")}${rows.file ? "; records.csv has all" : ""}.` : "";
+    ? `This page holds the first ${count.toLocaleString("en")} of ${rows.total.toLocaleString("en")}${rows.in_file ? `; ${rows.file} has all` : ""}.` : "";
   const described = rows.previews.length;
   byId("contents").textContent = described && described < count
-    ? `Contents are shown, and searched, for the ${described.toLocaleString("en")} most exposed records.` : "";
+    ? `Contents are shown, and searched, for the ${described.toLocaleString("en")} most exposed ${rows.units}.` : "";
   byId("controls").hidden = byId("pager").hidden = false;
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
   byId("search").addEventListener("input", refresh);

@@ -114,7 +114,10 @@ class WithinClass(PopulationPolicy):
         """Yield one comparison per class."""
         del rng
         if view.labels is None:
-            raise PopulationError("calibration within a class needs labels: store `labels` [records] with the signals")
+            raise PopulationError(
+                "calibration within a class needs a label of each judged record: store `labels` [records] with the "
+                "signals, and judge records where they form groups"
+            )
         population = _everyone(view)
         present: Counts = np.unique(view.labels)
         for label in present:

@@ -28,7 +28,7 @@ from scipy.special import ndtri
 from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 
 # Least number of non-member groups, over all references that play the target, behind the scale of one range of sizes.
-MIN_SCALED = 200
+MIN_SCALED = 100
 # Least number of known non-members in a range of sizes: a p-value of 1 % is then possible in each.
 MIN_COMPARED = 100
 # False-positive rates at which two ways to combine records are compared, and the standard errors that decide.

@@ -69,13 +69,19 @@ class References:
         return References(self.signals, self.rows[:n], self.in_mask[:n])
 
     def balanced(
-        self, n_in: int | Counts, n_out: int | Counts, rng: np.random.Generator, most: int | None = None
+        self,
+        n_in: int | Counts,
+        n_out: int | Counts,
+        rng: np.random.Generator,
+        most: int | None = None,
+        groups: IntArray | None = None,
     ) -> References:
         """Keep ``n_in`` IN and ``n_out`` OUT references of every record, drawn at random: counts then reveal nothing.
 
         Every record must have as many, and their sum must be the same at all records. Reference i of the result is the
         model ``rows[i]``; where that was dropped, a model from the end of ``rows`` replaces it. With ``most``, only the
-        first so many are returned.
+        first so many are returned. Records of one of the ``groups`` [records], numbered from 0, keep the same models if
+        every reference trained on whole groups.
         """
         n_in, n_out = (np.broadcast_to(n, self.n_points) for n in (n_in, n_out))
         kept = int(n_in[0] + n_out[0])
@@ -83,9 +89,13 @@ class References:
         signals = np.empty((wanted, *self.signals.shape[1:]), self.signals.dtype)
         in_mask = self.in_mask[:wanted].copy()
         width = max(1, CELLS_IN_MEMORY // max(1, len(self)))
+        whole = None if groups is None else self._drawn_by_group(n_in, n_out, rng, groups)
         for start in range(0, self.n_points, width):
             points = slice(start, min(start + width, self.n_points))
-            keep = _drawn(self.in_mask[:, points], self.n_in[points], n_in[points], n_out[points], rng)
+            if whole is None or groups is None:
+                keep = _drawn(self.in_mask[:, points], self.n_in[points], n_in[points], n_out[points], rng)
+            else:
+                keep = whole[:, groups[points]]
             # Each point has as many dropped among the first ``kept`` as kept beyond them; those of point 0 come first.
             column, hole = np.nonzero(~keep[:kept].T)
             substitute = kept + np.nonzero(keep[kept:].T)[1]
@@ -96,6 +106,15 @@ class References:
             signals[hole, start + column] = self.signals[self.rows[substitute], start + column]
             in_mask[hole, start + column] = self.in_mask[substitute, start + column]
         return References(signals, np.arange(wanted), in_mask)
+
+    def _drawn_by_group(
+        self, n_in: Counts, n_out: Counts, rng: np.random.Generator, groups: IntArray
+    ) -> BoolArray | None:
+        """Draw which references each group keeps [references, groups]; None if some trained on parts of groups."""
+        first = np.unique(groups, return_index=True)[1]
+        if (self.in_mask != self.in_mask[:, first[groups]]).any():
+            return None
+        return _drawn(self.in_mask[:, first], self.n_in[first], n_in[first], n_out[first], rng)
 
     def conf(self, few: slice, points: slice) -> Floats:
         """Return signals [n references, n records, views]; a copy only if the rows are not consecutive."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -192,7 +193,7 @@ def attack_targets(
         signals.design, setup.references, np.random.default_rng([setup.seed, 0]), np.array(signals.models)
     )
     alone = setup.references == 0
-    for served in _unserved(signals, targets) if alone else _serve(signals, attacks, plan, targets, setup):
+    for served in _unserved(signals, targets) if alone else _serve(signals, attacks, plan, targets, setup, groups):
         truth, population = truths[served.target]
         known = population if groups is None else groups.records(groups.of_record[population])
         view = AttackView(
@@ -229,7 +230,9 @@ def _judge_groups(
     """Attack groups; ``truth`` and ``population`` are of the records that represent them."""
     models, left_out, view, notes = about
     known, queries = (np.sort(groups.of_record[records]) for records in (population, truth.queries))
-    played = list(_played(view, groups, len(known), np.random.default_rng([setup.seed, 5, target])))
+    played = list(
+        islice(_played(view, groups, len(known), np.random.default_rng([setup.seed, 5, target])), MOST_PLAYED)
+    )
     grouping = Grouping(groups, known, setup.group_statistic, OneRow(setup.seed), played)
     of_groups = Truth(truth.members[groups.first], queries)
     for scores in score_groups(attacks, view, grouping, setup.seed, tick, refused):
@@ -241,9 +244,9 @@ def _judge_groups(
 def _played(
     view: AttackView, groups: Groups, n_population: int, rng: np.random.Generator
 ) -> Iterator[tuple[AttackView, BoolArray]]:
-    """Yield some references in the role of the target, with the other references, and their member groups."""
+    """Yield references in the role of the target, in random order, with the others, and their member groups."""
     references = view.references
-    for i in rng.permutation(len(references))[:MOST_PLAYED]:
+    for i in rng.permutation(len(references)):
         members = references.in_mask[i]
         if count_split_groups(members, groups.of_record)[0]:
             continue
@@ -254,7 +257,7 @@ def _played(
             keep_in, keep_out = even_counts(members, seen.n_in, len(seen), groups.first)
             if int(keep_out.min()) < 1 or (view.mode == "online" and int(keep_in.min()) < 1):
                 continue
-            seen = seen.balanced(keep_in, keep_out, rng)
+            seen = seen.balanced(keep_in, keep_out, rng, groups=groups.of_record)
         of_groups = members[groups.first]
         outsiders = np.flatnonzero(~of_groups)
         if not 0 < len(outsiders) < len(groups):
@@ -322,7 +325,12 @@ def _unserved(signals: Signals, targets: Iterable[int]) -> Iterator[_Served]:
 
 
 def _serve(
-    signals: Signals, attacks: Sequence[Attack], plan: ReferencePlan, targets: Sequence[int], setup: Setup
+    signals: Signals,
+    attacks: Sequence[Attack],
+    plan: ReferencePlan,
+    targets: Sequence[int],
+    setup: Setup,
+    groups: Groups | None,
 ) -> Iterator[_Served]:
     """Yield each target with its references, whose numbers do not reveal membership if that is possible."""
     units = _one_of_each_group(signals, setup.seed)
@@ -333,7 +341,7 @@ def _serve(
             yield _Served(target, references, np.array(signals.models)[references.rows], known)
     for target in targets:
         if target in revealed:
-            yield _balance(signals, plan, target, units, setup)
+            yield _balance(signals, plan, target, units, setup, groups)
 
 
 def _revealed(signals: Signals, plan: ReferencePlan, targets: Iterable[int], units: IntArray) -> set[int]:
@@ -354,8 +362,13 @@ def _revealed(signals: Signals, plan: ReferencePlan, targets: Iterable[int], uni
     return found
 
 
-def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray, setup: Setup) -> _Served:
-    """Drop references at random so that all points have equally many; note this, or that it is not possible."""
+def _balance(
+    signals: Signals, plan: ReferencePlan, target: int, units: IntArray, setup: Setup, groups: Groups | None
+) -> _Served:
+    """Drop references at random so that all points have equally many; note this, or that it is not possible.
+
+    Where groups are judged, their records keep the same references: only a model of the whole group plays the target.
+    """
     # All eligible references are balanced before some are chosen: those that are not chosen replace dropped ones.
     chosen = plan.references_of(target)
     plain = _references(signals, plan, chosen)
@@ -371,7 +384,8 @@ def _balance(signals: Signals, plan: ReferencePlan, target: int, units: IntArray
             if n_out < 1 or (n_in < 1 and setup.mode == "online"):
                 return _Served(target, plain, np.array(signals.models)[plain.rows], notes=(_reveals(n_in, n_out),))
             dropped += len(references) - int(keep_in[0] + keep_out[0])
-            references = references.balanced(keep_in, keep_out, rng, len(plain))
+            together = None if groups is None else groups.of_record
+            references = references.balanced(keep_in, keep_out, rng, len(plain), together)
         references = references.first(len(plain))
     note = Note(
         "counts-rebalanced",

@@ -214,12 +214,12 @@ def test_of_points_that_belong_together_one_is_evaluated() -> None:
     half = rng.random((4, 100)) < 0.5
     membership = np.concatenate([half, ~half])[:, groups]
     signals = Signals(rng.normal(size=(8, 300, 1)), MembershipDesign(membership), groups=groups)
-    (result,) = attack_targets(signals, [LIRA], [0], Setup(seed=3))
+    (result,) = attack_targets(signals, [LIRA], [0], Setup(seed=3, unit="record"))
     evaluated = np.concatenate([result.population, result.truth.queries])
     assert sorted(groups[evaluated]) == list(range(100))
     assert len(result.scores.score) == 300
-    (again,) = attack_targets(signals, [LIRA], [0], Setup(seed=3))
-    (other,) = attack_targets(signals, [LIRA], [0], Setup(seed=4))
+    (again,) = attack_targets(signals, [LIRA], [0], Setup(seed=3, unit="record"))
+    (other,) = attack_targets(signals, [LIRA], [0], Setup(seed=4, unit="record"))
     assert np.array_equal(again.truth.queries, result.truth.queries)
     assert not np.array_equal(other.truth.queries, result.truth.queries)
     with pytest.raises(SignalsError, match="groups have shape"):

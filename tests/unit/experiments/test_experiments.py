@@ -619,3 +619,56 @@ def test_power_of_the_theorem_against_simulation() -> None:
 def test_the_page_is_written_from_the_results(repository: Path) -> None:
     page = repository / "docs" / "reproduction.md"
     assert part("write_docs").page() == page.read_text(encoding="utf-8")
+
+
+# People --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_committed_result_on_people_is_whole_and_keeps_its_promises() -> None:
+    people = part("people")
+    found = json.loads(people.RESULT.read_text(encoding="utf-8"))
+    rows = {(row["attack"], row["references"], row["statistic"]): row for row in found["table"]}
+    ways = (people.ONE_ROW, *people.STATISTICS)
+    assert set(rows) == {(name, n, way) for name in people.NAMES for n in people.BUDGETS for way in ways}
+    for row in (*rows.values(), *found["learned_minus_sum"]):
+        assert all(set(row[metric]) == {"mean", "error"} for metric in people.METRICS)
+    # All records of a person say more than one, and the learned combination is as good as the sum within its error.
+    for name in people.NAMES:
+        assert rows[name, 16, "learned"]["auc"]["mean"] > rows[name, 16, "one row"]["auc"]["mean"] + 3
+    for row in found["learned_minus_sum"]:
+        assert all(row[metric]["mean"] >= -2 * row[metric]["error"] for metric in people.METRICS), row
+    for row in found["false_positives"]:
+        assert set(row["sizes"]) == {str(size) for size in range(people.SIZES[0], people.SIZES[1] + 1)}
+    planted = {row["epochs"]: row for row in found["planted"]}
+    assert set(planted) == set(people.SUBGROUP_EPOCHS)
+    assert planted[5]["found"] == planted[5]["audits_with"]
+    for row in planted.values():
+        assert row["called_without"] <= 0.055 * row["audits_without"]
+
+
+def test_people_are_measured_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    from plmia.data.designs import complementary_pairs
+    from plmia.signals.signals import Signals
+
+    people = part("people")
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(100), rng.integers(2, 7, 100))
+    design = complementary_pairs(len(groups), 4, rng, groups)
+    values = rng.normal(size=(*design.matrix.shape, 1)) + 1.5 * design.matrix[:, :, None]
+    signals = Signals(values.astype(np.float32), design, groups=groups)
+    found, called = people.measure(signals, (6,), [0, 2])
+    rows = people.table(found)
+    assert [row["statistic"] for row in rows] == ["one row", "max", "sum", "learned"] * 3
+    assert all(n[0].sum() == 2 * 25 for n in called.values())
+    result = people.calls(next(people.judged(signals)), np.arange(50))
+    assert set(result["identified"]) == {"others", "planted"}
+    contents = {"table": rows, "learned_minus_sum": people.differences(found)}
+    people.show(contents | {"false_positives": people.false_positives(called), "planted": [result]})
+    assert len(capsys.readouterr().out.splitlines()) == 12 + 3 + 3 + 1
+
+
+def test_people_without_the_data_name_the_folder(tmp_path: Path) -> None:
+    from plmia.errors import DataError
+
+    with pytest.raises(DataError, match=r"diabetes130\.npz"):
+        part("people").read_people(tmp_path)

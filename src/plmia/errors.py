@@ -190,6 +190,8 @@ CODES: dict[str, str] = {
     "split-copies": "copies of a record are on both sides of a split",
     "people-by-one-record": "too few references to judge people by all of their records",
     "subgroup-exposed": "a subgroup is more exposed than the others",
+    "subgroups-not-compared": "subgroups that could not be compared",
+    "trainings-not-compared": "the population is too small to compare trainings",
     "subgroup-varies": "people have records in several subgroups",
     "split-groups": "groups hold members and non-members of the target",
     "table-read": "how a CSV file was read: separator, missing values, types that are not obvious",

@@ -84,8 +84,8 @@ def simulated(setting: Setting) -> Simulated:
     further = [setting.audit(rng)[0] for _ in range(FURTHER)]
     identified, trained = np.zeros((2, UNITS))
     for result in further:
-        identified[result.exposure.unit] += result.exposure.identified
-        trained[result.exposure.unit] += result.exposure.trained
+        identified[result.exposure.index] += result.exposure.identified
+        trained[result.exposure.index] += result.exposure.trained
     tpr = np.mean([result.summary.tpr.mean for result in further if result.summary.tpr is not None])
     auc = np.mean([result.summary.auc.mean for result in further])
     audits = [setting.audit(rng) for _ in range(AUDITS)]
@@ -124,7 +124,7 @@ def test_the_intervals_of_single_units_cover_on_average(setting: Setting) -> Non
     covered = []
     for result in truth.results:
         exposure = result.exposure
-        share = truth.shares[exposure.unit]
+        share = truth.shares[exposure.index]
         covered.append(np.mean((exposure.low <= share) & (share <= exposure.high)))
     assert np.mean(covered) >= 0.95
 
@@ -146,8 +146,8 @@ def test_independent_trainings_are_no_model_of_chance() -> None:
 @pytest.mark.parametrize("paired", [True, False])
 def test_records_that_always_leak_are_found_beyond_the_limit(paired: bool) -> None:
     results = simulated(Setting(1.5, paired)).results
-    planted = [r.exposure.identified[np.isin(r.exposure.unit, np.arange(PLANTED))].sum() for r in results]
-    trained = [r.exposure.trained[np.isin(r.exposure.unit, np.arange(PLANTED))].sum() for r in results]
+    planted = [r.exposure.identified[np.isin(r.exposure.index, np.arange(PLANTED))].sum() for r in results]
+    trained = [r.exposure.trained[np.isin(r.exposure.index, np.arange(PLANTED))].sum() for r in results]
     assert sum(planted) / sum(trained) >= 0.85
     at_half = [next(p for p in r.summary.curve if p.percent == 50) for r in results]
     assert np.mean([point.identified > point.at_most for point in at_half]) == 1

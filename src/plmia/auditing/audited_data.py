@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from plmia.auditing.matching import take_columns
+from plmia.auditing.subgroup_columns import By, column_names, subgroup_columns
 from plmia.data.arrays import BoolArray, Labels
 from plmia.data.dataset import LabelledData, labelled_table, read_data, require_rows
 from plmia.data.designs import count_split_groups
-from plmia.data.npz import DATA_ARRAYS, load_npz, unused_arrays
+from plmia.data.npz import DATA_ARRAYS, unused_arrays
 from plmia.data.table_files import is_table_file, read_frame
 from plmia.data.tables import is_frame, names_persons, require_same_order
-from plmia.errors import DataError, Note, did_you_mean, shown
-from plmia.results.further import Column, columns_from
+from plmia.errors import DataError, Note, shown
+from plmia.results.further import Column
 
 
 @dataclass(frozen=True)
@@ -106,45 +106,6 @@ def audited_data(
     given: dict[str, Any] = {name: texts for name, texts in names.items() if texts is not None}
     return AuditedData(
         replace(data, **given) if given else data, taken, notes, subgroup_columns(by, source, data.n_points)
-    )
-
-
-By = str | Sequence[str] | Mapping[str, Any] | None
-"""Columns by which subgroups are formed: names, or values by name."""
-
-
-def subgroup_columns(by: By, source: Any, n_records: int) -> tuple[Column, ...]:
-    """Read the columns by which subgroups are formed, from a data frame or an npz file unless values are given."""
-    if by is None or isinstance(by, Mapping):
-        return columns_from(by or {}, n_records)
-    return columns_from({name: _column(name, source) for name in column_names(by)}, n_records)
-
-
-def column_names(by: By) -> list[str]:
-    """Return the columns that are given by name only."""
-    if by is None or isinstance(by, Mapping):
-        return []
-    return [by] if isinstance(by, str) else list(by)
-
-
-def _column(name: str, source: Any) -> Any:
-    """Return the values of a column of a data frame, or of an array of an npz file."""
-    if is_frame(source):
-        import narwhals as nw
-
-        frame = nw.from_native(source, eager_only=True)
-        if name not in frame.columns:
-            hint = did_you_mean(name, frame.columns, "check its name")
-            raise DataError(f"the data have no column {shown(name)!r} to form subgroups by: {hint}")
-        return frame[name]
-    if isinstance(source, str | Path) and zipfile.is_zipfile(source):
-        found = load_npz(Path(source), [name], f"`{name}`", DataError)
-        if name not in found:
-            raise DataError(f"{source} has no array {shown(name)!r} to form subgroups by: add it, one value per record")
-        return found[name]
-    raise DataError(
-        f"there is no table with a column {shown(name)!r} to form subgroups by: give a file with one row per record "
-        "(--data, data=), or in Python values by name (by={...})"
     )
 
 

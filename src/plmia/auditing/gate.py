@@ -26,7 +26,7 @@ from plmia.errors import (
 )
 from plmia.evaluation.intervals import Interval, tpr_interval
 from plmia.evaluation.metrics import Roc, needed_non_members, roc_curve
-from plmia.evaluation.subgroups import code_name
+from plmia.evaluation.subgroups import subgroup_codes
 from plmia.evaluation.targets import Unit
 from plmia.results.saved import Overview, SavedRun
 from plmia.results.verdict import status_of, strongest
@@ -85,8 +85,8 @@ class GateDecision:
             return f"{outcome}: {_why_undecided(self.doubts)}"
         despite = f" (accepted: {', '.join(self.accepted)})" if self.accepted else ""
         within = self.outcome == "fail" and worst.tpr <= self.max_tpr
-        more = " The estimate is within the limit: more records may show it." if within else ""
-        noun = "people in the training set" if self.people else "training records"
+        noun, several = ("people in the training set", "people") if self.people else ("training records", "records")
+        more = f" The estimate is within the limit: more {several} may show it." if within else ""
         where = f" with {worst.subgroup}" if worst.subgroup else ""
         return (
             f"{outcome}{despite}: at a false-positive rate of {round_percent(self.at_fpr)}, {worst.attack} identifies "
@@ -249,7 +249,7 @@ def _require_unit(unit: Unit | None, saved: SavedRun) -> None:
     """Refuse results in which something else was judged."""
     found = saved.result.about.unit
     if unit is not None and unit != found:
-        raise PlmiaError(f"the results in {saved.folder} judge {found}s, not {unit}s: audit again with --unit {unit}")
+        raise PlmiaError(f"the results in {saved.folder} judge {found}s, not {unit}s: score again with --unit {unit}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,12 +277,13 @@ def _parts(saved: SavedRun, by: Sequence[str]) -> Iterator[_Part]:
         if column not in names:
             known = ", ".join(names) or "none"
             raise PlmiaError(
-                f"the results in {saved.folder} have no subgroups by {column!r} (known: {known}): audit again with "
-                f"--by {column}"
+                f"the results in {saved.folder} have no subgroups by {column!r} (known: {known}): audit or score again "
+                f"with --by {column}"
             )
         codes = saved.columns_by[column]
-        for code in np.unique(codes).tolist():
-            yield _Part(f"{column} = {code_name(code, names[column])}", codes == code)
+        _, queries, members = saved.split(saved.targets[0])
+        for value, own in subgroup_codes(column, codes[queries], names[column], members[queries]):
+            yield _Part(f"{column} = {value}", np.isin(codes, own))
 
 
 def _few_non_members(saved: SavedRun, attack: str, fpr: float, parts: Sequence[_Part]) -> Note | None:
@@ -298,7 +299,8 @@ def _few_non_members(saved: SavedRun, attack: str, fpr: float, parts: Sequence[_
                 "few-non-members",
                 "caution",
                 f"A false-positive rate of {round_percent(fpr)} needs {needed:,} evaluated non-members{where}, there "
-                f"are {fewest:,}. Audit with more records, or use a larger rate.",
+                f"are {fewest:,}. Audit with more {'people' if saved.result.about.people else 'records'}, or use a "
+                "larger rate.",
             )
     return None
 

@@ -16,12 +16,13 @@ import numpy as np
 from plmia.attacks.attack import ATTACKS, Attack
 from plmia.attacks.groups import GroupStatistic, LearnedOverGroup
 from plmia.attacks.view import Mode
-from plmia.auditing.audited_data import By, Columns, audited_data, group_column
+from plmia.auditing.audited_data import Columns, audited_data, group_column
 from plmia.auditing.given_target import GivenTarget, as_target
 from plmia.auditing.matching import RecordIds, take_columns
 from plmia.auditing.predictions import Answers
 from plmia.auditing.progress import Meter
 from plmia.auditing.score import Audit, choose_attacks, further_questions, output_folder
+from plmia.auditing.subgroup_columns import By
 from plmia.data.arrays import BoolArray, Counts, PredictionKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
@@ -478,7 +479,8 @@ def audit(
     by : str, sequence of str, or mapping, optional
         Columns whose values are compared, such as sex or ward: names of columns of X, or values by name.
     prior : float or sequence of float, optional
-        Shares of members among the people that an attacker accuses; by default 50, 10, 1 and 0.1 %.
+        Shares of members among the candidates of an attacker, for the precision of an accusation; by default 50, 10,
+        1 and 0.1 %.
     trainings : int, optional
         How many of the trained models are attacked in turn, to count how often each record or person is identified; 0
         for none. By default at most 32; none for a target that exists already.

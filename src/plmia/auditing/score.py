@@ -14,11 +14,10 @@ from plmia import __version__
 from plmia.attacks.attack import ATTACKS, Attack, find_attack
 from plmia.attacks.groups import GroupStatistic, LearnedOverGroup
 from plmia.attacks.view import Mode
-from plmia.auditing.audited_data import By, column_names, subgroup_columns
 from plmia.auditing.progress import Meter
+from plmia.auditing.subgroup_columns import By, column_names, subgroup_columns
 from plmia.data.designs import count_split_groups
 from plmia.data.npz import SIGNALS_ARRAYS, unused_arrays
-from plmia.data.table_files import is_table_file, read_frame
 from plmia.errors import AttackError, Note, OutputError, PlmiaError, PlmiaWarning, ReferencesError, SignalsError, some
 from plmia.evaluation.records import RecordTable
 from plmia.evaluation.targets import Setup, Unit
@@ -40,15 +39,8 @@ FOUND_BY_SCORING = frozenset(
         *("attacks-left-out", "clipped-probabilities", "combined-p-value", "counts-rebalanced"),
         *("counts-reveal-membership", "excluded-references", "few-non-members", "few-references", "groups"),
         *("more-references", "people-by-one-record", "population-size", "rates-unresolved", "records-unnamed"),
-        *(
-            "split-groups",
-            "subgroup-exposed",
-            "subgroup-varies",
-            "tied-scores",
-            "unfinished-models",
-            "unlike-references",
-            "unverified-records",
-        ),
+        *("split-groups", "subgroup-exposed", "subgroup-varies", "subgroups-not-compared", "tied-scores"),
+        *("trainings-not-compared", "unfinished-models", "unlike-references", "unverified-records"),
         *("unverified-results", "weak-attacks", "wide-interval"),
     }
 )
@@ -99,7 +91,7 @@ def score(
     by: By = None,
     data: Any = None,
     prior: float | Sequence[float] | None = None,
-    trainings: int = 0,
+    trainings: int | None = None,
     group_statistic: GroupStatistic | None = None,
     merge: Sequence[str | Path] = (),
     progress: bool = True,
@@ -129,9 +121,11 @@ def score(
     data : data frame or path, optional
         One row per record, with the columns that ``by`` names.
     prior : float or sequence of float, optional
-        Shares of members among the people that an attacker accuses; by default 50, 10, 1 and 0.1 %.
-    trainings : int
-        Attack so many models in turn, too, and count how often each record or person is identified; 0 for none.
+        Shares of members among the candidates of an attacker, for the precision of an accusation; by default 50, 10,
+        1 and 0.1 %.
+    trainings : int, optional
+        Attack so many models in turn, too, and count how often each record or person is identified; 0 for none, the
+        default. Where an audit is scored again in its own folder, the default is what the audit did.
     group_statistic : GroupStatistic, optional
         How the records of a person are combined, a value of `plmia.attacks.groups`; by default `LearnedOverGroup`.
     merge : sequence of path
@@ -152,9 +146,13 @@ def score(
     chosen = choose_attacks(attacks)
     found = open_signals(signals, scale, column_names(by))
     values = found.signals
-    further = further_questions(_columns(by, data, signals, values.n_points), prior, trainings)
     earlier = _results_in(where)
     same = earlier if earlier is not None and earlier.about.signals.sha256 == values.digest else None
+    if trainings is None:
+        again = same is not None and where == run and same.trainings is not None
+        trainings = same.trainings.trainings if again and same and same.trainings else 0
+    columns = subgroup_columns(by, signals if data is None else data, values.n_points)
+    further = further_questions(columns, prior, trainings)
     targets = _targets(target, values)
     found.require(targets)
     for note in found.notes:
@@ -217,14 +215,6 @@ def further_questions(by: tuple[Column, ...], prior: float | Sequence[float] | N
     if prior is None:
         return Further(by, trainings)
     return Further(by, trainings, (prior,) if isinstance(prior, int | float) else tuple(prior))
-
-
-def _columns(by: By, data: Any, signals: str | Path | Signals, n_records: int) -> tuple[Column, ...]:
-    """Return the columns by which subgroups are formed, from the data or else from the signals' file."""
-    if data is None:
-        return subgroup_columns(by, signals, n_records)
-    table = isinstance(data, str | Path) and is_table_file(Path(data))
-    return subgroup_columns(by, read_frame(Path(data))[0] if table else data, n_records)
 
 
 def open_signals(source: str | Path | Signals | Overview, scale: Scale = "auto", used: Sequence[str] = ()) -> Opened:

@@ -92,6 +92,7 @@ class Naming:
     non_members: int  # evaluated ones
     population: int
     standing: int  # members above every evaluated non-member: about this many could be named
+    share: float = 1.0  # of the population behind the coarsest p-value: people are compared within ranges of sizes
     noun: tuple[str, str] = ("record", "records")  # what is judged, one and several
 
     @property
@@ -102,7 +103,7 @@ class Naming:
     @property
     def least(self) -> int:
         """Smallest number that can be named; it may exceed `evaluated`."""
-        return min_named(self.evaluated, self.population, self.fdr)
+        return min_named(self.evaluated, int(self.share * self.population), self.fdr)
 
     @property
     def larger(self) -> int | None:
@@ -133,7 +134,7 @@ class Naming:
         return self._min_with((self.non_members + self.population) // 2) > self.members
 
     def _min_with(self, population: int) -> int:
-        return min_named(self.evaluated + self.population - population, population, self.fdr)
+        return min_named(self.evaluated + self.population - population, int(self.share * population), self.fdr)
 
     def __str__(self) -> str:
         return (

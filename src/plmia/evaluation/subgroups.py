@@ -24,20 +24,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
 from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
-from plmia.data.labels import Names
-from plmia.data.tables import Column, is_series
 from plmia.errors import PlmiaError, require_rate
 from plmia.evaluation.intervals import Interval, auc_limits, tpr_interval
 from plmia.evaluation.metrics import Roc, clopper_pearson, roc_curve
 from plmia.evaluation.tables import Tabular, html_table
 from plmia.numerics import holm
+
+if TYPE_CHECKING:
+    from plmia.data.tables import Column
 
 MISSING = -1
 """Code of a unit without a value."""
@@ -85,7 +86,7 @@ class SubgroupTable(Tabular):
 
     @property
     def more_exposed(self) -> tuple[str, ...]:
-        """Names of the subgroups that are more exposed than the others; any is wrong with at most 1 - confidence."""
+        """tuple[str, ...] of the subgroups that are more exposed than the others; any is wrong with at most 1 - confidence."""
         return tuple(group.name for group in self.subgroups if group.p_value <= 1 - self.confidence)
 
     def columns(self) -> dict[str, list[Any]]:
@@ -195,12 +196,14 @@ def subgroup_table(
     return SubgroupTable(by, float(fpr), float(confidence), tuple(subgroups))
 
 
-def codes_of(values: Any, n: int, what: str = "by") -> tuple[IntArray, Names]:
+def codes_of(values: Any, n: int, what: str = "by") -> tuple[IntArray, tuple[str, ...]]:
     """Encode a column [n] as positions in the sorted names of its values; `MISSING` where it has none.
 
     Takes text, booleans, integers, categories, and floats with few values, as a list, an array, or a series of pandas,
     polars or pyarrow. Errors say ``what`` the column is ("column 'ward'").
     """
+    from plmia.data.tables import Column, is_series
+
     shape = (len(values),) if is_series(values) else np.shape(values)
     if shape != (n,):
         raise PlmiaError(f"{what} has shape {shape}, there are {n:,} records: give one value per record")
@@ -248,8 +251,16 @@ class _Part(NamedTuple):
 
     name: str
     units: BoolArray
-    merged: Names
+    merged: tuple[str, ...]
     small: bool
+
+
+def subgroup_codes(by: str, codes: IntArray, names: Sequence[str], members: BoolArray) -> list[tuple[str, IntArray]]:
+    """Return the rows of a table and the codes of each: a value, or several small ones that are merged.
+
+    ``codes`` and ``members`` are those of the evaluated units [units], as for `subgroup_table`.
+    """
+    return [(part.name, np.unique(codes[part.units])) for part in _parts(by, codes, names, members)]
 
 
 def _parts(by: str, codes: IntArray, names: Sequence[str], members: BoolArray) -> list[_Part]:
@@ -273,7 +284,7 @@ def _parts(by: str, codes: IntArray, names: Sequence[str], members: BoolArray) -
     return [*(part for part in parts if not part.small), merged]
 
 
-def _part(name: str, units: BoolArray, members: BoolArray, merged: Names = ()) -> _Part:
+def _part(name: str, units: BoolArray, members: BoolArray, merged: tuple[str, ...] = ()) -> _Part:
     n_members = int(np.count_nonzero(units & members))
     return _Part(name, units, merged, min(n_members, int(np.count_nonzero(units)) - n_members) < MIN_UNITS)
 
@@ -294,7 +305,7 @@ def _require_few(what: str, n_values: int, numbers: bool) -> None:
         )
 
 
-def _numbered(column: Column) -> tuple[IntArray, Names]:
+def _numbered(column: Column) -> tuple[IntArray, tuple[str, ...]]:
     """Codes and names of numbers and booleans."""
     missing = column.missing
     given: Array = column.values if column.integers is None else column.integers

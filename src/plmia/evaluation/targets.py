@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from plmia.evaluation.tables import Tabular
 from plmia.signals.signals import Signals
 
 Unit = Literal["record", "group"]
+ONE_GROUP = "all records belong to one group: give the group of each record, or none"
 # References that play the target, from which is learned what the records of a group say together.
 MOST_PLAYED = 4
 
@@ -67,6 +68,10 @@ class Setup:
     unit: Unit | None = None
     group_statistic: GroupStatistic = field(default_factory=LearnedOverGroup)
 
+    def __post_init__(self) -> None:
+        if self.unit not in (None, *get_args(Unit)):
+            raise SignalsError(f"unit {self.unit!r} is unknown: take {' or '.join(get_args(Unit))}")
+
     def judges_groups(self, signals: Signals, targets: Sequence[int]) -> bool:
         """Whether groups are judged in these signals; raises where they cannot be, though that was asked for."""
         if self.unit == "record" or (self.unit is None and (signals.groups is None or self.references == 0)):
@@ -78,6 +83,8 @@ class Setup:
                 "groups are judged by what references in the role of the target show, and there are 0 references: "
                 "judge records"
             )
+        if len(np.unique(signals.groups)) < 2:
+            raise SignalsError(ONE_GROUP)
         for target, row in zip(targets, signals.rows(targets, "target"), strict=True):
             cut, n_groups = count_split_groups(signals.design.matrix[row], signals.groups)
             if cut and self.unit is None:
@@ -272,7 +279,7 @@ def _truth(signals: Signals, target: int, row: int, setup: Setup) -> tuple[Truth
     members = signals.design.matrix[row]
     alone = _one_of_each_group(signals, setup.seed)
     if len(alone) < 2:
-        raise SignalsError("all records belong to one group: give the group of each record, or none")
+        raise SignalsError(ONE_GROUP)
     outsiders = alone[~members[alone]]
     if len(outsiders) in (0, len(alone)):
         raise SignalsError(

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from scipy.special import bdtrc, betainccinv, betaincinv, stdtrit
 
-from plmia.data.arrays import BoolArray, FloatArray, IntArray
+from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import PlmiaError, require_rate, some
 from plmia.evaluation.decisions import Conformal
 from plmia.evaluation.intervals import SHARED_REFERENCES, Interval, checked_values, tail_of
@@ -107,7 +107,7 @@ class UnitExposure(Tabular):
     units, with and without a leak; with all counts, in as few as 88 %. They do not hold for all units at once.
     """
 
-    unit: IntArray
+    index: IntArray  # of the record or the person
     trained: IntArray  # trainings in which the unit was a member and was evaluated
     identified: IntArray  # those of them in which it was called a member
     share: FloatArray  # identified / trained, NaN for a unit that never was a member
@@ -115,15 +115,20 @@ class UnitExposure(Tabular):
     high: FloatArray
     not_trained: IntArray  # trainings in which the unit was not a member and was evaluated
     accused: IntArray  # those of them in which it was called a member
+    first_record: IntArray | None = None  # of a person
+    group: Labels | None = None  # as it was given, where it may be shown
 
     def __len__(self) -> int:
-        return len(self.unit)
+        return len(self.index)
+
+    def _arrays(self) -> dict[str, Array]:
+        return {name: array for name, array in vars(self).items() if array is not None}
 
     def __getitem__(self, rows: slice) -> UnitExposure:
         """Return some rows, as in ``exposure[:3]``."""
         if not isinstance(rows, slice):
             raise TypeError(f"exposure[{rows!r}] is not a slice: take rows with exposure[:3], or use to_frame()")
-        return replace(self, **{name: array[rows] for name, array in vars(self).items()})
+        return replace(self, **{name: array[rows] for name, array in self._arrays().items()})
 
     @property
     def always(self) -> BoolArray:
@@ -133,12 +138,12 @@ class UnitExposure(Tabular):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return all rows as columns; a share that does not exist is None."""
-        columns = {name: array.tolist() for name, array in vars(self).items()}
+        columns = {name: array.tolist() for name, array in self._arrays().items()}
         return columns | {"share": [None if math.isnan(share) else share for share in columns["share"]]}
 
     def write_lines(self, file: BinaryIO) -> None:
         """Write all rows as CSV; a share that does not exist is empty."""
-        file.write(f"{','.join(vars(self))}\n".encode())
+        file.write(f"{','.join(self._arrays())}\n".encode())
         for start in range(0, len(self), _ROWS):
             columns = self[start : start + _ROWS].columns()
             texts = (map(_TEXT.get(name, str), column) for name, column in columns.items())
@@ -372,7 +377,7 @@ class OverTrainings:
         accused_share = accused / np.maximum(not_trained, 1)
         order = np.lexsort((unit, accused_share, -share, -low, trained == 0))
         return UnitExposure(
-            unit=unit[order],
+            index=unit[order],
             trained=trained[order],
             identified=identified[order],
             share=share[order],

@@ -15,6 +15,7 @@ from types import TracebackType
 import numpy as np
 
 from plmia.attacks.attack import Attack
+from plmia.attacks.groups import Groups
 from plmia.attacks.scoring import Scores, Tick
 from plmia.attacks.view import Features
 from plmia.data.arrays import Array, Labels
@@ -26,6 +27,7 @@ from plmia.evaluation.diagnostics.signals import require_plausible
 from plmia.evaluation.records import RecordTable, people_table, record_table
 from plmia.evaluation.targets import AttackResult, OneRecord, Setup, attack_targets
 from plmia.evaluation.trainings import TrainingsResult, UnitExposure
+from plmia.results import wording
 from plmia.results.further import (
     Column,
     Further,
@@ -101,16 +103,20 @@ def _finish(
     """Answer the further questions with the verdict's attack, ``best``, and publish the results."""
     listed, fpr = results.listed(best.name), subgroup_fpr(summary.evidence)
     columns = results.add_columns(further.columns_of(listed))
-    tables = subgroup_tables(columns, listed, fpr)
-    summary.add_notes(subgroup_notes(columns, tables))
+    tables, notes = subgroup_tables(columns, listed, fpr, classes=about.signal is None)
+    summary.add_notes([*notes, *subgroup_notes(columns, tables)])
     trainings = None
     if (n := further.n_trainings(signals)) and setup.references != 0:
         trainings = over_trainings(signals, best, setup, n, listed, fpr, tick)
+        if trainings is None:
+            summary.add_notes(
+                [Note("trainings-not-compared", "info", wording.trainings_not_compared(listed.n_compared))]
+            )
     about = replace(about, by={column.name: column.names for column in columns} or None)
     result = replace(
         summary.result(about, power),
         accusations=accusations_of(summary.evidence, further.priors),
-        subgroups=tables,
+        subgroups=tuple(tables),
         trainings=None if trainings is None else trainings.summary,
     )
     return results.finish(result, trainings)
@@ -242,6 +248,12 @@ class ResultFolder:
         people = people_table(table(result, None, None), result.groups.size, result.groups.first, self._groups)
         return {"people.csv": people, "records.csv": table(result.one_record, result.view.labels, self._groups)}
 
+    def _with_names(self, exposure: UnitExposure, groups: Groups | None) -> UnitExposure:
+        """Add the first record of each person, and the groups where the files may show them."""
+        first = exposure.index if groups is None else groups.first[exposure.index]
+        named = None if self._groups is None else self._groups[first]
+        return replace(exposure, first_record=None if groups is None else first, group=named)
+
     def keep_only(self, attack: str) -> None:
         """Forget the records by other attacks, once these cannot be the verdict's."""
         self._listed_results = {attack: self._listed_results[attack]}
@@ -260,8 +272,11 @@ class ResultFolder:
         try:
             self._zip.close()
             digests = {"scores.npz": sha256_of(self._file)}
-            tables: dict[str, RecordTable | UnitExposure] = dict(self._tables(self.listed(result.verdict.attack)))
-            for name, table in (tables | ({} if trainings is None else {"trainings.csv": trainings.exposure})).items():
+            listed = self.listed(result.verdict.attack)
+            tables: dict[str, RecordTable | UnitExposure] = dict(self._tables(listed))
+            if trainings is not None:
+                tables["trainings.csv"] = self._with_names(trainings.exposure, listed.groups)
+            for name, table in tables.items():
                 with self._staging.create(name) as file:
                     table.write_lines(file)
                     digests[name] = sha256_of(file)

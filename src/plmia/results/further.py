@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from plmia.attacks.attack import Attack
+from plmia.attacks.groups import Groups
 from plmia.attacks.scoring import Tick
 from plmia.data.arrays import FloatArray, IntArray
-from plmia.data.labels import Names
-from plmia.errors import Note, PlmiaError, require_rate, shown
+from plmia.data.designs import count_split_groups
+from plmia.errors import Note, PlmiaError, require_rate, sentence, shown
 from plmia.evaluation.accusations import PRIORS, Accusation, accusations
 from plmia.evaluation.decisions import needed_population
 from plmia.evaluation.metrics import VERDICT_FPRS
 from plmia.evaluation.subgroups import VARIES, SubgroupTable, codes_of, constant_within, subgroup_table
-from plmia.evaluation.targets import AttackResult, Setup, attack_targets
+from plmia.evaluation.targets import AttackResult, Setup, Unit, attack_targets
 from plmia.evaluation.trainings import OverTrainings, TrainingsResult
 from plmia.results import wording
 from plmia.results.verdict import CONFIDENCE, Evidence
@@ -35,12 +36,15 @@ class Column:
 
     name: str
     codes: IntArray  # [records]: position in ``names``, or `MISSING`
-    names: Names
+    names: tuple[str, ...]
 
     @classmethod
     def of(cls, name: str, values: Any, n_records: int) -> Column:
         """Encode the values [records] of a column."""
         codes, names = codes_of(values, n_records, f"column {shown(name)!r} (by)")
+        if len(np.unique(codes)) < 2:
+            value = f"one value, {shown(names[0])!r}" if names else "no value"
+            raise PlmiaError(f"column {shown(name)!r} (by) has {value}, at least 2 are needed: choose another column")
         return cls(name, codes, names)
 
 
@@ -55,9 +59,6 @@ class Further:
     def __post_init__(self) -> None:
         for prior in self.priors:
             require_rate("the prior", prior)
-        names = [column.name for column in self.by]
-        if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
-            raise PlmiaError(f"column {repeated[0]!r} is given twice: name each column once")
 
     def n_trainings(self, signals: Signals) -> int:
         """Number of models that are attacked in turn; 0 if there are too few."""
@@ -72,15 +73,24 @@ class Further:
         return [replace(column, codes=constant_within(column.codes, groups.of_record)[0]) for column in self.by]
 
 
-def subgroup_tables(columns: Sequence[Column], result: AttackResult, fpr: float) -> tuple[SubgroupTable, ...]:
-    """Compare the subgroups of each column; all intervals hold at once."""
+def subgroup_tables(
+    columns: Sequence[Column], result: AttackResult, fpr: float, *, classes: bool
+) -> tuple[list[SubgroupTable], list[Note]]:
+    """Compare the subgroups of each column; all intervals hold at once. Notes say which could not be compared.
+
+    ``classes`` says whether signals are confidences of the true class, so that answers are right or wrong.
+    """
     queries = result.truth.queries
-    score, members, correct = result.scores.score[queries], result.truth.members[queries], _correct(result)
-    right = None if correct is None else correct[queries]
-    return tuple(
-        subgroup_table(c.name, c.codes[queries], c.names, score, members, fpr, right, CONFIDENCE, len(columns))
-        for c in columns
-    )
+    score, members = result.scores.score[queries], result.truth.members[queries]
+    right = _correct(result)[queries] if classes else None
+    tables, notes = [], []
+    for c in columns:
+        given = c.name, c.codes[queries], c.names, score, members, fpr, right, CONFIDENCE, len(columns)
+        try:
+            tables.append(subgroup_table(*given))
+        except PlmiaError as error:  # nothing that was trained may be lost for it
+            notes.append(Note("subgroups-not-compared", "info", sentence(str(error))))
+    return tables, notes
 
 
 def subgroup_notes(columns: Sequence[Column], tables: Sequence[SubgroupTable]) -> Iterator[Note]:
@@ -93,7 +103,7 @@ def subgroup_notes(columns: Sequence[Column], tables: Sequence[SubgroupTable]) -
             yield Note("subgroup-varies", "info", wording.subgroup_varies(column.name, varying))
 
 
-def _correct(result: AttackResult) -> FloatArray | None:
+def _correct(result: AttackResult) -> FloatArray:
     """Share of each judged unit's records whose true label the target finds more likely than all others together."""
     right = (result.view.target.mean(axis=1) > 0).astype(np.float64)
     return right if result.groups is None else result.groups.sum(right) / result.groups.size
@@ -106,7 +116,8 @@ def over_trainings(
 
     ``first`` is the result on one of them. None if the population is too small for every false-positive rate.
     """
-    models = list(signals.models)
+    unit: Unit = "record" if first.groups is None else "group"
+    models = [int(model) for model in signals.models if first.groups is None or _whole(signals, model, first.groups)]
     if len(models) > most:
         others = [model for model in models if model != first.target]
         rng = np.random.default_rng([setup.seed, 6])
@@ -117,10 +128,15 @@ def over_trainings(
     if rate is None:
         return None
     collected = OverTrainings(n_units, rate, CONFIDENCE)
-    for result in attack_targets(signals, [attack], models, replace(setup, references=None), tick):
+    for result in attack_targets(signals, [attack], models, replace(setup, references=None, unit=unit), tick):
         found = result.scores.log10_p_conformal, result.scores.score, result.truth.members, result.truth.queries
         collected.add(result.target, *found, result.n_compared)
     return collected.finish()
+
+
+def _whole(signals: Signals, model: int, groups: Groups) -> bool:
+    """Whether a model trained on whole groups."""
+    return not count_split_groups(signals.design.matrix[signals.rows([model])[0]], groups.of_record)[0]
 
 
 def accusations_of(evidence: Evidence, priors: Sequence[float]) -> tuple[Accusation, ...]:

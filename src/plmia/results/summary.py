@@ -341,7 +341,7 @@ class Summary:
 
 def _about_notes(about: About) -> Iterator[Note]:
     """Notes that follow from what was run."""
-    if about.groups is not None and not about.people:
+    if about.groups is not None and not about.people and about.groups < about.signals.points:
         yield Note("groups", "info", wording.groups(about.groups))
     if about.signals.clipped:
         yield Note("clipped-probabilities", "info", wording.clipped_probabilities(about.signals.clipped))

@@ -49,7 +49,9 @@ class Assessment:
         """Explain why nobody was named at a false discovery rate."""
         m = self.metrics
         standing = round(m.tpr_at(0.0).tpr * m.n_members)
-        return Naming(fdr, m.n_members, m.n_non_members, self.summary.conformal.population or 0, standing)
+        population = self.summary.conformal.population or 0
+        compared = round(1 / (self.summary.conformal.resolution or 1.0)) - 1
+        return Naming(fdr, m.n_members, m.n_non_members, population, standing, compared / max(1, population))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from plmia.errors import Note, after_colon, percent, round_percent, sentence, so
 if TYPE_CHECKING:
     from plmia.evaluation.accusations import Accusation
     from plmia.evaluation.metrics import Operating
-    from plmia.evaluation.subgroups import SubgroupTable
+    from plmia.evaluation.subgroups import Subgroup, SubgroupTable
     from plmia.evaluation.trainings import TrainingsSummary
     from plmia.results.result import RunResult
     from plmia.results.verdict import Evidence
@@ -223,15 +223,23 @@ def groups(n: int) -> str:
 def people_by_one_record(attacks: Mapping[str, int]) -> str:
     """Attacks that judge people by one record each, with their numbers of references."""
     return (
-        f"{', '.join(attacks)} judged people by one record each: {min(attacks.values())} references are too few to "
-        "learn what all records of a person say together. With all records an attacker finds more: train more "
+        f"People were judged by one record each ({', '.join(attacks)}): {min(attacks.values())} references are too few "
+        "to learn what all records of a person say together. With all records an attacker finds more: train more "
         "references."
     )
 
 
 def subgroup_varies(by: str, n: int) -> str:
     """Some people have several values of a column."""
-    return f"{n:,} people have records with different values of {by!r}; they form a subgroup of their own, 'varies'."
+    return (
+        f"{n:,} people have records with different values of {by!r}; they form a subgroup of their own, 'varies'. All "
+        "of them have several records, which expose a person more than one."
+    )
+
+
+def trainings_not_compared(population: int) -> str:
+    """No training could identify anybody."""
+    return f"Trainings were not compared: {population:,} known non-members are too few for a p-value of 10 %."
 
 
 def more_exposed(by: str, names: Sequence[str]) -> str:
@@ -262,16 +270,21 @@ def exposure_lines(result: RunResult, *, verbose: bool) -> Iterator[str]:
 
 def subgroup_line(table: SubgroupTable) -> str:
     """Rates of the subgroups of one column, and which are more exposed."""
-    rates = [f"{group.name} {percent(group.tpr)}" for group in table.subgroups if group.tpr is not None]
+    rates = [_subgroup_rate(group) for group in table.subgroups]
     shown = ", ".join(rates[:MAX_SUBGROUPS]) + (", …" if len(rates) > MAX_SUBGROUPS else "")
-    without = len(table.subgroups) - len(rates)
-    small = f" ({without} too small for a rate)" if without else ""
     found = (
         f"more exposed than the others: {', '.join(table.more_exposed)}"
         if table.more_exposed
         else ("no subgroup is shown to be more exposed")
     )
-    return f"By {table.by}, identified at {round_percent(table.fpr)} FPR: {shown or 'no rates'}{small}; {found}."
+    return f"By {table.by}, identified at {round_percent(table.fpr)} FPR: {shown}; {found}."
+
+
+def _subgroup_rate(group: Subgroup) -> str:
+    """Rate of one subgroup with its interval for all subgroups at once."""
+    if group.tpr is None or group.interval is None:
+        return f"{group.name} – (too few non-members)"
+    return f"{group.name} {percent(group.tpr)} ({percent(group.interval.low)} to {percent(group.interval.high)})"
 
 
 def trainings_line(found: TrainingsSummary, *, people: bool) -> str:
@@ -283,10 +296,10 @@ def trainings_line(found: TrainingsSummary, *, people: bool) -> str:
         ends = found.tpr.interval
         around = f" (95 % CI {percent(ends.low).removesuffix(' %')} to {percent(ends.high)})" if ends else ""
         mean = f"{percent(found.tpr.mean)} of the members are identified on average{around}; "
+    chance = "no more than chance explains" if last.identified <= last.at_most else "chance explains"
     return (
         f"Over {found.trainings} trainings at {round_percent(found.fpr)} FPR: {mean}{last.identified:,} of "
-        f"{found.units:,} {noun} in every training that used them (without a leak at most {last.at_most:,.0f} are "
-        "expected)."
+        f"{found.units:,} {noun} in every training that used them ({chance}: at most {last.at_most:,.0f})."
     )
 
 

@@ -87,8 +87,8 @@ def test_counts_and_curve_are_those_of_a_loop(seed: int, fpr: float, models: int
     results = audit(models, seed=seed)
     found, rows = over(results, fpr), naive_counts(results, fpr, 60)
     exposure = found.exposure
-    assert sorted(exposure.unit.tolist()) == [i for i, row in enumerate(rows) if row["trained"] + row["not_trained"]]
-    for i, unit in enumerate(exposure.unit.tolist()):
+    assert sorted(exposure.index.tolist()) == [i for i, row in enumerate(rows) if row["trained"] + row["not_trained"]]
+    for i, unit in enumerate(exposure.index.tolist()):
         row = rows[unit]
         assert {name: int(getattr(exposure, name)[i]) for name in row} == row
     trained = [row for row in rows if row["trained"]]
@@ -125,14 +125,14 @@ def test_calls_are_those_of_the_conformal_rule_where_p_values_equal_the_level() 
             collector.add(0, log10_p, phi, members, np.arange(n + 2), n)
             exposure = collector.finish().exposure
             called = np.zeros(len(members), bool)
-            called[exposure.unit] = exposure.identified + exposure.accused > 0
+            called[exposure.index] = exposure.identified + exposure.accused > 0
             assert np.array_equal(called[: n + 2], Conformal(level)(Known(scores, population)).flagged[: n + 2])
 
 
 def test_units_in_the_population_of_every_training_have_no_row() -> None:
     results = audit(2)
     never = [replace(result, queries=result.queries[result.queries != 7]) for result in results]
-    assert 7 not in over(never).exposure.unit
+    assert 7 not in over(never).exposure.index
 
 
 def test_memory_does_not_grow_with_the_number_of_targets() -> None:
@@ -173,7 +173,7 @@ def test_many_trainings_come_before_few() -> None:
         queries = np.arange(0 if target == 0 else 1, 8)
         collector.add(target, log10_p, -np.arange(8.0), members, queries, 9)
     exposure = collector.finish().exposure
-    assert exposure.unit[:2].tolist() == [1, 0]
+    assert exposure.index[:2].tolist() == [1, 0]
     assert exposure.always[:2].all()
 
 
@@ -181,18 +181,18 @@ def test_a_unit_that_was_never_a_member_is_last_and_has_no_share() -> None:
     collector = OverTrainings(4, FPR)
     collector.add(0, np.array([-1.0, -1.0, 0.0, 0.0]), np.arange(4.0), np.array([0, 1, 1, 0], bool), np.arange(4), 9)
     exposure = collector.finish().exposure
-    assert exposure.unit.tolist() == [1, 2, 3, 0]
+    assert exposure.index.tolist() == [1, 2, 3, 0]
     assert exposure.columns()["share"] == [1.0, 0.0, None, None]
     file = io.BytesIO()
     exposure.write_lines(file)
     assert file.getvalue().decode().splitlines() == [
-        "unit,trained,identified,share,low,high,not_trained,accused",
+        "index,trained,identified,share,low,high,not_trained,accused",
         "1,1,1,1,0.000625,1,0,0",
         "2,1,0,0,0,0.999375,0,0",
         "3,0,0,,0,1,1,0",
         "0,0,0,,0,1,1,1",
     ]
-    assert exposure[:2].unit.tolist() == [1, 2]
+    assert exposure[:2].index.tolist() == [1, 2]
     with pytest.raises(TypeError, match="slice"):
         exposure[0]  # type: ignore[index]
 
@@ -211,7 +211,7 @@ def test_means_are_those_of_the_curves_and_do_not_depend_on_the_order() -> None:
     assert summary.auc.mean in summary.auc.interval
     other = over(results[::-1])
     assert other.summary == summary
-    assert np.array_equal(other.exposure.unit, over(results).exposure.unit)
+    assert np.array_equal(other.exposure.index, over(results).exposure.index)
 
 
 def test_the_summary_is_plain_json() -> None:

@@ -111,7 +111,10 @@ def people_options(command: Command) -> Command:
         help="Judge single records, or people by all of their records (group); by default people, if there are groups.",
     )
     by = click.option(
-        "--by", multiple=True, metavar="COLUMN", help="Compare the values of this column; may be given several times."
+        "--by",
+        multiple=True,
+        metavar="COLUMN",
+        help="Compare how exposed the values of this column are; may be given several times.",
     )
     prior = click.option(
         "--prior",
@@ -119,7 +122,7 @@ def people_options(command: Command) -> Command:
         type=float,
         metavar="SHARE",
         callback=lambda _ctx, _option, given: given or None,
-        help="Share of members among the accused, for the precision of an accusation; may be given several times.",
+        help="Share of members among the candidates, to print the precision of an accusation; may be repeated.",
     )
     return unit(by(prior(command)))
 

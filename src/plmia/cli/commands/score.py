@@ -81,8 +81,6 @@ def attacks(as_json: bool) -> None:
     "--trainings",
     type=click.IntRange(min=0),
     metavar="N",
-    default=0,
-    show_default=True,
     help="Models that are attacked in turn, to count how often each record or person is identified.",
 )
 @scale_option

@@ -18,7 +18,8 @@ import click.testing
 import numpy as np
 import pytest
 
-from plmia.data.files import PARTS, PENDING
+from plmia.data.files import PARTS as EVERY_PART
+from plmia.data.files import PENDING
 from plmia.errors import SignalsError
 from plmia.reporting import Extras, write_report
 from plmia.results.saved import SavedRun
@@ -79,8 +80,12 @@ with Staging(Path(sys.argv[1])) as staging:
 """
 
 
+# Of a run that judges records and attacks one target.
+PARTS = ("scores.npz", "records.csv", "metrics.json")
+
+
 def contents(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in PARTS}
+    return {name: (folder / name).read_bytes() for name in EVERY_PART if (folder / name).exists()}
 
 
 def names(folder: Path) -> list[str]:
@@ -124,13 +129,16 @@ def test_of_several_writers_the_last_wins_whole(attacks: tuple[str, ...], signal
     assert contents(folder) == contents(tmp_path / "alone")
 
 
+@pytest.mark.parametrize("with_trainings", ["old", "new"])
 def test_killed_at_any_rename_a_folder_holds_the_old_run_or_the_new_one(
-    signals_file: Write, command: Run, tmp_path: Path
+    with_trainings: str, signals_file: Write, command: Run, tmp_path: Path
 ) -> None:
+    """One of the two runs has a file that the other lacks."""
     file, old, new = signals_file(points=300), tmp_path / "old", tmp_path / "new"
-    assert command("score", file, "-o", old, "--attack", "lira", "--quiet").exit_code == 0
+    more = {"old": [], "new": []} | {with_trainings: ["--trainings", "4"]}
+    assert command("score", file, "-o", old, "--attack", "lira", "--quiet", *more["old"]).exit_code == 0
     assert command("report", old, "--quiet").exit_code == 0
-    options = ("--attack", "rmia", "--attack", "pl-mia", "--quiet")
+    options = ("--attack", "rmia", "--attack", "pl-mia", "--quiet", *more["new"])
     assert command("score", file, "-o", new, *options).exit_code == 0
     runs = {"lira": contents(old), "rmia": contents(new)}
     found = []
@@ -154,9 +162,10 @@ def test_killed_at_any_rename_a_folder_holds_the_old_run_or_the_new_one(
         assert f"by {saved.result.verdict.attack} on target 0" in (folder / "report.html").read_text()
         assert command("score", file, "-o", folder, *options).exit_code == 0
         assert contents(folder) == runs["rmia"]
-        assert names(folder) == sorted(PARTS)
+        assert names(folder) == sorted(runs["rmia"])
     assert found == ["lira"] + ["rmia"] * (len(found) - 1), "the first rename publishes"
-    assert len(found) == 4
+    assert len(found) == 1 + len(runs["rmia"])
+    assert ("trainings.csv" in runs["rmia"]) == (with_trainings == "new")
 
 
 def test_killed_at_any_rename_of_a_report_the_results_stay(signals_file: Write, command: Run, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ class SubgroupTable(Tabular):
 
     @property
     def more_exposed(self) -> tuple[str, ...]:
-        """tuple[str, ...] of the subgroups that are more exposed than the others; any is wrong with at most 1 - confidence."""
+        """Names of the subgroups that are more exposed than the others; any is wrong with at most 1 - confidence."""
         return tuple(group.name for group in self.subgroups if group.p_value <= 1 - self.confidence)
 
     def columns(self) -> dict[str, list[Any]]:

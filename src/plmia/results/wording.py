@@ -296,10 +296,10 @@ def trainings_line(found: TrainingsSummary, *, people: bool) -> str:
         ends = found.tpr.interval
         around = f" (95 % CI {percent(ends.low).removesuffix(' %')} to {percent(ends.high)})" if ends else ""
         mean = f"{percent(found.tpr.mean)} of the members are identified on average{around}; "
-    chance = "no more than chance explains" if last.identified <= last.at_most else "chance explains"
+    chance = "no more than chance" if last.identified <= last.at_most else "by chance"
     return (
         f"Over {found.trainings} trainings at {round_percent(found.fpr)} FPR: {mean}{last.identified:,} of "
-        f"{found.units:,} {noun} in every training that used them ({chance}: at most {last.at_most:,.0f})."
+        f"{found.units:,} {noun} in every training that used them ({chance}: at most {last.at_most:,.0f} on average)."
     )
 
 

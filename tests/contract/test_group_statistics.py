@@ -14,6 +14,7 @@ from plmia.attacks.groups import (
     LearnedOverGroup,
     MaxOverGroup,
     OneRow,
+    PlainGroupStatistic,
     Played,
     SumOverGroup,
 )
@@ -24,7 +25,7 @@ PEOPLE = 90
 
 
 @dataclass(frozen=True)
-class MeanOverGroup(GroupStatistic):
+class MeanOverGroup(PlainGroupStatistic):
     """A user's own: nothing but the call is needed."""
 
     def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:

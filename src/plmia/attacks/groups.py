@@ -196,8 +196,12 @@ class LearnedOverGroup(GroupStatistic):
 
 
 def _found(statistic: FittedGroups, judged: Played, groups: Groups) -> float:
-    """Share of the members that are found, mean over low false-positive rates, among groups of the commonest size."""
-    own = groups.size == np.argmax(np.bincount(groups.size))
+    """Share of the members that are found, mean over low false-positive rates, among groups of the commonest size.
+
+    Of a single record every increasing function finds the same, so larger groups decide, if there are any.
+    """
+    counts = np.bincount(groups.size)
+    own = groups.size == (2 + np.argmax(counts[2:]) if len(counts) > 2 else 1)
     value = statistic(judged.phi, groups)
     members, others = value[own & judged.members], value[own & ~judged.members]
     if not len(members) or not len(others):

@@ -191,6 +191,15 @@ def test_the_log_odds_are_taken_where_they_find_more() -> None:
     assert found["odds"] > found["sum"] + 0.05
 
 
+def test_groups_of_several_records_decide_where_most_have_one() -> None:
+    """Of one record the log odds find what the record finds: only larger groups can show that they find more."""
+    sizes = np.repeat([1, 2, 3], [800, 400, 300])
+    groups = Groups.of(np.repeat(np.arange(1500), sizes))
+    assert isinstance(LearnedOverGroup().fit(rehearsals(groups, 4, shift=3.0), groups), LogOdds)
+    alone = Groups.of(np.arange(500))
+    assert LearnedOverGroup().fit(rehearsals(alone, 4, shift=3.0), alone) == SumOverGroup()
+
+
 @pytest.mark.parametrize("case", ["none", "one", "few references", "no members", "constant"])
 def test_too_little_to_learn_from_gives_the_sum(case: str) -> None:
     groups = people(100)

@@ -652,15 +652,15 @@ def test_people_are_measured_and_shown(capsys: pytest.CaptureFixture[str]) -> No
 
     people = part("people")
     rng = np.random.default_rng(0)
-    groups = np.repeat(np.arange(100), rng.integers(2, 7, 100))
+    groups = np.repeat(np.arange(300), rng.integers(2, 7, 300))
     design = complementary_pairs(len(groups), 4, rng, groups)
     values = rng.normal(size=(*design.matrix.shape, 1)) + 1.5 * design.matrix[:, :, None]
     signals = Signals(values.astype(np.float32), design, groups=groups)
     found, called = people.measure(signals, (6,), [0, 2])
     rows = people.table(found)
     assert [row["statistic"] for row in rows] == ["one row", "max", "sum", "learned"] * 3
-    assert all(n[0].sum() == 2 * 25 for n in called.values())
-    result = people.calls(next(people.judged(signals)), np.arange(50))
+    assert all(n[0].sum() == 2 * 75 for n in called.values())  # half of the non-members are the population
+    result = people.calls(next(people.judged(signals)), np.arange(150))
     assert set(result["identified"]) == {"others", "planted"}
     contents = {"table": rows, "learned_minus_sum": people.differences(found)}
     people.show(contents | {"false_positives": people.false_positives(called), "planted": [result]})

@@ -397,7 +397,7 @@ def test_within_class_needs_labels(signals_file: Write, refused: Callable[..., s
     (tmp_path / "mine.py").write_text(own)
     options = ["--attack", f"{tmp_path / 'mine.py'}:MINE"]
     sentence = refused(signals_file(replace={"labels": None}), *options)
-    assert "needs labels" in sentence
+    assert "needs a label" in sentence
     assert "store `labels`" in sentence
     labels = np.arange(POINTS)
     assert "3 are needed: enlarge" in refused(signals_file(replace={"labels": labels}), *options)

@@ -8,15 +8,12 @@ The test compares a subgroup with the weighted mean of the other subgroups in tw
 the common threshold, and the AUC within the subgroup. Each uses only comparisons of members with non-members of the
 same subgroup. If nothing leaks, the advantage is 0 and the AUC is 1/2 in every subgroup, whatever its law of scores and
 its share of members. If every subgroup has the same laws, both are equal. Each gets half of the error, because neither
-is enough: with 5 % of 3,500 persons in the subgroup, the AUC finds a shift of 0.5 instead of 0 standard deviations in
-77 % of simulated audits and the advantage in 1 %; if 10 % of its members stand out and nobody else does, the AUC finds
-it in 7 % and the advantage in 59 %. Both together find these in 71 % and 46 %.
+is enough: the AUC finds a small shift of all members of a subgroup, the advantage finds a few members that stand out.
 
 Limits of both quantities combine as in `plmia.evaluation.intervals.tpr_interval` (MOVER, Zou and Donner, 2008), from
 Clopper-Pearson limits of rates. These are safe for small counts, and for a threshold that the same non-members set. The
-p-value is the error probability at which the lower limit of the difference is 0. In simulations, normal approximations
-called a subgroup more exposed in too many audits without one: up to 10 % instead of 5 % with the variance of Agresti
-and Caffo, and up to 12 % with mean logarithms of p-values, which have more power.
+p-value is the error probability at which the lower limit of the difference is 0. Normal approximations, such as the
+variance of Agresti and Caffo, called a subgroup more exposed too often in simulations.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class CurvePoint:
 
     If nothing leaks, units are identified in at most a share ``fpr`` of their trainings on average. By Markov's
     inequality at most ``units * fpr / share`` units are then expected to reach a share (`at_most`). Only a count well
-    above this limit is evidence of a leak. The binomial number `expected` is too small for that: in simulated audits of
-    16 models without a leak, an online attack identified ten times as many units in half of their trainings.
+    above this limit is evidence of a leak. The binomial number `expected` is too small for that: in simulated audits
+    without a leak, an online attack identifies many more units in half of their trainings.
     """
 
     percent: int  # share of the trainings
@@ -103,8 +103,7 @@ class UnitExposure(Tabular):
     ones, those that are accused less often as non-members come first.
 
     `low` and `high` are approximate bounds for one unit: those of Clopper and Pearson with half of the counts, because
-    trainings share references. In simulated audits of 8 to 32 models the 95 % interval covered in 95 to 100 % of the
-    units, with and without a leak; with all counts, in as few as 88 %. They do not hold for all units at once.
+    trainings share references; with all counts they would cover too rarely. They do not hold for all units at once.
     """
 
     index: IntArray  # of the record or the person
@@ -180,11 +179,9 @@ def mean_over_trainings(
     is a member in only one of them, so their results are uncorrelated or negatively correlated. Pairs as units would
     leave fewer degrees of freedom and cover less often.
 
-    Checked in 80 settings of 200 simulated audits each: 8 or 20 models, pairs or independent halves, online and offline
-    attacks, without a leak and with leaks whose strength varies between trainings. The 95 % interval covered the mean
-    TPR in 95 to 100 % and the mean AUC in 93 to 100 % of the audits. Student's interval with the variance of
-    independent targets covered them in as few as 86 % and 83 %. If all targets share a few references, the interval
-    holds for these references only.
+    ``tests/statistical/test_trainings_validity.py`` checks by simulation, for pairs and independent halves, with and
+    without a leak, that the interval covers and that Student's own interval does not. If all targets share a few
+    references, the interval holds for these references only.
 
     Parameters
     ----------

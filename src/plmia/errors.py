@@ -191,7 +191,7 @@ CODES: dict[str, str] = {
     "people-by-one-record": "too few references to judge people by all of their records",
     "subgroup-exposed": "a subgroup is more exposed than the others",
     "subgroups-not-compared": "subgroups that could not be compared",
-    "trainings-not-compared": "the population is too small to compare trainings",
+    "trainings-not-compared": "not every model could be the target in turn",
     "subgroup-varies": "people have records in several subgroups",
     "split-groups": "groups hold members and non-members of the target",
     "table-read": "how a CSV file was read: separator, missing values, types that are not obvious",

@@ -20,7 +20,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import ndtri
@@ -33,6 +33,8 @@ MIN_SCALED = 100
 MIN_COMPARED = 100
 # False-positive rates at which two ways to combine records are compared, and the standard errors that decide.
 _RATES, _CLEARLY = (0.005, 0.01, 0.02, 0.05, 0.1), 2.0
+# Slope of the log odds where shares of members are level, as a share of their mean slope.
+_LEAST_SLOPE = 0.01
 # With a smaller share of the target's references, a statistic is too noisy to show what that of the target says.
 _LEAST_SHARE = 0.7
 # Bins of the statistic in which shares of members are counted, and records per bin at least.
@@ -108,6 +110,7 @@ class FittedGroups(Protocol):
         """Return one value per group [groups], larger for members, from the statistic of all records [records]."""
 
 
+@runtime_checkable
 class GroupStatistic(Protocol):
     """How the statistics of a group's records become one. Subclass it for the defaults.
 
@@ -233,14 +236,18 @@ class LogOdds:
         odds = np.log(share / (1 - share)) - np.log((inside.sum() + 0.5) / (n.sum() - inside.sum() + 0.5))
         at = np.array([phi[part].mean() for part in bins])
         at, first = np.unique(at, return_index=True)
-        return cls(at, odds[first])
+        odds = odds[first]
+        if len(at) > 1:
+            # Where shares are level, a small slope keeps the order of the statistic, also beyond the knots.
+            odds = odds + _LEAST_SLOPE * (odds[-1] - odds[0]) / (at[-1] - at[0]) * (at - at[0])
+        return cls(at, odds)
 
     def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:
         """Return the sums of the log odds."""
         return groups.sum(self.of(phi))
 
     def of(self, phi: FloatArray) -> FloatArray:
-        """Return the log odds of records; beyond the outer knots they go on with a slope that keeps the order."""
+        """Return the log odds of records; see `line` for what lies beyond the knots."""
         return line(phi, self.at, self.odds)
 
 

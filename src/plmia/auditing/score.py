@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from plmia import __version__
 from plmia.attacks.attack import ATTACKS, Attack, find_attack
 from plmia.attacks.groups import GroupStatistic, LearnedOverGroup
@@ -214,7 +216,10 @@ def further_questions(by: tuple[Column, ...], prior: float | Sequence[float] | N
         raise PlmiaError(f"{trainings} trainings were requested: give at least {LEAST_TRAININGS}, or 0 for none")
     if prior is None:
         return Further(by, trainings)
-    return Further(by, trainings, (prior,) if isinstance(prior, int | float) else tuple(prior))
+    try:
+        return Further(by, trainings, tuple(np.atleast_1d(np.asarray(prior, np.float64)).tolist()))
+    except (TypeError, ValueError) as error:
+        raise PlmiaError(f"the prior is {prior!r}: give shares between 0 and 1, such as 0.01") from error
 
 
 def open_signals(source: str | Path | Signals | Overview, scale: Scale = "auto", used: Sequence[str] = ()) -> Opened:

@@ -29,7 +29,11 @@ def column_names(by: By) -> list[str]:
     """Return the columns that are given by name only."""
     if by is None or isinstance(by, Mapping):
         return []
-    return [by] if isinstance(by, str) else list(by)
+    names = [by] if isinstance(by, str) else list(by) if isinstance(by, Sequence) else [by]
+    for name in names:
+        if not isinstance(name, str):
+            raise DataError(f"{name!r} is not the name of a column to form subgroups by: give text, or values by name")
+    return names
 
 
 def _column(name: str, source: Any) -> Any:

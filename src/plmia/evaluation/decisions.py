@@ -48,11 +48,15 @@ class Known:
         The population Z: records known not to be members.
     labels : int array [records], optional
         Class of each record; only `ClassConformal` needs it.
+    n_compared : int, optional
+        Known non-members behind the coarsest conformal p-value; by default all. Fewer where people are compared with
+        those who have about as many records.
     """
 
     scores: Scores
     population: IntArray
     labels: Labels | None = None
+    n_compared: int | None = None
 
     def __post_init__(self) -> None:
         if self.n < 2:
@@ -210,6 +214,8 @@ class Conformal(DecisionRule):
     def __call__(self, known: Known) -> Call:
         """Flag by the conformal p-value."""
         self.require(known.n)
+        if known.n_compared is not None:
+            self.require(known.n_compared, "smallest range of numbers of records")
         # One step up: the level and a p-value that is the same fraction may differ by the rounding of a logarithm.
         flagged = known.scores.log10_p_conformal <= np.nextafter(np.log10(self.level), 1)
         return Call(self.name, self.level, flagged, known.smallest_called(flagged), known.n)

@@ -92,7 +92,7 @@ class Naming:
     non_members: int  # evaluated ones
     population: int
     standing: int  # members above every evaluated non-member: about this many could be named
-    share: float = 1.0  # of the population behind the coarsest p-value: people are compared within ranges of sizes
+    share: float = 1.0  # of the population behind the finest p-value: people are compared within ranges of sizes
     noun: tuple[str, str] = ("record", "records")  # what is judged, one and several
 
     @property

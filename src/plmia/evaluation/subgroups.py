@@ -67,7 +67,7 @@ class Subgroup:
     auc: float | None  # within the subgroup; None if small
     accuracy_members: float | None  # mean share of right answers; None if small or not known
     accuracy_non_members: float | None
-    p_value: float  # of "not more exposed than the others", adjusted for all subgroups of all tables; 1 if small
+    p_value: float  # of "not more exposed than the others", adjusted for all subgroups of all tables; 1 if not tested
     merged: tuple[str, ...] = ()  # values that are merged here because each is small
     small: bool = False  # fewer than `MIN_UNITS` members or non-members, so that there are no rates
 
@@ -160,7 +160,9 @@ def subgroup_table(
     parts = _parts(by, codes, names, truth)
     large = [k for k, part in enumerate(parts) if not part.small]
     curves = {k: roc_curve(scores[parts[k].units], truth[parts[k].units]) for k in large}
-    p_values = dict(zip(large, _p_values([parts[k] for k in large], list(curves.values()), called, truth), strict=True))
+    tested = [k for k in large if parts[k].tested]
+    found = _p_values([parts[k] for k in tested], [curves[k] for k in tested], called, truth)
+    p_values = dict.fromkeys(large, 1.0) | dict(zip(tested, found.tolist(), strict=True))
     resolved = sum(roc.tpr_at(fpr).resolved for roc in curves.values())
     each = 1 - (1 - confidence) / (max(1, resolved) * n_tables)
     subgroups = []
@@ -250,6 +252,7 @@ class _Part(NamedTuple):
     units: BoolArray
     merged: tuple[str, ...]
     small: bool
+    tested: bool = True  # whether it is compared with the others
 
 
 def subgroup_codes(by: str, codes: IntArray, names: Sequence[str], members: BoolArray) -> list[tuple[str, IntArray]]:
@@ -271,7 +274,8 @@ def _parts(by: str, codes: IntArray, names: Sequence[str], members: BoolArray) -
             f"column {by!r} has one value among the evaluated units, {shown[ordered[0]]!r}, at least 2 are needed: "
             "choose another column"
         )
-    parts = [_part(shown[code], codes == code, members) for code in ordered]
+    # People whose records differ have several records, so they would be more exposed for that reason alone.
+    parts = [_part(shown[code], codes == code, members)._replace(tested=code != VARIES) for code in ordered]
     small = [part for part in parts if part.small]
     if len(small) < 2:
         return parts

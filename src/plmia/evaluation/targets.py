@@ -28,7 +28,7 @@ from plmia.attacks.view import (
 )
 from plmia.data.arrays import BoolArray, IntArray, Labels
 from plmia.data.designs import ReferencePlan, count_split_groups, counts_depend_on, even_counts
-from plmia.errors import Note, PopulationError, ReferencesError, SignalsError
+from plmia.errors import Note, PlmiaError, PopulationError, ReferencesError, SignalsError
 from plmia.evaluation.metrics import TargetMetrics, evaluate
 from plmia.evaluation.tables import Tabular
 from plmia.signals.signals import Signals
@@ -70,7 +70,9 @@ class Setup:
 
     def __post_init__(self) -> None:
         if self.unit not in (None, *get_args(Unit)):
-            raise SignalsError(f"unit {self.unit!r} is unknown: take {' or '.join(get_args(Unit))}")
+            raise PlmiaError(f"unit {self.unit!r} is unknown: take {' or '.join(get_args(Unit))}")
+        if not isinstance(self.group_statistic, GroupStatistic):
+            raise PlmiaError(f"{self.group_statistic!r} is not a group statistic: take a value of plmia.attacks.groups")
 
     def judges_groups(self, signals: Signals, targets: Sequence[int]) -> bool:
         """Whether groups are judged in these signals; raises where they cannot be, though that was asked for."""
@@ -135,10 +137,20 @@ class AttackResult(Tabular):
     @property
     def n_compared(self) -> int:
         """Known non-members behind the coarsest p-value: of groups, those of the smallest range of sizes."""
+        return min(self._compared)
+
+    @property
+    def n_finest(self) -> int:
+        """Known non-members behind the finest p-value: of groups, those of the largest range of sizes."""
+        return max(self._compared)
+
+    @property
+    def _compared(self) -> list[int]:
+        """Known non-members of each range of sizes; of records, all."""
         if self.groups is None:
-            return len(self.population)
+            return [len(self.population)]
         sizes = self.groups.size[self.population]
-        return int(np.bincount(np.searchsorted(size_ranges(sizes), sizes, side="right")).min())
+        return [int(n) for n in np.bincount(np.searchsorted(size_ranges(sizes), sizes, side="right"))]
 
     def metrics(self) -> TargetMetrics:
         """Return metrics on the evaluated records or groups."""

@@ -107,11 +107,10 @@ def _finish(
     summary.add_notes([*notes, *subgroup_notes(columns, tables)])
     trainings = None
     if (n := further.n_trainings(signals)) and setup.references != 0:
-        trainings = over_trainings(signals, best, setup, n, listed, fpr, tick)
-        if trainings is None:
-            summary.add_notes(
-                [Note("trainings-not-compared", "info", wording.trainings_not_compared(listed.n_compared))]
-            )
+        try:
+            trainings = over_trainings(signals, best, setup, n, listed, fpr, tick)
+        except PlmiaError as error:  # the results on this target stand, whatever is lacking for the others
+            summary.add_notes([Note("trainings-not-compared", "info", wording.trainings_not_compared(str(error)))])
     about = replace(about, by={column.name: column.names for column in columns} or None)
     result = replace(
         summary.result(about, power),

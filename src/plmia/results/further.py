@@ -13,7 +13,7 @@ from plmia.attacks.groups import Groups
 from plmia.attacks.scoring import Tick
 from plmia.data.arrays import FloatArray, IntArray
 from plmia.data.designs import count_split_groups
-from plmia.errors import Note, PlmiaError, require_rate, sentence, shown
+from plmia.errors import Note, PlmiaError, PopulationError, ReferencesError, require_rate, sentence, shown
 from plmia.evaluation.accusations import PRIORS, Accusation, accusations
 from plmia.evaluation.decisions import needed_population
 from plmia.evaluation.metrics import VERDICT_FPRS
@@ -111,27 +111,42 @@ def _correct(result: AttackResult) -> FloatArray:
 
 def over_trainings(
     signals: Signals, attack: Attack, setup: Setup, most: int, first: AttackResult, fpr: float, tick: Tick
-) -> TrainingsResult | None:
-    """Attack ``most`` models in turn, each with all other models but its own pair.
+) -> TrainingsResult:
+    """Attack ``most`` models in turn, each with all other models but its own pair, or with fewer where so asked.
 
-    ``first`` is the result on one of them. None if the population is too small for every false-positive rate.
+    ``first`` is the result on one of them. Raises a `PlmiaError` if some model cannot be attacked like the first
+    target, or if the population is too small for every false-positive rate.
     """
     unit: Unit = "record" if first.groups is None else "group"
     models = [int(model) for model in signals.models if first.groups is None or _whole(signals, model, first.groups)]
+    if len(models) < LEAST_TRAININGS:
+        raise ReferencesError(f"{len(models)} models trained on whole groups, {LEAST_TRAININGS} are needed: train more")
     if len(models) > most:
         others = [model for model in models if model != first.target]
         rng = np.random.default_rng([setup.seed, 6])
         models = sorted([first.target, *rng.choice(others, most - 1, replace=False).tolist()])
-    n_units = len(first.truth.members)
+    # Each model lacks itself and its complement as references; the first target of an audit has no complement.
+    enough = setup.references is not None and setup.references <= signals.n_models - 2
+    alike = replace(setup, references=setup.references if enough else None, unit=unit)
     rates = (fpr, *(rate for rate in FALLBACK_FPRS if rate > fpr))
-    rate = next((rate for rate in rates if needed_population(rate) <= first.n_compared), None)
-    if rate is None:
-        return None
-    collected = OverTrainings(n_units, rate, CONFIDENCE)
-    for result in attack_targets(signals, [attack], models, replace(setup, references=None, unit=unit), tick):
+    collected = {rate: OverTrainings(len(first.truth.members), rate, CONFIDENCE) for rate in rates}
+    for result in attack_targets(signals, [attack], models, alike, tick):
+        if result.by_one_record != first.by_one_record:
+            one, other = (first, result) if first.by_one_record else (result, first)
+            raise ReferencesError(
+                f"{attack.name} judges people by one record each on model {one.target} and by all of them on model "
+                f"{other.target}: train more references"
+            )
+        collected = {rate: kept for rate, kept in collected.items() if needed_population(rate) <= result.n_compared}
+        if not collected:
+            raise PopulationError(
+                f"{result.n_compared:,} known non-members of model {result.target} are too few for a p-value of "
+                f"{rates[-1]:g}: give more"
+            )
         found = result.scores.log10_p_conformal, result.scores.score, result.truth.members, result.truth.queries
-        collected.add(result.target, *found, result.n_compared)
-    return collected.finish()
+        for kept in collected.values():
+            kept.add(result.target, *found, result.n_compared)
+    return collected[min(collected)].finish()
 
 
 def _whole(signals: Signals, model: int, groups: Groups) -> bool:
@@ -155,4 +170,4 @@ def subgroup_fpr(evidence: Evidence) -> float:
 
 def columns_from(by: Mapping[str, Any], n_records: int) -> tuple[Column, ...]:
     """Encode the columns by which subgroups are formed, given as values [records] by name."""
-    return tuple(Column.of(name, values, n_records) for name, values in by.items())
+    return tuple(Column.of(str(name), values, n_records) for name, values in by.items())

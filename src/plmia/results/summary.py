@@ -74,12 +74,12 @@ def assess(result: AttackResult, n_compared: int = 1, confidence: float = CONFID
         tied=_tied(score),
         decisions=decisions,
         conformal=replace(_conformal(decisions), population=size, resolution=1 / (result.n_compared + 1)),
-        fdr={fdr: exposure(result.scores, queries, members, fdr, result.n_compared) for fdr in FDRS},
+        fdr={fdr: exposure(result.scores, queries, members, fdr, result.n_finest) for fdr in FDRS},
         epsilon=epsilon_bound(score, truth, confidence=confidence),
         diagnostics=_diagnose(result, decisions),
     )
     below_chance = auc_interval(roc, 1 - (1 - NEARLY_CERTAIN) / n_compared).high < 0.5
-    return Assessment(summary, metrics, auc_interval(roc, shared), below_chance)
+    return Assessment(summary, metrics, auc_interval(roc, shared), below_chance, result.n_finest)
 
 
 def measure(metrics: TargetMetrics) -> Measured:
@@ -95,7 +95,7 @@ def measure(metrics: TargetMetrics) -> Measured:
 def _decide(result: AttackResult, confidence: float) -> dict[str, dict[float, Decision]]:
     """Judge all rules at all levels."""
     labels, truth = result.labels, result.truth
-    known = Known(result.scores, result.population, labels)
+    known = Known(result.scores, result.population, labels, result.n_compared)
     rules = (rule(level) for rule in RULES for level in DECISION_LEVELS)
     usable = (rule for rule in rules if labels is not None or not rule.needs_labels)
     found: dict[str, dict[float, Decision]] = {}
@@ -341,7 +341,9 @@ class Summary:
 
 def _about_notes(about: About) -> Iterator[Note]:
     """Notes that follow from what was run."""
-    if about.groups is not None and not about.people and about.groups < about.signals.points:
+    if about.groups is not None and about.groups == about.signals.points:
+        yield Note("groups", "info", wording.SINGLE_RECORDS)
+    elif about.groups is not None and not about.people:
         yield Note("groups", "info", wording.groups(about.groups))
     if about.signals.clipped:
         yield Note("clipped-probabilities", "info", wording.clipped_probabilities(about.signals.clipped))

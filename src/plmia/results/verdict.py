@@ -44,14 +44,15 @@ class Assessment:
     metrics: TargetMetrics  # with thresholds
     joint_auc: Interval  # for all attacks and targets of the run at once
     below_chance: bool  # members score below non-members, nearly certainly, for all attacks and targets at once
+    n_finest: int | None = None  # known non-members behind the finest p-value; all of the population by default
 
     def naming(self, fdr: float) -> Naming:
         """Explain why nobody was named at a false discovery rate."""
         m = self.metrics
         standing = round(m.tpr_at(0.0).tpr * m.n_members)
         population = self.summary.conformal.population or 0
-        compared = round(1 / (self.summary.conformal.resolution or 1.0)) - 1
-        return Naming(fdr, m.n_members, m.n_non_members, population, standing, compared / max(1, population))
+        share = 1.0 if self.n_finest is None else self.n_finest / max(1, population)
+        return Naming(fdr, m.n_members, m.n_non_members, population, standing, share)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ HEADLINES: dict[Status, str] = {
     "inconclusive": "Inconclusive",
     "invalid": "Invalid audit",
 }
+SINGLE_RECORDS = "Every group holds one record, so judging groups and judging records is the same."
 NO_REFERENCES_USED = Note(
     "weak-attacks",
     "caution",
@@ -237,9 +238,9 @@ def subgroup_varies(by: str, n: int) -> str:
     )
 
 
-def trainings_not_compared(population: int) -> str:
-    """No training could identify anybody."""
-    return f"Trainings were not compared: {population:,} known non-members are too few for a p-value of 10 %."
+def trainings_not_compared(reason: str) -> str:
+    """The models were not attacked in turn."""
+    return f"Trainings were not compared: {reason}"
 
 
 def more_exposed(by: str, names: Sequence[str]) -> str:

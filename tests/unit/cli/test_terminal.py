@@ -59,7 +59,11 @@ def result_of(
     return SimpleNamespace(
         about=About(SignalsAbout(20, 100, 1), "online", (0, 1), 0, **options),
         attacks=dict.fromkeys(names, attack),
-        verdict=SimpleNamespace(text=text, status=status, attack=names[0]),
+        verdict=SimpleNamespace(text=text, status=status, attack=names[0], fpr=0.01, tpr=0.1234),
+        one_record=None,
+        subgroups=(),
+        trainings=None,
+        accusations=(),
         notes=[Note("groups", "info", "A note."), Note("unlike-references", "caution", "A doubt.")] + (notes or []),
     )
 

@@ -27,7 +27,11 @@ EXIT_CODES: dict[verb.Outcome, int] = {"pass": 0, "undecided": 2, "fail": 3}
 @click.option(
     "--accept", multiple=True, metavar="CODE", help="Pass although this check failed; may be given several times."
 )
-@click.option("--unit", type=click.Choice(get_args(Unit)), help="Refuse results that do not judge these.")
+@click.option(
+    "--unit",
+    type=click.Choice(get_args(Unit)),
+    help="What the limit is about: refuse results that judge the other, records or people (group).",
+)
 @click.option(
     "--by",
     multiple=True,

@@ -104,7 +104,7 @@ verbose_option = click.option("--verbose", is_flag=True, help="Print all attacks
 
 
 def people_options(command: Command) -> Command:
-    """Add the options on people and subgroups: --unit, --by, --prior and --trainings."""
+    """Add the options on people and subgroups: --unit, --by and --prior."""
     unit = click.option(
         "--unit",
         type=click.Choice(get_args(Unit)),

@@ -143,6 +143,7 @@ def test_the_result_is_what_the_folder_says(tmp_path: Path) -> None:
         "report.html",
         "scores.npz",
         "signals",
+        "trainings.csv",
     ]
 
 

@@ -118,7 +118,9 @@ def test_a_pipeline_by_names_equals_the_array_encoded_by_hand(tmp_path: Path) ->
 
 def test_names_reach_the_results_and_the_report(tmp_path: Path) -> None:
     frame = patients()
-    found = audit(frame, groups="patient", folder=tmp_path / "run", show_records=True, title="Ward study")
+    found = audit(
+        frame, groups="patient", unit="record", folder=tmp_path / "run", show_records=True, title="Ward study"
+    )
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "<h1>Ward study</h1>" in page
     assert '"classes":{"0":"no","1":"yes"}' in page

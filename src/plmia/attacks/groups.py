@@ -33,8 +33,8 @@ MIN_SCALED = 100
 MIN_COMPARED = 100
 # False-positive rates at which two ways to combine records are compared, and the standard errors that decide.
 _RATES, _CLEARLY = (0.005, 0.01, 0.02, 0.05, 0.1), 2.0
-# Slope of the log odds where shares of members are level, as a share of their mean slope.
-_LEAST_SLOPE = 0.01
+# Weight of the term that keeps the order of the statistic, as a share of the range of the log odds.
+_ORDER = 0.01
 # With a smaller share of the target's references, a statistic is too noisy to show what that of the target says.
 _LEAST_SHARE = 0.7
 # Bins of the statistic in which shares of members are counted, and records per bin at least.
@@ -236,19 +236,21 @@ class LogOdds:
         odds = np.log(share / (1 - share)) - np.log((inside.sum() + 0.5) / (n.sum() - inside.sum() + 0.5))
         at = np.array([phi[part].mean() for part in bins])
         at, first = np.unique(at, return_index=True)
-        odds = odds[first]
-        if len(at) > 1:
-            # Where shares are level, a small slope keeps the order of the statistic, also beyond the knots.
-            odds = odds + _LEAST_SLOPE * (odds[-1] - odds[0]) / (at[-1] - at[0]) * (at - at[0])
-        return cls(at, odds)
+        return cls(at, odds[first])
 
     def __call__(self, phi: FloatArray, groups: Groups) -> FloatArray:
         """Return the sums of the log odds."""
         return groups.sum(self.of(phi))
 
     def of(self, phi: FloatArray) -> FloatArray:
-        """Return the log odds of records; see `line` for what lies beyond the knots."""
-        return line(phi, self.at, self.odds)
+        """Return the log odds of records; see `line` for what lies beyond the knots.
+
+        Where shares of members are level, a small term keeps the order of the statistic. It is bounded, so that one
+        extreme record still cannot outweigh the others.
+        """
+        low, middle, high = np.quantile(self.at, [0.25, 0.5, 0.75])
+        order = np.arctan((phi - middle) / (high - low if high > low else 1.0))
+        return np.asarray(line(phi, self.at, self.odds) + _ORDER * (self.odds[-1] - self.odds[0]) * order)
 
 
 def line(x: FloatArray, at: FloatArray, value: FloatArray) -> FloatArray:

@@ -136,10 +136,7 @@ def naive_odds(played: list[Played], groups: Groups) -> tuple[list[float], list[
     inside = sum(int(each.members[group]) for each in played for group in groups.of_record)
     prior = math.log((inside + 0.5) / (sum(sizes) - inside + 0.5))
     smooth = isotonic_regression(share, weights=sizes).x
-    odds = [math.log(p / (1 - p)) - prior for p in smooth.tolist()]
-    # One per cent of the mean slope is added, so that level shares keep the order of the statistic.
-    slope = 0.01 * (odds[-1] - odds[0]) / (at[-1] - at[0])
-    return at, [value + slope * (x - at[0]) for x, value in zip(at, odds, strict=True)]
+    return at, [math.log(p / (1 - p)) - prior for p in smooth.tolist()]
 
 
 @pytest.mark.parametrize("n", [30, 300])

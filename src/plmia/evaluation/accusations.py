@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from scipy.special import bdtrik
 
@@ -42,10 +41,6 @@ class Accusation:
     wrong_low: float
     wrong_high: float
     confidence: float  # of all three pairs of ends, each by itself
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain Python values."""
-        return asdict(self)
 
 
 def accusations(

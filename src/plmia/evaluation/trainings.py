@@ -22,7 +22,7 @@ import hashlib
 import math
 import statistics
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -89,10 +89,6 @@ class TrainingsSummary:
     def always(self) -> int:
         """Number of units identified in all their trainings."""
         return self.curve[-1].identified
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain Python values."""
-        return asdict(self) | {"curve": [asdict(point) for point in self.curve]}
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from plmia.evaluation.decisions import Conformal, Known
 from plmia.evaluation.intervals import over_targets
 from plmia.evaluation.metrics import clopper_pearson, roc_curve
 from plmia.evaluation.trainings import PERCENTS, OverTrainings, TrainingsResult, mean_over_trainings
+from plmia.results.json_types import encode
 
 FPR = 0.1
 
@@ -216,7 +217,7 @@ def test_means_are_those_of_the_curves_and_do_not_depend_on_the_order() -> None:
 
 def test_the_summary_is_plain_json() -> None:
     summary = over(audit()).summary
-    stored = json.loads(json.dumps(summary.to_json()))
+    stored = json.loads(json.dumps(encode(summary)))
     assert stored["curve"][-1] == {
         "percent": 100,
         "identified": summary.always,

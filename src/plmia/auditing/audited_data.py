@@ -74,6 +74,11 @@ def audited_data(
         Columns by which subgroups are formed: names of columns of a table or of arrays of an npz, or values by name.
     """
     labels, same = _one_of("y", y, "label", columns.label), _one_of("groups", groups, "group", columns.group)
+    if isinstance(same, str) and same in column_names(by):
+        raise DataError(
+            f"column {shown(same)!r} is the group, so every subgroup would be one person: name a property of people, "
+            "such as their sex"
+        )
     require_rows(X)
     source, taken = X, dict[str, Any]()
     notes: tuple[Note, ...] = ()

@@ -21,7 +21,7 @@ from plmia.auditing.given_target import GivenTarget, as_target
 from plmia.auditing.matching import RecordIds, take_columns
 from plmia.auditing.predictions import Answers
 from plmia.auditing.progress import Meter
-from plmia.auditing.score import Audit, choose_attacks, further_questions, output_folder
+from plmia.auditing.score import Audit, choose_attacks, further_questions, output_folder, warn_of_lost_subgroups
 from plmia.auditing.subgroup_columns import By
 from plmia.data.arrays import BoolArray, Counts, PredictionKind
 from plmia.data.dataset import LabelledData
@@ -89,6 +89,11 @@ class AuditPlan:
     further: Further = field(default_factory=Further)
 
     def __post_init__(self) -> None:
+        if self.setup.unit == "group" and self.data.groups is None:
+            raise DataError(
+                "the unit is 'group', but the records have no groups: name the column that says which records belong "
+                "to one person (--group, groups=), or judge records"
+            )
         check_recipe(self.recipe, self.data)
         check_views(self.views, self.data)
         if self.target is not None:
@@ -244,6 +249,7 @@ def run_audit(
     progress: bool = False,
 ) -> Audit:
     """Train what is missing, score, and write the results; run again, it continues where it stopped."""
+    warn_of_lost_subgroups(folder, plan.further)
     for problem in open_store(plan, folder).problems():
         warnings.warn(problem, PlmiaWarning, stacklevel=3)
     with Meter("training", plan.references + 1, progress) as meter:

@@ -155,6 +155,7 @@ def score(
         trainings = same.trainings.trainings if again and same and same.trainings else 0
     columns = subgroup_columns(by, signals if data is None else data, values.n_points)
     further = further_questions(columns, prior, trainings)
+    warn_of_lost_subgroups(where, further)
     targets = _targets(target, values)
     found.require(targets)
     for note in found.notes:
@@ -217,9 +218,20 @@ def further_questions(by: tuple[Column, ...], prior: float | Sequence[float] | N
     if prior is None:
         return Further(by, trainings)
     try:
-        return Further(by, trainings, tuple(np.atleast_1d(np.asarray(prior, np.float64)).tolist()))
+        priors = np.atleast_1d(np.asarray(prior, np.float64)).tolist()
     except (TypeError, ValueError) as error:
         raise PlmiaError(f"the prior is {prior!r}: give shares between 0 and 1, such as 0.01") from error
+    return Further(by, trainings, tuple(priors))
+
+
+def warn_of_lost_subgroups(folder: Path, further: Further) -> None:
+    """Warn if results in the folder, which a run is about to replace, have subgroups that the run does not have."""
+    earlier = _results_in(folder)
+    lost = set(earlier.about.by or {}) - {column.name for column in further.by} if earlier is not None else set()
+    if lost:
+        names = ", ".join(sorted(lost))
+        text = f"the results in {folder} have subgroups by {names}, which this run replaces: give --by to keep them"
+        warnings.warn(text, PlmiaWarning, stacklevel=3)
 
 
 def open_signals(source: str | Path | Signals | Overview, scale: Scale = "auto", used: Sequence[str] = ()) -> Opened:

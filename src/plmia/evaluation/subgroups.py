@@ -276,13 +276,13 @@ def _parts(by: str, codes: IntArray, names: Sequence[str], members: BoolArray) -
         )
     # People whose records differ have several records, so they would be more exposed for that reason alone.
     parts = [_part(shown[code], codes == code, members)._replace(tested=code != VARIES) for code in ordered]
-    small = [part for part in parts if part.small]
+    small = [part for part in parts if part.small and part.tested]
     if len(small) < 2:
         return parts
     units = np.logical_or.reduce([part.units for part in small])
     name = _unused(f"other ({len(small)} values)", names)
     merged = _part(name, units, members, tuple(part.name for part in small))
-    return [*(part for part in parts if not part.small), merged]
+    return [*(part for part in parts if not (part.small and part.tested)), merged]
 
 
 def _part(name: str, units: BoolArray, members: BoolArray, merged: tuple[str, ...] = ()) -> _Part:

@@ -126,7 +126,7 @@ class Content:
     def without_classes(self) -> str:
         """Why classes cannot be compared, where there are none."""
         if self.about.people:
-            return "The records of one person may have several classes. `--by COLUMN` compares subgroups of people."
+            return "The records of one person may have several classes: compare people by a column (--by) instead."
         if self.about.signal is None:
             return "The signals carry no labels. Add `labels` to the file to compare classes."
         return "The models of this audit return a signal, not classes, so there are no classes to compare."

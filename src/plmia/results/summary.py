@@ -325,7 +325,7 @@ class Summary:
             yield Note("tied-scores", "caution" if len(tied) == len(shares) else "info", wording.tied_scores(tied))
         if alone := {name: n for name, n in self._by_one_record.items() if name in self._assessments}:
             severity: Severity = "caution" if len(alone) == len(self._assessments) else "info"
-            yield Note("people-by-one-record", severity, wording.people_by_one_record(alone))
+            yield Note("people-by-one-record", severity, wording.people_by_one_record(alone, len(self._assessments)))
         if refuted := {name: found for name in self._assessments if (found := self._refuted(name)) is not None}:
             yield Note("combined-p-value", "info", wording.combined_p_value(refuted))
 

@@ -221,11 +221,12 @@ def groups(n: int) -> str:
     )
 
 
-def people_by_one_record(attacks: Mapping[str, int]) -> str:
-    """Attacks that judge people by one record each, with their numbers of references."""
+def people_by_one_record(attacks: Mapping[str, int], of: int) -> str:
+    """Attacks, among ``of`` attacks, that judge people by one record each, with their numbers of references."""
+    who = "All attacks" if len(attacks) == of else f"{len(attacks)} of {of} attacks"
     return (
-        f"People were judged by one record each ({', '.join(attacks)}): {min(attacks.values())} references are too few "
-        "to learn what all records of a person say together. With all records an attacker finds more: train more "
+        f"{who} ({', '.join(attacks)}) judged people by one record each: {min(attacks.values())} references are too "
+        "few to learn what all records of a person say together. With all records an attacker finds more: train more "
         "references."
     )
 
@@ -256,7 +257,7 @@ def exposure_lines(result: RunResult, *, verbose: bool) -> Iterator[str]:
     best = result.verdict.attack
     fpr = result.verdict.fpr
     single = (result.one_record or {}).get(best)
-    if single is not None and fpr is not None and single.tpr[fpr].resolved:
+    if single and fpr and single.tpr[fpr].resolved and single.tpr[fpr].mean != result.verdict.tpr:
         yield (
             f"With one record per person, {best} identifies {percent(single.tpr[fpr].mean)} instead of "
             f"{percent(result.verdict.tpr)}."
@@ -284,7 +285,7 @@ def subgroup_line(table: SubgroupTable) -> str:
 def _subgroup_rate(group: Subgroup) -> str:
     """Rate of one subgroup with its interval for all subgroups at once."""
     if group.tpr is None or group.interval is None:
-        return f"{group.name} – (too few non-members)"
+        return f"{group.name} {group.identified} of {group.n_members} at the common threshold"
     return f"{group.name} {percent(group.tpr)} ({percent(group.interval.low)} to {percent(group.interval.high)})"
 
 
@@ -297,10 +298,12 @@ def trainings_line(found: TrainingsSummary, *, people: bool) -> str:
         ends = found.tpr.interval
         around = f" (95 % CI {percent(ends.low).removesuffix(' %')} to {percent(ends.high)})" if ends else ""
         mean = f"{percent(found.tpr.mean)} of the members are identified on average{around}; "
-    chance = "no more than chance" if last.identified <= last.at_most else "by chance"
+    evidence = ", so this is no evidence of a leak" if last.identified <= last.at_most else ""
+    are = "is" if last.identified == 1 else "are"
     return (
         f"Over {found.trainings} trainings at {round_percent(found.fpr)} FPR: {mean}{last.identified:,} of "
-        f"{found.units:,} {noun} in every training that used them ({chance}: at most {last.at_most:,.0f} on average)."
+        f"{found.units:,} {noun} {are} identified in every training that used them; without a leak at most "
+        f"{last.at_most:,.0f} would be, on average{evidence}."
     )
 
 

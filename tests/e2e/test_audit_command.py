@@ -646,12 +646,14 @@ def test_ctrl_c_ends_with_a_sentence_and_the_same_command_goes_on(workers: str, 
     assert stdout == ""
     assert stderr == "plmia: stopped after 2 more trained models, which are kept: run the same again to continue\n"
     finished = list(SignalStore.open(tmp_path / "run/signals").finished())
-    assert finished == [0, 1]
+    # Of two workers, a slow one may begin the first model after the other has finished two.
+    assert len(finished) == 2
+    assert workers == "2" or finished == [0, 1]
     assert not list((tmp_path / "run").glob(".data-*"))
     (tmp_path / "own.action").unlink()
     trained = len(log_of(tmp_path))
     assert audit("--quiet", references=8).exit_code == 0
-    assert log_of(tmp_path)[trained:] == seeds_of(*range(2, 9))
+    assert log_of(tmp_path)[trained:] == seeds_of(*(model for model in range(9) if model not in finished))
 
 
 def test_weights_of_recipes_that_have_none_cannot_be_kept(audit: Run, tmp_path: Path) -> None:

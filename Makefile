@@ -23,8 +23,10 @@ demo: $(VENV)/.core ## audit a model on scikit-learn's digits into demo-out/
 	$(BIN)/plmia demo -o demo-out
 	@echo "Open demo-out/report.html; demo-out/metrics.json has the numbers, demo-out/records.csv the most exposed records."
 
+# A file's tests share simulations, so one worker runs a whole file. One thread each: two workers with threads of
+# OpenMP on two cores are several times slower.
 test: $(VENV)/.dev ## run the tests (ARGS="-k cauchy" to choose)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup tests $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests $(ARGS)
 
 check: $(VENV)/.dev ## lint, formatting, types, import direction
 	$(BIN)/ruff check .

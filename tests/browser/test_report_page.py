@@ -16,9 +16,6 @@ AXE = Path(__file__).parent / "assets" / "axe.min.js"
 SCREENS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
 PAGE = 25
 
-# One browser for all: its start and the reports are the slow part.
-pytestmark = pytest.mark.xdist_group("browser")
-
 Open = Callable[..., Any]
 
 

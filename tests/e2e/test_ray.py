@@ -25,7 +25,6 @@ from plmia.training.views import View
 
 # Ray's own clean-up, not ours: sockets and pipes that it leaves to the garbage collector.
 pytestmark = [
-    pytest.mark.xdist_group("ray"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]

@@ -30,9 +30,6 @@ from plmia.data.designs import (
 from plmia.results.summary import assess
 from plmia.results.verdict import Assessment, gather_evidence
 
-# One process simulates for all tests of this file.
-pytestmark = pytest.mark.xdist_group("designs")
-
 AUDITS = 400
 MODELS = (4, 5, 8, 9, 16, 33, 64)
 Rows = npt.NDArray[np.bool_]

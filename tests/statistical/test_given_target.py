@@ -18,9 +18,6 @@ from plmia.data.designs import MembershipDesign, audit_design
 from plmia.evaluation.diagnostics.signals import unlike_records
 from plmia.results.summary import assess
 
-# One process simulates for all tests of this file.
-pytestmark = pytest.mark.xdist_group("given target")
-
 SHARES = (0.15, 0.7, 0.8, 0.95)
 NAMES = ("lira", "lira-fixed", "rmia", "pl-mia", "pl-mia-eb")
 AUDITS = 60

@@ -25,9 +25,6 @@ from plmia.training.recipes.recipe import Recipe
 from plmia.training.recipes.scikit import Sklearn
 from plmia.training.views import View
 
-# One process simulates for all tests of this file.
-pytestmark = pytest.mark.xdist_group("own signals")
-
 AUDITS, POINTS, REFERENCES, POPULATION = 40, 400, 8, 100
 NAMES = ("attack-p", "rmia", "lira-fixed", "pl-mia-eb")
 FEATURES = 60

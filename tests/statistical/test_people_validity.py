@@ -31,9 +31,6 @@ from plmia.results.summary import assess
 from plmia.results.verdict import Assessment, gather_evidence
 from plmia.signals.signals import Signals
 
-# One process simulates for all tests of this file.
-pytestmark = pytest.mark.xdist_group("people audits")
-
 AUDITS = 200
 PEOPLE, REFERENCES, POPULATION = 300, 8, 75
 SIZES = np.repeat(np.arange(1, 7), (90, 75, 55, 40, 25, 15))

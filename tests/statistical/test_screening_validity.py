@@ -25,9 +25,6 @@ from plmia.results.summary import assess
 from plmia.results.verdict import Assessment, gather_evidence
 from plmia.signals.signals import Signals
 
-# One process simulates for all tests of this file.
-pytestmark = pytest.mark.xdist_group("screening")
-
 AUDITS, LEAKING, UNITS = 200, 8, 1_200
 # A small population without a leak, where validity is hardest, and a larger one with a leak, which trees must find.
 POPULATION, LARGER = 120, 400

@@ -23,9 +23,6 @@ from plmia.results.summary import assess
 from plmia.results.verdict import Assessment, gather_evidence
 from plmia.signals.signals import Signals
 
-# One process simulates for all tests of this file.
-pytestmark = pytest.mark.xdist_group("whole audits")
-
 AUDITS = 200
 POINTS = 8_000
 POPULATION = 1_500

@@ -25,7 +25,7 @@ class Drawn:
     folder = "drawn"
 
     def __init__(self, members, truths):
-        self.result = SimpleNamespace(about=SimpleNamespace(data_digest=None))
+        self.result = SimpleNamespace(about=SimpleNamespace(data_digest=None, people=False))
         self.targets = list(range(len(truths)))
         self.labels = None
         self._members, self._scores = members, truths

@@ -86,7 +86,7 @@ def test_a_query_of_the_pool_draws_uniformly_from_the_others(bare_view):
     [
         (SharedPopulation(), [], None, r"has 0 .*\b2 are needed"),
         (SharedPopulation(), [4], None, r"has 1 .*\b2 are needed"),
-        (WithinClass(), POOL, None, "needs labels: store `labels`"),
+        (WithinClass(), POOL, None, "needs a label of each judged record: store `labels`"),
         (WithinClass(), [0, 2, 4, 6, 1, 3], LABELS, r"class 1 has 2 .*\b3 are needed"),
         (FreshPopulation(1), POOL, None, "1 .*from 2 to 9 can be drawn"),
         (FreshPopulation(10), POOL, None, "10 .*from 2 to 9 can be drawn"),

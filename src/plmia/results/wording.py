@@ -298,12 +298,11 @@ def trainings_line(found: TrainingsSummary, *, people: bool) -> str:
         ends = found.tpr.interval
         around = f" (95 % CI {percent(ends.low).removesuffix(' %')} to {percent(ends.high)})" if ends else ""
         mean = f"{percent(found.tpr.mean)} of the members are identified on average{around}; "
-    evidence = ", so this is no evidence of a leak" if last.identified <= last.at_most else ""
     are = "is" if last.identified == 1 else "are"
     return (
         f"Over {found.trainings} trainings at {round_percent(found.fpr)} FPR: {mean}{last.identified:,} of "
-        f"{found.units:,} {noun} {are} identified in every training that used them; without a leak at most "
-        f"{last.at_most:,.0f} would be, on average{evidence}."
+        f"{found.units:,} {noun} {are} identified in every training that used them (chance alone: at most "
+        f"{last.at_most:,.0f} on average)."
     )
 
 

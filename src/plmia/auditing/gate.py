@@ -164,7 +164,14 @@ def gate(
     remaining = [note for note in doubts([*saved.notes, *weak]) if note.code not in (*accept, *SIZE)]
     verdict = saved.result.verdict
     few = _few_non_members(saved, names[0], at_fpr, parts)
-    worst = None if few else _largest(saved, names, at_fpr, confidence, parts)
+    # All intervals share the error, whether or not there are enough non-members for them.
+    each = 1 - (1 - confidence) / (len(names) * len(saved.targets) * len(parts))
+    enough = [part for part in parts if _few_non_members(saved, names[0], at_fpr, [part]) is None]
+    worst = _largest(saved, names, at_fpr, each, enough) if enough else None
+    if few and worst is not None and worst.interval.high <= max_tpr:
+        worst = None  # what cannot be told of the others decides
+    elif worst is not None:
+        few = None  # a rate above the limit fails, whatever cannot be told of the others
     remaining += [few] if few else []
     outcome = _outcome(worst is None or worst.interval.high <= max_tpr, verdict.beats_chance, remaining)
     return GateDecision(
@@ -305,9 +312,8 @@ def _few_non_members(saved: SavedRun, attack: str, fpr: float, parts: Sequence[_
     return None
 
 
-def _largest(saved: SavedRun, attacks: Sequence[str], fpr: float, confidence: float, parts: Sequence[_Part]) -> Largest:
-    """The largest upper bound of the attacks' TPRs on all targets; all bounds hold together with ``confidence``."""
-    each = 1 - (1 - confidence) / (len(attacks) * len(saved.targets) * len(parts))
+def _largest(saved: SavedRun, attacks: Sequence[str], fpr: float, each: float, parts: Sequence[_Part]) -> Largest:
+    """The largest upper bound of the attacks' TPRs on all targets; ``each`` bound holds with this confidence."""
     found: dict[tuple[str, int, str | None], tuple[Largest, float]] = {}
     for attack in attacks:
         for target in saved.targets:

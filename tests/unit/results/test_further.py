@@ -104,3 +104,28 @@ def test_a_signal_that_is_not_a_confidence_has_no_accuracy(tmp_path: Path) -> No
         run = plmia.score(found, tmp_path / kind, attacks=["rmia"], by=half, progress=False)
         known = {group.accuracy_members is not None for group in run.result.subgroups[0].subgroups}
         assert known == {kind == "confidence"}
+
+
+def test_the_gate_fails_if_one_subgroup_leaks(tmp_path: Path) -> None:
+    """A fifth of the people leak: all together stay below the limit, the subgroup does not. Small values are merged."""
+    n = 3000
+    members = pairs(10, n)
+    ward = np.array(["a", "b", "c", "d", "e"])[np.arange(n) % 5].astype(object)
+    ward[:8] = ["rare", "rarer"] * 4
+    values = np.random.default_rng(1).normal(size=members.shape) + 2.0 * (members & (ward == "e"))
+    found = Signals(values[:, :, None].astype(np.float32), MembershipDesign(members))
+    run = plmia.score(found, tmp_path, attacks=["rmia"], by={"ward": ward}, progress=False)
+    limits = {"max_tpr": 0.5, "at_fpr": 0.1}
+    assert plmia.gate(run, **limits).outcome == "pass"
+    failed = plmia.gate(run, **limits, by=["ward"])
+    assert failed.worst is not None
+    assert (failed.outcome, failed.worst.subgroup) == ("fail", "ward = e")
+    assert failed.to_json()["worst"]["subgroup"] == "ward = e"
+    # The merged small values have too few non-members, which decides only where nothing else fails.
+    lenient = plmia.gate(run, max_tpr=0.98, at_fpr=0.1, by=["ward"])
+    assert lenient.outcome == "undecided"
+    assert "other (2 values)" in lenient.text
+    with pytest.raises(PlmiaError, match=r"'sex'.*known: ward"):
+        plmia.gate(run, **limits, by=["sex"])
+    with pytest.raises(PlmiaError, match="judge records, not groups"):
+        plmia.gate(run, **limits, unit="group")

@@ -523,6 +523,9 @@ class AttackView:
         Sums over the references that are already known.
     features : Features, optional
         The records as numbers; only attacks that predict signals from records read them.
+    bend : float, optional
+        Scale asinh(conf / bend) on which the references were aligned; infinite for the signals as they are. None if
+        the references were not aligned.
     """
 
     target: FloatArray
@@ -532,6 +535,7 @@ class AttackView:
     mode: Mode = "online"
     known: KnownSums | None = None
     features: Features | None = None
+    bend: float | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from plmia.attacks.alignment import Alignment, align
 from plmia.attacks.attack import Attack
 from plmia.attacks.groups import Groups, GroupStatistic, LearnedOverGroup, OneRow, size_ranges
 from plmia.attacks.scoring import Grouping, Refused, Scores, Tick, score_groups, score_unchecked
@@ -34,6 +35,7 @@ from plmia.evaluation.tables import Tabular
 from plmia.signals.signals import Signals
 
 Unit = Literal["record", "group"]
+Align = Literal["auto", "always", "never"]
 ONE_GROUP = "all records belong to one group: give the group of each record, or none"
 # References that play the target, from which is learned what the records of a group say together.
 MOST_PLAYED = 4
@@ -59,6 +61,9 @@ class Setup:
         where the signals have some that hold several records, and the targets trained on whole groups.
     group_statistic : GroupStatistic
         How the statistics of a group's records become one.
+    align : {"auto", "always", "never"}
+        Whether the references' signals are moved to the target's scale (see `plmia.attacks.alignment`): where the
+        target is clearly unlike them, wherever that makes its signals more likely, or never.
     """
 
     mode: Mode = "online"
@@ -67,8 +72,11 @@ class Setup:
     seed: int = 0
     unit: Unit | None = None
     group_statistic: GroupStatistic = field(default_factory=LearnedOverGroup)
+    align: Align = "auto"
 
     def __post_init__(self) -> None:
+        if self.align not in get_args(Align):
+            raise PlmiaError(f"align {self.align!r} is unknown: take {', '.join(get_args(Align))}")
         if self.unit not in (None, *get_args(Unit)):
             raise PlmiaError(f"unit {self.unit!r} is unknown: take {' or '.join(get_args(Unit))}")
         if not isinstance(self.group_statistic, GroupStatistic):
@@ -128,6 +136,9 @@ class AttackResult(Tabular):
     one_record: OneRecord | None = None
     # Whether a group was judged by one record, since references could not show what all of them say together.
     by_one_record: bool = False
+    # How the view's references were moved to the target's scale, and the view before that; None if they were not.
+    alignment: Alignment | None = None
+    unaligned: AttackView | None = None
 
     @property
     def labels(self) -> Labels | None:
@@ -224,15 +235,39 @@ def attack_targets(
             served.known,
             features,
         )
+        given = view
+        view, alignment = aligned(view, truth, setup, served.target, groups)
+        unaligned = None if alignment is None else given
         split = plan.order[plan.split_of(served.target)]
         left_out = split[split != served.target][: 0 if alone else None]
         about = served.models, left_out, view, served.notes
         # The population is drawn from non-members, and `_serve` has compared their counts with those of members.
         if groups is None:
             for scores in score_unchecked(attacks, view, setup.seed, tick, refused):
-                yield AttackResult(served.target, scores, truth, population, *about)
+                found = AttackResult(served.target, scores, truth, population, *about)
+                yield replace(found, alignment=alignment, unaligned=unaligned)
             continue
-        yield from _judge_groups(served.target, truth, population, groups, attacks, setup, tick, refused, about)
+        for result in _judge_groups(served.target, truth, population, groups, attacks, setup, tick, refused, about):
+            yield replace(result, alignment=alignment, unaligned=unaligned)
+
+
+def aligned(
+    view: AttackView, truth: Truth, setup: Setup, target: int, groups: Groups | None = None
+) -> tuple[AttackView, Alignment | None]:
+    """Move the references to the target's scale, if the setup and the signals ask for it."""
+    if setup.align == "never" or not len(view.references):
+        return view, None
+    together = None if groups is None else groups.of_record
+    rng = np.random.default_rng([setup.seed, 6, target])
+    found = align(view, _share_of_members(view, truth), rng, together, only_if_unlike=setup.align == "auto")
+    return found or (view, None)
+
+
+def _share_of_members(view: AttackView, truth: Truth) -> float:
+    """Return the share of members among the records outside the population: all that alignment uses of the truth."""
+    queries = np.ones(view.n_points, bool)
+    queries[view.population] = False
+    return float(truth.members[queries].mean())
 
 
 def _judge_groups(

@@ -173,14 +173,16 @@ def test_an_attack_with_few_values_says_so():
         assert "ratio" not in note.text
 
 
-def test_the_target_that_is_unlike_is_named():
+@pytest.mark.parametrize(("align", "code"), [("never", "unlike-references"), ("auto", "references-aligned")])
+def test_the_target_that_is_unlike_is_named(align, code):
     plain = signals(n_models=24, n_points=600)
     values = plain.values.copy()
     values[2] += 50
     summary = Summary(["mine"], 2)
     for result in attack_targets(
-        Signals(values, plain.design), [Attack("mine", Loss(), BinaryVote())], [0, 2], Setup()
+        Signals(values, plain.design), [Attack("mine", Loss(), BinaryVote())], [0, 2], Setup(align=align)
     ):
         summary.add(result)
-    (note,) = (note for note in summary.notes() if note.code == "unlike-references")
-    assert note.text.startswith("Target 2: ")
+    notes = [note for note in summary.notes() if note.code in ("unlike-references", "references-aligned")]
+    assert [note.code for note in notes] == [code]
+    assert "target 2: " in notes[0].text.lower()

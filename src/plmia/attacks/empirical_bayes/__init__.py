@@ -65,6 +65,8 @@ CELLS_TO_PROBE, MAX_CELLS = 1 << 16, 1 << 20
 MIN_PROBE, MAX_PROBE = 1024, 1 << 12
 # Cases in which a reference plays the target, and how many references (or pairs) do at least.
 POINTS_HELD_OUT, UNITS_HELD_OUT = 1 << 12, 8
+# Cases from which an AUC is computed: two that are close need more.
+POINTS_FOR_AUC = 1 << 15
 # Fewer points with both sides teach nothing that could be applied to others.
 MIN_TRANSFER = 50
 # From the weakest bend; a stronger one is tried only if the one before helps.
@@ -115,9 +117,10 @@ class EmpiricalBayesLR(Statistic):
         points = evenly(view.population if offline else np.arange(view.n_points), n_fit)
         near = gather(references, points)
         sample = Sample(near, find_pairs(near.in_mask), view.target[points], view.mode)
-        best, held_out = _fit_bend(sample, self.most_knots, BENDS[0] if self.bend is None else self.bend)
+        given = view.bend if self.bend is None else self.bend
+        best, held_out = _fit_bend(sample, self.most_knots, BENDS[0] if given is None else given)
         few = sample.part(_probed(near))
-        for candidate in BENDS[1:] if self.bend is None and held_out else ():
+        for candidate in BENDS[1:] if given is None and held_out else ():
             rival = _fit_bend(few, self.most_knots, candidate)[1]
             if not rival or not held_out or rival.likelihood - held_out.likelihood <= MIN_BEND_GAIN:
                 break
@@ -394,13 +397,20 @@ class Sample:
         return replace(self, references=gather(self.references, points), target=self.target[points])
 
 
-def _fit_bend(sample: Sample, most_knots: int, bend: float) -> tuple[Fit, HeldOut | None]:
+def held_out_auc(view: AttackView, bend: float) -> float:
+    """Return how well references in the role of the target are attacked on the scale asinh(conf / bend)."""
+    sample = Sample(view.references, find_pairs(view.references.in_mask), view.target, view.mode)
+    held_out = _fit_bend(sample, MAX_KNOTS, bend, POINTS_FOR_AUC)[1]
+    return 0.5 if held_out is None else held_out.auc()
+
+
+def _fit_bend(sample: Sample, most_knots: int, bend: float, cases: int = POINTS_HELD_OUT) -> tuple[Fit, HeldOut | None]:
     """Fit with one bend, and hold out references in turn (None if that is not possible)."""
     near = sample.references
     probe = Probe.of(gather(near, _probed(near)), sample.units, bend)
     evidence = collect(near, probe.coordinates, probe.n_pairs)
     fit = _fit_priors(evidence, probe.coordinates.of(sample.target), sample.mode, most_knots, probe)
-    return fit, hold_out(fit, probe) if fit.shift is not None else None
+    return fit, hold_out(fit, probe, cases) if fit.shift is not None else None
 
 
 def _probed(near: References) -> IntArray:
@@ -459,14 +469,14 @@ def _with_target(evidence: Evidence, target: FloatArray) -> Evidence:
     return Evidence(n, mean, variance)
 
 
-def hold_out(fit: Fit, probe: Probe) -> HeldOut | None:
+def hold_out(fit: Fit, probe: Probe, cases: int = POINTS_HELD_OUT) -> HeldOut | None:
     """Hold out some references in turn, each with its complement, and predict them from the others."""
     # Models differ as much as points do, so many of them are held out, each at other points.
     if len(probe.units) < 2:
         return None
     n_points = probe.in_mask.shape[1]
-    chosen = evenly(np.arange(len(probe.units)), max(UNITS_HELD_OUT, POINTS_HELD_OUT // n_points))
-    every = -(-len(chosen) * n_points // POINTS_HELD_OUT)
+    chosen = evenly(np.arange(len(probe.units)), max(UNITS_HELD_OUT, cases // n_points))
+    every = -(-len(chosen) * n_points // cases)
     parts: list[HeldOut] = []
     for place, unit in enumerate(probe.units[i] for i in chosen):
         some = slice(place % every, None, every)

@@ -484,14 +484,28 @@ class HeldOut:
     def hold(self, tails: FloatArray) -> float:
         """Return the bound beyond the turning point; 0 (no hold) only if holding predicts membership clearly worse."""
         # On real signals, members beyond the turning point are still members; few references may not show it.
+        free, held = self._ratios(tails)
+        worse = self._loss(held) - self._loss(free)
+        return HOLD if worse.mean() < CLEARLY_LARGER * worse.std() / np.sqrt(len(worse)) else 0.0
+
+    def auc(self) -> float:
+        """Return the probability that a member has a larger ratio than a non-member."""
+        from scipy.stats import rankdata
+
+        tails = self.tails()
+        free, held = self._ratios(tails)
+        rank = rankdata(held if self.hold(tails) else free)
+        n_in, n_out = int(self.member.sum()), int((~self.member).sum())
+        return float((rank[self.member].mean() - (n_in + 1) / 2) / n_out) if n_in and n_out else 0.5
+
+    def _ratios(self, tails: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the log ratios [cases] as they are, and held beyond their turning points."""
         freedom = np.minimum(self.freedom, tails[:, None])
         constant = log_height(freedom, self.n_coordinates) - self.log_volume
         log_in, log_out = t_kernel(self.distance, freedom, self.n_coordinates) + constant
         turn_in, turn_out = t_kernel(self.clipped_distance, freedom, self.n_coordinates) + constant
         free = log_in - log_out
-        held = hold_beyond_turn(free, turn_in - turn_out, self.above, HOLD)
-        worse = self._loss(held) - self._loss(free)
-        return HOLD if worse.mean() < CLEARLY_LARGER * worse.std() / np.sqrt(len(worse)) else 0.0
+        return free, hold_beyond_turn(free, turn_in - turn_out, self.above, HOLD)
 
     def _loss(self, ratio: FloatArray) -> FloatArray:
         """Return the log loss [cases] of membership at even odds."""

@@ -13,12 +13,12 @@ import numpy as np
 from plmia.attacks.attack import Attack
 from plmia.attacks.scoring import Tick, score_all
 from plmia.attacks.view import AttackView, References
-from plmia.data.arrays import FloatArray, IntArray
+from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.data.designs import MembershipDesign, ReferencePlan
 from plmia.errors import ReferencesError, percent, round_percent
 from plmia.evaluation.diagnostics.signals import require_plausible
 from plmia.evaluation.metrics import COMPARED_FPRS, fpr_key, roc_curve
-from plmia.evaluation.targets import AttackResult, Setup, attack_targets
+from plmia.evaluation.targets import AttackResult, Setup, aligned, attack_targets
 from plmia.signals.signals import Signals
 
 MIN_REFERENCES = 4
@@ -33,6 +33,10 @@ RATES = np.linspace(0.5, 2.0, 31)
 # With fewer false positives a TPR depends on a handful of non-members, and its trend is noise.
 MIN_FALSE_POSITIVES = 5
 FACTORS = (2, 4, 8)
+# Errors of the extrapolation to twice the references (root mean squares, see `extrapolate`): of the AUC, and of the TPR
+# at 1 % FPR as a share of it. That of the TPR doubles with each further decade of the FPR. The errors grow with the
+# logarithm of the factor to the power 2/3, as they do from twice to four times the references.
+AUC_ERROR, TPR_ERROR, ERROR_POWER = 0.002, 0.09, 2 / 3
 # Smallest gain from doubling that is worth a warning: in AUC, and as a share of the TPR.
 AUC_GAIN, TPR_GAIN = 0.01, 0.1
 
@@ -86,6 +90,31 @@ class Pilot:
         chosen: IntArray = models[np.sort(np.concatenate([plan.order[i] for i in plan.references_of(0)]))]
         return chosen
 
+    def score(
+        self,
+        references: IntArray,
+        views: int | None = None,
+        population: IntArray | None = None,
+        tick: Tick = lambda _: None,
+    ) -> FloatArray:
+        """Scores of the queries [Q] with some of the references, the first views, part of the population."""
+        full = self.full
+        given = full.unaligned or full.view
+        seen = given.references  # not those of the signals: at some points some may have been dropped
+        some = np.flatnonzero(np.isin(full.references, references))
+        kept = References(seen.signals[:, :, :views], seen.rows[some], seen.in_mask[some])
+        rivals = full.population if population is None else population
+        view = AttackView(given.target[:, :views], kept, rivals, self.signals.labels, self.setup.mode)
+        if full.alignment is not None:  # fewer references teach less about the target's scale
+            view, _ = aligned(view, full.truth, replace(self.setup, align="always"), full.target)
+        (scores,) = score_all([self.attack], view, self.setup.seed, tick)
+        return scores.score[full.truth.queries]
+
+    @property
+    def members(self) -> BoolArray:
+        """Whether each query is a member [Q]."""
+        return self.full.truth.members[self.full.truth.queries]
+
     def measure(
         self,
         references: IntArray,
@@ -93,16 +122,8 @@ class Pilot:
         population: IntArray | None = None,
         tick: Tick = lambda _: None,
     ) -> tuple[float, ...]:
-        """AUC and TPRs on the same queries with some of the references, the first views, part of the population."""
-        full = self.full
-        seen = full.view.references  # not those of the signals: at some points some may have been dropped
-        some = np.flatnonzero(np.isin(full.references, references))
-        kept = References(seen.signals[:, :, :views], seen.rows[some], seen.in_mask[some])
-        rivals = full.population if population is None else population
-        view = AttackView(full.view.target[:, :views], kept, rivals, self.signals.labels, self.setup.mode)
-        (scores,) = score_all([self.attack], view, self.setup.seed, tick)
-        queries = full.truth.queries
-        roc = roc_curve(scores.score[queries], full.truth.members[queries])
+        """AUC and TPRs on the same queries, with what `score` takes."""
+        roc = roc_curve(self.score(references, views, population, tick), self.members)
         return roc.auc, *(roc.tpr_at(fpr).tpr for fpr in self.fprs)
 
     def budgets(self) -> tuple[int, ...]:
@@ -226,6 +247,28 @@ class Curve:
         if self.fit is None:
             return None
         return min(self.mean[-1] + self.fit.at(n) - self.fit.at(self.budgets[-1]), 1.0)
+
+    def reference_error(self, n: float) -> float | None:
+        """Standard error of the power with ``n`` references due to their choice; None if it was not measured.
+
+        More references than the pilot's inherit the pilot's error, from which their power is extrapolated.
+        """
+        if self.standard_error is None:
+            return None
+        return self.standard_error * math.sqrt(max(1.0, self.budgets[-1] / n))
+
+    def extrapolation_error(self, n: float) -> float:
+        """Standard error of the power with ``n`` references due to the fit; 0 if the pilot has as many.
+
+        A rule, not a measurement on these signals: see `AUC_ERROR`, `TPR_ERROR` and `ERROR_POWER`.
+        """
+        if n <= self.budgets[-1]:
+            return 0.0
+        further = math.pow(math.log2(n / self.budgets[-1]), ERROR_POWER)
+        if self.metric == "auc":
+            return AUC_ERROR * further
+        decades = max(0.0, -2 - math.log10(float(self.metric)))
+        return TPR_ERROR * math.pow(2, decades) * further * (self.at(n) or 0.0)
 
     def times(self, factor: float) -> float | None:
         """Power with ``factor`` times the references, extrapolated."""

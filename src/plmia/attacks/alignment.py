@@ -1,0 +1,715 @@
+"""Alignment: move the signals of references to the scale of a target that was trained in another way.
+
+References that are narrower than the target, trained for fewer epochs, or of another kind still tell easy records from
+hard ones, and show how membership shifts a signal. Their scale differs, and so does their spread. On each side (IN and
+OUT), at record i, the references' signals r with mean m_i become
+
+    g(m_i) + k(m_i) (r - m_i)
+
+with functions g and k per side and view. g predicts the target's signal from the mean of the references: a line that
+never falls and bends at up to three places. Where it is flat, records that are hard for the references are not hard for
+the target. k is the spread of the target around that prediction, relative to the references' own; it varies with m.
+
+- OUT: robust regression (Student's t errors) over the known non-members.
+- IN: the target's signals on all other records are a mixture of both sides with a known share of members. With the OUT
+  side fixed, expectation maximisation finds the IN side; no label is used. It starts from the OUT values and keeps them
+  unless the likelihood rises clearly.
+
+Where signals grow more uneven with their size, all this is done on the scale asinh(conf / bend): that on which
+references in the place of the target are attacked best. `AttackView.bend` tells statistics that choose such a scale.
+
+Offline, queries have no IN references. Their IN mean is predicted from the OUT mean by a line through the population,
+which has both; the population's IN signals are then moved around that line.
+
+**Validity.** Records are cut into folds; those of a fold are moved by what the records of other folds say. Known
+non-members and queries of one fold are therefore exchangeable, whatever was learned. (Offline, the line for the IN mean
+is learned from the references of all known non-members; the target has no part in it.) P-values compare records of
+different folds, whose maps differ little: 200 simulated audits of each kind show no excess. A mismatch that remains
+costs power only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from plmia.attacks.empirical_bayes import BENDS, held_out_auc
+from plmia.attacks.empirical_bayes.evidence import IN, OUT, Evidence, evenly, exact_evidence, gather
+from plmia.attacks.empirical_bayes.model import Knots
+from plmia.attacks.view import AttackView, Mode, References
+from plmia.data.arrays import BoolArray, FloatArray, Floats, IntArray
+
+FOLDS = 5
+# With fewer known non-members outside a fold, the regression is too uncertain.
+MIN_KNOWN = 20
+# Degrees of freedom of the errors of a prediction: a few records are far off.
+FREEDOM = 6.0
+ROBUST_STEPS, EM_STEPS = 8, 200
+# Expectation maximisation ends at a smaller gain of the log likelihood; below the other gain, it found chance.
+SMALL_GAIN, CLEAR_GAIN = 0.01, 3.0
+# The line that predicts the target from the references bends at this many places at most, one per so many known
+# non-members; its bends count as this many records that show none.
+MOST_KNOTS, KNOWN_PER_KNOT, BENDING = 3, 100, 5.0
+# The spread at a place counts as this many records with the usual one.
+SPREAD_RECORDS = 20.0
+# Records from which the IN side is learned: a few numbers need no more.
+MOST_QUERIES = 10_000
+# Like references gain less; references that cost an attack power gain more.
+ALIGN_ABOVE = 0.1
+# References that take the place of the target, and the records that they are tried on. Where signals are far from
+# Gaussian, like references may gain much.
+MOST_PEERS, MOST_PLAYED = 8, 2048
+# Fewer references in the place of the target show no usual difference of the IN side from the OUT side. A difference is
+# unusual beyond this many standard deviations.
+MIN_PEERS, UNUSUAL = 3, 4.0
+# Records that show whether references are like the target.
+MOST_PROBED = 4096
+# A spread is at least this share of the usual one.
+MIN_SPREAD = 0.05
+# A target's signals vary at least by this share of the range of the references'.
+MIN_RANGE = 1e-8
+# Means further from the middle than this many interquartile ranges are cut.
+EXTREME = 5.0
+# Signals that are searched for repeated values, and the share of them that makes a value a tie.
+SIGNALS_FOR_TIES, MIN_TIE = 1 << 14, 0.05
+# A bend must raise the AUC of references in the place of the target by this much.
+MIN_AUC_GAIN = 0.001
+# Signals beyond this size are cut when they return from the bent scale.
+MOST_SIGNAL = 1e4
+# Standard errors above which references are correlated at all.
+CLEAR_CORRELATION = 3.0
+_MOMENTS = ("n", "mean", "variance")
+
+
+@dataclass(frozen=True)
+class SideMap:
+    """How the references' signals of one side are moved, in each view: a broken line for the mean, and a spread."""
+
+    knots: FloatArray  # [views, knots]: where the line bends
+    lines: FloatArray  # [views, 2 + knots]: intercept, slope, and the change of the slope at each knot
+    at: FloatArray  # [views, places]: where the spread is known; it is linear in between
+    factors: FloatArray  # [views, places]: the spread there
+
+    def centre(self, mean: FloatArray) -> FloatArray:
+        """Return the expected signal [records, views] of the target where the references have this ``mean``."""
+        sides = zip(mean.T, self.knots, self.lines, strict=True)
+        return np.stack([_features(x, knots) @ line for x, knots, line in sides], axis=1)
+
+    def spread(self, mean: FloatArray) -> FloatArray:
+        """Return the factor [records, views] of the spread there."""
+        sides = zip(mean.T, self.at, self.factors, strict=True)
+        return np.stack([np.interp(x, at, factors) for x, at, factors in sides], axis=1)
+
+    def in_views(self, views: slice) -> SideMap:
+        """Return the map of some views."""
+        return SideMap(self.knots[views], self.lines[views], self.at[views], self.factors[views])
+
+    def slope(self, mean: FloatArray) -> float:
+        """Return the mean slope over records with this ``mean`` [records] in the last view."""
+        change = (mean[:, None] > self.knots[-1]) @ self.lines[-1, 2:]
+        return float(self.lines[-1, 1] + change.mean())
+
+    @classmethod
+    def straight(cls, intercept: float = 0.0, slope: float = 1.0, spread: float = 1.0) -> SideMap:
+        """Return the map of one view without knots; by default, it changes nothing."""
+        return cls(np.zeros((1, 0)), np.array([[intercept, slope]]), np.zeros((1, 1)), np.array([[spread]]))
+
+    @classmethod
+    def among(cls, evidence: Evidence, side: int) -> SideMap:
+        """Return the map that predicts a new reference from the others, in the last view: it shrinks their means."""
+        n, mean, freedom = evidence.n[side], evidence.mean[side, :, -1], evidence.freedom[side]
+        some = n > 0
+        within = float(np.average(evidence.variance[side, :, -1], weights=freedom)) if freedom.any() else 0.0
+        share, total = float(np.mean(1 / n[some])), float(np.var(mean[some]))
+        slope = max(0.0, 1 - within * share / total) if total > 0 else 1.0
+        return cls.straight((1 - slope) * float(mean[some].mean()), slope, math.sqrt((1 + slope * share) / (1 + share)))
+
+
+def _features(x: FloatArray, knots: FloatArray) -> FloatArray:
+    """Return the features [n, 2 + knots] of a broken line."""
+    return np.column_stack([np.ones_like(x), x, np.maximum(x[:, None] - knots, 0.0)])
+
+
+@dataclass(frozen=True)
+class _Maps:
+    """Maps of both sides; that of IN is that of OUT unless the queries taught one of its own."""
+
+    inside: SideMap
+    outside: SideMap
+    learned: bool
+
+    @property
+    def sides(self) -> tuple[SideMap, SideMap]:
+        """Both maps in the order of the first index of arrays."""
+        return self.inside, self.outside
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What was learned about references that are unlike their target: means over folds, in the mean over views."""
+
+    # Mean gain of the log likelihood of a record's signal, by maps that the record had no part in, over the law of a
+    # further reference.
+    gain: float
+    correlation: float  # rank correlation of the target's signals with the references' means, over known non-members
+    peers: float | None  # the same of the references among themselves; 0 if not clear, None if they cannot be compared
+    slope: tuple[float, float]  # IN, OUT
+    spread: tuple[float, float]
+    learned_inside: bool  # whether the queries told how members differ; otherwise IN is moved as OUT
+    bend: float | None  # slope and spread are those on the scale asinh(conf / bend); None for the signals as they are
+
+    @property
+    def match(self) -> float | None:
+        """Correlation with the target as a share of that among the references: 1 if it is like one of them.
+
+        0 if references have nothing in common with each other; None if they cannot be compared.
+        """
+        if self.peers is None:
+            return None
+        return max(0.0, self.correlation) / self.peers if self.peers > 0 else 0.0
+
+
+def align(
+    view: AttackView,
+    share: float,
+    rng: np.random.Generator,
+    groups: IntArray | None = None,
+    *,
+    only_if_unlike: bool = False,
+) -> tuple[AttackView, Alignment] | None:
+    """Return the view with aligned references, and what was learned.
+
+    None if that is not possible, or if the target's signals do not become more likely. With ``only_if_unlike``, they
+    must become clearly more likely, and more so than those of references that take the place of the target. ``share``
+    is that of members among the queries. Records of one of the ``groups`` [records] share a fold.
+    """
+    fold = _folds(view, rng, groups)
+    # Most references are like their target: some records tell so at little cost.
+    some = _some(view)
+    probe = view if len(some) == view.n_points else _at(view, some)
+    least = ALIGN_ABOVE if only_if_unlike else 0.0
+    if only_if_unlike:
+        # One map for all records gains more on them than held-out maps, and is several times as fast to learn.
+        once = _fit(probe, share, np.zeros(len(some), np.intp), folds=1)
+        if once is None or not once.gain > least:
+            return None
+    fitted = _fit(probe, share, fold[some])
+    if fitted is None or not fitted.gain > least:
+        return None
+    if only_if_unlike and not fitted.gain > least + max(0.0, *_gains_of_peers(probe, rng)):
+        return None
+    bend = _bend(probe)
+    if probe is not view or math.isfinite(bend):
+        fitted = _fit(view, share, fold, bend=bend)
+        if fitted is None or not fitted.gain > least:
+            return None
+    rehearsal = _Rehearsal.of(probe, rng, bend)
+    if rehearsal is not None:
+        fitted = replace(fitted, maps=rehearsal.corrected(fitted.maps, fitted.laws.centre[IN, fitted.laws.exists[IN]]))
+    moved = _moved(view.references, fitted.laws, fold, fitted.maps, bend)
+    return replace(view, references=moved, known=None, bend=bend), _about(view, fitted, bend)
+
+
+def _bend(view: AttackView) -> float:
+    """Return the scale asinh(conf / bend) on which references in the place of the target are attacked best."""
+    if view.mode == "offline":  # their IN signals may not be read
+        view = _at(view, np.sort(view.population))
+    aucs = np.array([held_out_auc(view, bend) for bend in BENDS])
+    aucs[0] += MIN_AUC_GAIN
+    return BENDS[int(np.argmax(aucs))]
+
+
+def _bent(signals: Floats, bend: float) -> FloatArray:
+    """Return signals on the scale asinh(conf / bend)."""
+    exact: FloatArray = signals.astype(np.float64)
+    return np.asarray(np.arcsinh(exact / bend)) if math.isfinite(bend) else exact
+
+
+def _unbent(signals: Floats, bend: float) -> Floats:
+    """Return signals from the scale asinh(conf / bend)."""
+    if not math.isfinite(bend):
+        return signals
+    most = math.asinh(MOST_SIGNAL / bend)
+    return np.sinh(np.clip(signals, -most, most)) * bend
+
+
+def _gains_of_peers(view: AttackView, rng: np.random.Generator) -> Iterator[float]:
+    """Yield what alignment gains for some references that take the place of the target; 0 first."""
+    yield 0.0
+    for peer, _, share in _peers_as_targets(view, rng):
+        fitted = _fit(peer, share, np.zeros(peer.n_points, np.intp), folds=1)
+        if fitted is not None and math.isfinite(fitted.gain):
+            yield fitted.gain
+
+
+def _peers_as_targets(view: AttackView, rng: np.random.Generator) -> Iterator[tuple[AttackView, BoolArray, float]]:
+    """Yield views of some references that take the place of the target, their members, and the share among queries.
+
+    Offline, a reference plays at records that it did not train on, and at known non-members of the target: no IN
+    signal of a query is read.
+    """
+    if view.n_points > MOST_PLAYED:
+        view = _at(view, evenly(np.arange(view.n_points), MOST_PLAYED))
+    references, n_known = view.references, len(view.population)
+    in_population = np.zeros(view.n_points, bool)
+    in_population[view.population] = True
+    for i in rng.permutation(len(references))[:MOST_PEERS]:
+        own = references.in_mask[i]
+        played = np.flatnonzero(~own | in_population if view.mode == "offline" else np.ones_like(own))
+        members = own[played]
+        possible = np.flatnonzero(~members & in_population[played] if view.mode == "offline" else ~members)
+        known = np.sort(rng.choice(possible, min(n_known, len(possible) // 2), replace=False))
+        if not (len(known) and members.any()):
+            continue
+        others = np.flatnonzero((references.in_mask != own).any(axis=1))
+        seen = References(references.signals, references.rows[others], references.in_mask[others])
+        target = references.signals[references.rows[i], played].astype(np.float64)
+        share = float(members.sum()) / (len(played) - len(known))
+        yield AttackView(target, gather(seen, played), known, mode=view.mode), members, share
+
+
+@dataclass(frozen=True)
+class _Rehearsal:
+    """What expectation maximisation finds of the IN side of references, which is known.
+
+    Its laws are approximate, and members hide among non-members: it may find them too narrow, for example.
+    """
+
+    bias: FloatArray  # [3, views]: mean difference from the map that labels give, see `_difference`
+    usual: FloatArray  # [3, views]: mean difference from the map of OUT
+    scatter: FloatArray  # [3, views]: its standard deviation over references
+
+    @classmethod
+    def of(cls, view: AttackView, rng: np.random.Generator, bend: float) -> _Rehearsal | None:
+        """Let references take the place of the target; None if too few of them teach a map."""
+        bias, usual = [], []
+        for peer, members, share in _peers_as_targets(view, rng):
+            fitted = _fit(peer, share, np.zeros(peer.n_points, np.intp), folds=1, bend=bend)
+            if fitted is None or not fitted.maps[0].learned:
+                continue
+            laws, maps = fitted.laws, fitted.maps[0]
+            rows = np.flatnonzero(members & laws.exists.all(axis=0))
+            if len(rows) < MIN_KNOWN:
+                continue
+            centre, target = laws.centre[IN, rows], _with_mean(_bent(peer.target[rows], bend))
+            labelled = _regress(target, centre, laws.variance[IN, rows], None, maps.inside.knots)
+            bias.append(_difference(maps.inside, labelled, centre))
+            usual.append(_difference(maps.inside, maps.outside, centre))
+        if len(bias) < MIN_PEERS:
+            return None
+        return cls(np.mean(bias, axis=0), np.mean(usual, axis=0), np.std(usual, axis=0, ddof=1))
+
+    def corrected(self, maps: list[_Maps], centre: FloatArray) -> list[_Maps]:
+        """Return the maps of all folds without the bias; IN is moved as OUT unless it differs more than usual.
+
+        ``centre`` [records, views] are the means of IN references.
+        """
+        if not maps[0].learned:
+            return maps
+        found = np.mean([_difference(each.inside, each.outside, centre) for each in maps], axis=0)
+        if (np.abs(found - self.usual) <= UNUSUAL * self.scatter).all():
+            return [_Maps(each.outside, each.outside, learned=False) for each in maps]
+        return [replace(each, inside=_shifted(each.inside, -self.bias, centre)) for each in maps]
+
+
+def _difference(found: SideMap, other: SideMap, centre: FloatArray) -> FloatArray:
+    """Return how a map differs from another over records with this ``centre`` [records, views].
+
+    By its mean and its slope, both in units of the slope of the other, and by the log of its spread: [3, views].
+    """
+    away = centre - centre.mean(axis=0)
+    square = np.maximum((away**2).sum(axis=0), np.finfo(np.float64).tiny)
+    slope = np.maximum((away * other.centre(centre)).sum(axis=0) / square, MIN_SPREAD)
+    off = found.centre(centre) - other.centre(centre)
+    spread = np.log(found.spread(centre) / other.spread(centre)).mean(axis=0)
+    return np.stack([off.mean(axis=0) / slope, (away * off).sum(axis=0) / square / slope, spread])
+
+
+def _shifted(side: SideMap, by: FloatArray, centre: FloatArray) -> SideMap:
+    """Return the map changed by a difference [3, views]; its slope stays positive."""
+    middle = centre.mean(axis=0)
+    away = centre - middle
+    square = np.maximum((away**2).sum(axis=0), np.finfo(np.float64).tiny)
+    slope = np.maximum((away * side.centre(centre)).sum(axis=0) / square, 0.0)
+    steeper = slope * np.clip(by[1], -0.5, 0.5)
+    lines = side.lines.copy()
+    lines[:, 1] += steeper
+    lines[:, 0] += slope * by[0] - steeper * middle
+    return replace(side, lines=lines, factors=side.factors * np.exp(by[2])[:, None])
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """Maps of all folds, the laws that they move, and what they gain."""
+
+    laws: _Laws
+    maps: list[_Maps]  # of each fold
+    gain: float
+    usable: BoolArray  # [records]: known non-members with OUT references
+
+
+def _fit(view: AttackView, share: float, fold: IntArray, folds: int = FOLDS, bend: float = math.inf) -> _Fitted | None:
+    """Learn the maps of each fold from the others, or, with a single fold, from all records; on the bent scale.
+
+    None if there is too little to learn from.
+    """
+    known = np.zeros(view.n_points, bool)
+    known[view.population] = True
+    evidence = _moments(view.references, bend)
+    usable = known & (evidence.n[OUT] > 0)
+    # Without two references on a side of some record, nothing tells how far references scatter.
+    scattered = bool((evidence.freedom[OUT] > 0).any()) and not _mostly_ties(view.references)
+    others = [fold != k if folds > 1 else fold == k for k in range(folds)]
+    if not scattered or min((usable & rest).sum() for rest in others) < MIN_KNOWN:
+        return None
+    laws, target = _Laws.of(evidence, known, view.mode), _with_mean(_bent(view.target, bend))
+    if not np.ptp(target[usable, -1]) > MIN_RANGE * np.ptp(laws.centre[OUT, usable, -1]):
+        return None  # on the scale of a target that does not vary, references would all be equal
+    maps = [_learn(target, laws, usable & rest, ~known & rest, share) for rest in others]
+    if not all(found.learned for found in maps):  # folds whose maps are of different kinds would not compare
+        maps = [_Maps(found.outside, found.outside, learned=False) for found in maps]
+    # Offline, a line predicts the IN mean already.
+    inside = SideMap.among(evidence, IN) if view.mode == "online" else SideMap.straight()
+    gain = _gain(target, laws, known, fold, maps, (inside, SideMap.among(evidence, OUT)), share)
+    return _Fitted(laws, maps, gain, usable)
+
+
+def _mostly_ties(references: References) -> bool:
+    """Whether most signals repeat a few values, as those of single trees: such references cannot be moved."""
+    cells = len(references) * references.n_views
+    points = evenly(np.arange(references.n_points), max(1, SIGNALS_FOR_TIES // cells))
+    sample = references.signals[references.rows[:, None], points].ravel()
+    count = np.unique(sample, return_counts=True)[1]
+    return bool(count[count >= MIN_TIE * sample.size].sum() > sample.size / 2)
+
+
+def _some(view: AttackView) -> IntArray:
+    """Return at most `MOST_PROBED` records: half of them known non-members, evenly spaced."""
+    if view.n_points <= MOST_PROBED:
+        return np.arange(view.n_points)
+    queries = np.setdiff1d(np.arange(view.n_points), view.population, assume_unique=True)
+    half = MOST_PROBED // 2
+    return np.sort(np.concatenate([evenly(np.sort(view.population), half), evenly(queries, half)]))
+
+
+def _at(view: AttackView, points: IntArray) -> AttackView:
+    """Return the view at some records, in increasing order."""
+    known = np.flatnonzero(np.isin(points, view.population))
+    return AttackView(view.target[points], gather(view.references, points), known, mode=view.mode)
+
+
+def _with_mean(signals: FloatArray) -> FloatArray:
+    """Append the mean over views [..., views + 1]; a single view is its own mean."""
+    if signals.shape[-1] == 1:
+        return signals
+    return np.concatenate([signals, signals.mean(axis=-1, keepdims=True)], axis=-1)
+
+
+def _moments(references: References, bend: float = math.inf) -> Evidence:
+    """Return counts, means and variances of all records, in each view and in the mean over views."""
+    parts = [exact_evidence(_with_mean(_bent(conf, bend)), in_mask) for _, conf, in_mask in references.blocks()]
+    n, mean, variance = (np.concatenate([vars(part)[name] for part in parts], axis=1) for name in _MOMENTS)
+    return Evidence(n, mean, variance)
+
+
+def _folds(view: AttackView, rng: np.random.Generator, groups: IntArray | None) -> IntArray:
+    """Return the fold [records] of each record: drawn at random, of equal sizes among known and among other records."""
+    number = np.arange(view.n_points) if groups is None else np.unique(groups, return_inverse=True)[1]
+    known = np.zeros(int(number.max()) + 1, bool)
+    known[number[view.population]] = True
+    fold = np.empty(len(known), np.intp)
+    for units in (np.flatnonzero(known), np.flatnonzero(~known)):
+        fold[rng.permutation(units)] = np.arange(len(units)) % FOLDS
+    return fold[number]
+
+
+@dataclass(frozen=True)
+class _Laws:
+    """Centre and variance of a new reference at each record [2, records, views]: from the references alone."""
+
+    centre: FloatArray
+    variance: FloatArray
+    exists: BoolArray  # [2, records]: whether the side has a law here
+
+    @classmethod
+    def of(cls, evidence: Evidence, known: BoolArray, mode: Mode) -> _Laws:
+        """Pool the variances of records with similar means; offline, no IN reference of a query is used."""
+        exists = evidence.n > 0
+        outside = _clipped(evidence.mean[OUT], exists[OUT])
+        scatter = _pooled(outside, evidence.variance[OUT], evidence.n[OUT])
+        if mode == "online":
+            inside = _clipped(evidence.mean[IN], exists[IN])
+            pooled = _pooled(inside, evidence.variance[IN], evidence.n[IN])
+            return cls(np.stack([inside, outside]), np.stack([pooled, scatter]), exists)
+        both = known & exists.all(axis=0)
+        exists = np.stack([exists[OUT] & (int(both.sum()) >= MIN_KNOWN), exists[OUT]])
+        if not exists[IN].any():
+            return cls(np.stack([outside, outside]), np.stack([scatter, scatter]), exists)
+        line, spread = _lines(outside, evidence.mean[IN], both)
+        freedom = evidence.freedom[IN, both]
+        within = np.average(evidence.variance[IN, both], axis=0, weights=freedom) if freedom.any() else 0.0
+        pooled = np.broadcast_to(np.maximum(within + spread, _floor(outside[exists[OUT]])), outside.shape)
+        return cls(np.stack([line, outside]), np.stack([pooled, scatter]), exists)
+
+
+def _clipped(mean: FloatArray, exists: BoolArray) -> FloatArray:
+    """Return means [records, views] without extreme ones, which would decide where a line runs."""
+    if not exists.any():
+        return mean
+    low, middle, high = np.quantile(mean[exists], [0.25, 0.5, 0.75], axis=0)
+    reach = EXTREME * (high - low)
+    return np.asarray(np.where(reach > 0, np.clip(mean, middle - reach, middle + reach), mean))
+
+
+def _floor(mean: FloatArray) -> FloatArray:
+    """Return the least variance [views] of references: they scatter a little, compared with records."""
+    low, high = np.quantile(mean, [0.25, 0.75], axis=0)
+    return np.asarray(1e-4 * np.square(high - low) + np.finfo(np.float32).tiny)
+
+
+def _pooled(mean: FloatArray, variance: FloatArray, n: FloatArray) -> FloatArray:
+    """Return the variance [records, views] of a new reference around the mean of the others."""
+    freedom = np.maximum(n - 1, 0.0)
+    if not freedom.any():
+        return np.ones_like(mean)
+    pooled = np.empty_like(mean)
+    for view in range(mean.shape[1]):
+        knots = Knots.place(mean[n > 0, view])
+        hats = knots.hats(mean[:, view])
+        pooled[:, view] = hats.blend(hats.means(variance[:, view : view + 1], freedom))[:, 0]
+    usual = 1e-3 * np.average(variance, axis=0, weights=freedom)
+    return np.asarray(np.maximum(pooled, usual + _floor(mean[n > 0])) * (1 + 1 / np.maximum(n, 1))[:, None])
+
+
+def _lines(x: FloatArray, y: FloatArray, rows: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Return the least-squares line of y on x [records, views] through some rows, at all records; and the variance."""
+    middle, centre = x[rows].mean(axis=0), y[rows].mean(axis=0)
+    away = x[rows] - middle
+    slope = (away * (y[rows] - centre)).sum(axis=0) / np.maximum((away**2).sum(axis=0), np.finfo(np.float64).tiny)
+    line = centre + slope * (x - middle)
+    return line, np.asarray(np.square(y[rows] - line[rows]).mean(axis=0))
+
+
+def _learn(target: FloatArray, laws: _Laws, known: BoolArray, queries: BoolArray, share: float) -> _Maps:
+    """Learn the maps from some known non-members and queries."""
+    centre, variance = laws.centre[OUT, known], laws.variance[OUT, known]
+    bends = min(MOST_KNOTS, int(known.sum()) // KNOWN_PER_KNOT)
+    outside = _regress(target[known], centre, variance, None, _knots(centre, bends))
+    rows = evenly(np.flatnonzero(queries & laws.exists.all(axis=0)), MOST_QUERIES)
+    if not (0 < share < 1 and len(rows) >= MIN_KNOWN):
+        return _Maps(outside, outside, learned=False)
+    centre, variance = laws.centre[IN, rows], laws.variance[IN, rows]
+    knots = _knots(centre, bends)
+    weight = _member_weights(target[rows, -1:], laws, rows, outside.in_views(slice(-1, None)), knots[-1:], share)
+    if weight is None:
+        return _Maps(outside, outside, learned=False)
+    return _Maps(_regress(target[rows], centre, variance, weight, knots), outside, learned=True)
+
+
+def _knots(centre: FloatArray, n: int) -> FloatArray:
+    """Return ``n`` inner quantiles [views, n] of ``centre`` [records, views]."""
+    knots: FloatArray = np.quantile(centre, np.arange(1, n + 1) / (n + 1), axis=0).T
+    return knots
+
+
+def _member_weights(
+    signal: FloatArray, laws: _Laws, rows: IntArray, outside: SideMap, knots: FloatArray, share: float
+) -> FloatArray | None:
+    """Return the probability [rows] that each query is a member, by expectation maximisation in the mean over views.
+
+    None if a map of its own does not explain the queries clearly better than that of OUT, or members would be lower.
+    """
+    centre, variance = laws.centre[:, rows, -1:], laws.variance[:, rows, -1:]
+    log_out = math.log(1 - share) + _log_density(signal, outside, centre[OUT], variance[OUT])
+    inside, before, first = outside, -math.inf, -math.inf
+    for step in range(EM_STEPS):
+        log_in = math.log(share) + _log_density(signal, inside, centre[IN], variance[IN])
+        total = np.logaddexp(log_in, log_out)
+        likelihood = float(total.sum())
+        first = likelihood if step == 0 else first
+        weight = np.exp(log_in - total)
+        if likelihood - before < SMALL_GAIN:
+            break
+        before = likelihood
+        inside = _regress(signal, centre[IN], variance[IN], weight, knots, inside)
+    higher = float(np.mean(inside.centre(centre[IN]) - outside.centre(centre[OUT]))) > 0
+    return weight if higher and likelihood - first > CLEAR_GAIN else None
+
+
+def _mixture(
+    target: FloatArray, laws: _Laws, rows: IntArray, maps: tuple[SideMap, SideMap], members: FloatArray
+) -> FloatArray:
+    """Return the log likelihood [rows] of the target's mean signals, where ``members`` [rows] is the share of them."""
+    sides = []
+    for i, side in enumerate(maps):
+        centre, variance = laws.centre[i, rows, -1:], laws.variance[i, rows, -1:]
+        sides.append(_log_density(target[rows, -1:], side.in_views(slice(-1, None)), centre, variance))
+    with np.errstate(divide="ignore"):
+        return np.logaddexp(np.log(members) + sides[IN], np.log1p(-members) + sides[OUT])
+
+
+def _log_density(signal: FloatArray, side: SideMap, centre: FloatArray, variance: FloatArray) -> FloatArray:
+    """Return the log density [records] of signals of one view, up to a constant."""
+    moved = side.spread(centre) ** 2 * variance
+    square = np.square(signal - side.centre(centre)) / moved
+    density: FloatArray = -(FREEDOM + 1) / 2 * np.log1p(square / (FREEDOM - 2)) - np.log(moved) / 2
+    return density[:, 0]
+
+
+def _regress(
+    target: FloatArray,
+    mean: FloatArray,
+    variance: FloatArray,
+    weight: FloatArray | None,
+    knots: FloatArray,
+    start: SideMap | None = None,
+) -> SideMap:
+    """Predict ``target`` from ``mean`` [records, views]: maximum likelihood of Student's t, by reweighting.
+
+    ``weight`` [records] is how far each record counts. With a ``start``, one step is taken from there.
+    """
+    count = np.ones(len(target)) if weight is None else weight
+    at = _places(mean, knots)
+    robust = np.ones_like(target) if start is None else _robust(target, mean, variance, start)
+    for _ in range(ROBUST_STEPS if start is None else 1):
+        w = count[:, None] * robust / variance
+        columns = zip(mean.T, target.T, w.T, knots, strict=True)
+        lines = np.stack([_broken_line(*column) for column in columns])
+        found = SideMap(knots, lines, at, np.ones_like(at))
+        squares = w * np.square(target - found.centre(mean))
+        factors = [_spread(*column, count) for column in zip(mean.T, squares.T, at, strict=True)]
+        found = replace(found, factors=np.stack(factors))
+        robust = _robust(target, mean, variance, found)
+    return found
+
+
+def _places(mean: FloatArray, knots: FloatArray) -> FloatArray:
+    """Return the places [views, places] at which a spread is learned: the knots and both ends, one without knots."""
+    if not knots.shape[1]:
+        return np.zeros((len(knots), 1))
+    return np.column_stack([mean.min(axis=0), knots, mean.max(axis=0)])
+
+
+def _spread(x: FloatArray, squares: FloatArray, at: FloatArray, count: FloatArray) -> FloatArray:
+    """Return the root mean of weighted squares around each place, shrunk towards that of all records."""
+    hats = np.stack([np.interp(x, at, unit) for unit in np.eye(len(at))], axis=1)
+    overall = squares.sum() / count.sum()
+    around = (hats.T @ squares + SPREAD_RECORDS * overall) / (hats.T @ count + SPREAD_RECORDS)
+    return np.asarray(np.maximum(np.sqrt(around), MIN_SPREAD * math.sqrt(overall) + np.finfo(np.float32).tiny))
+
+
+def _broken_line(x: FloatArray, y: FloatArray, weight: FloatArray, knots: FloatArray) -> FloatArray:
+    """Return the line [2 + knots] of y on x by weighted least squares; it bends little unless the records ask for it.
+
+    It never falls: then it is straight, and if that falls, too, constant.
+    """
+    total = weight.sum()
+    middle, centre = float(weight @ x / total), float(weight @ y / total)
+    scale = math.sqrt(float(weight @ np.square(x - middle) / total))
+    bends = np.zeros(len(knots))
+    if not scale > 0:
+        return np.array([centre, 0.0, *bends])
+    features = _features((x - middle) / scale, (knots - middle) / scale)
+    gram = (features * weight[:, None]).T @ features
+    gram[np.arange(2, len(gram)), np.arange(2, len(gram))] += BENDING * total / len(x)
+    line: FloatArray = np.linalg.pinv(gram, hermitian=True) @ (features.T @ (weight * (y - centre)))
+    if np.cumsum(line[1:]).min() < 0:
+        slope = max(0.0, float(features[:, 1] @ (weight * (y - centre)) / total))
+        line = np.array([0.0, slope, *bends])
+    line[1:] /= scale
+    line[0] += centre - line[1] * middle
+    return line
+
+
+def _robust(target: FloatArray, mean: FloatArray, variance: FloatArray, side: SideMap) -> FloatArray:
+    """Return the weights [records, views] of Student's t of this variance: small far from the prediction."""
+    square = np.square(target - side.centre(mean)) / (side.spread(mean) ** 2 * variance)
+    return np.asarray((FREEDOM + 1) / (FREEDOM - 2 + square))
+
+
+def _moved(references: References, laws: _Laws, fold: IntArray, maps: list[_Maps], bend: float) -> References:
+    """Return the references with every signal moved by the map of its side and fold."""
+    n_views = references.n_views
+    dtype = np.result_type(references.signals.dtype, np.float32)
+    factor = np.empty((2, references.n_points, n_views), dtype)
+    offset = np.empty_like(factor)
+    for k, both in enumerate(maps):
+        here = fold == k
+        for side, found in enumerate(both.sides):
+            centre, part = laws.centre[side, here, :n_views], found.in_views(slice(n_views))
+            factor[side, here] = part.spread(centre)
+            offset[side, here] = part.centre(centre) - part.spread(centre) * centre
+    signals: Floats = np.empty((len(references), references.n_points, n_views), dtype)
+    for i, (row, inside) in enumerate(zip(references.rows, references.in_mask, strict=True)):
+        mask = inside[:, None]
+        bent = _bent(references.signals[row], bend).astype(dtype, copy=False)
+        bent = bent * np.where(mask, factor[IN], factor[OUT]) + np.where(mask, offset[IN], offset[OUT])
+        signals[i] = _unbent(bent, bend)
+    return References(signals, np.arange(len(references)), references.in_mask)
+
+
+# How well they match -------------------------------------------------------------------------------------------------
+
+
+def _gain(
+    target: FloatArray,
+    laws: _Laws,
+    known: BoolArray,
+    fold: IntArray,
+    maps: list[_Maps],
+    plain: tuple[SideMap, SideMap],
+    share: float,
+) -> float:
+    """Return the mean gain of the log likelihood over ``plain`` maps; queries without an IN law do not count."""
+    counts = laws.exists[OUT] & (known | laws.exists[IN])
+    gain = np.zeros(len(target))
+    for k, both in enumerate(maps):
+        here = np.flatnonzero((fold == k) & counts)
+        members = np.where(known[here], 0.0, share)
+        gain[here] = _mixture(target, laws, here, both.sides, members) - _mixture(target, laws, here, plain, members)
+    return float(gain[counts].mean())
+
+
+def _about(view: AttackView, fitted: _Fitted, bend: float) -> Alignment:
+    rows, laws, maps = np.flatnonzero(fitted.usable), fitted.laws, fitted.maps
+    peers = list(_peers(view.references, rows))
+    slope, spread = [], []
+    for centres, *side in zip(laws.centre[:, :, -1:], *(found.sides for found in maps), strict=True):
+        slope.append(float(np.mean([found.slope(centres[:, 0]) for found in side])))
+        last = [found.in_views(slice(-1, None)) for found in side]
+        spread.append(float(np.mean([found.spread(centres).mean() for found in last])))
+    return Alignment(
+        fitted.gain,
+        _correlation(_bent(view.target[rows], bend).mean(axis=1), laws.centre[OUT, rows, -1]),
+        _clear(float(np.mean(peers)), len(rows)) if peers else None,
+        (slope[IN], slope[OUT]),
+        (spread[IN], spread[OUT]),
+        maps[0].learned,
+        bend if math.isfinite(bend) else None,
+    )
+
+
+def _peers(references: References, rows: IntArray) -> Iterator[float]:
+    """Yield the rank correlation of each reference with the mean of the other OUT references, over some records."""
+    signals = references.signals[references.rows[:, None], rows].mean(axis=2, dtype=np.float64)
+    outside = ~references.in_mask[:, rows]
+    total, n = signals.sum(axis=0, where=outside), outside.sum(axis=0)
+    for own, mask in zip(signals, outside, strict=True):
+        some = mask & (n >= 2)
+        if some.sum() >= MIN_KNOWN:
+            yield _correlation(own[some], (total - own)[some] / (n[some] - 1))
+
+
+def _clear(correlation: float, n: int) -> float:
+    """Return a correlation over ``n`` records; 0 unless it clearly exceeds 0."""
+    return correlation if correlation > CLEAR_CORRELATION / math.sqrt(n) else 0.0
+
+
+def _correlation(a: FloatArray, b: FloatArray) -> float:
+    """Return the rank correlation of two arrays [n]; 0 if one of them is constant."""
+    from scipy.stats import rankdata
+
+    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1]) if np.ptp(a) > 0 and np.ptp(b) > 0 else 0.0

@@ -1,0 +1,124 @@
+"""Aligned references in 200 simulated audits each, without a leak and with one: p-values keep their level.
+
+The target has twice the scale of its eight references, another mean, and a difficulty of each record of its own. Seeds
+are fixed. A rate may exceed its level by 3.1 standard errors of the simulation, which happens once in a thousand
+settings; the rate of one audit varies with its population and its queries.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pytest
+
+from plmia import ATTACKS, Setup, attack_targets
+from plmia.attacks.view import Mode
+from plmia.data.designs import MembershipDesign, audit_design
+from plmia.evaluation.targets import Align, AttackResult
+from plmia.results.summary import assess
+from plmia.results.verdict import gather_evidence
+from plmia.signals.signals import Signals
+
+AUDITS, REFERENCES = 200, 8
+LEVELS = (0.05, 0.2)
+SURE = 3.1
+# Share of audits that may call a leak where there is none, at a level of 5 %.
+WRONG = 0.05 + 2 * math.sqrt(0.05 * 0.95 / AUDITS)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A kind of audit."""
+
+    leak: float
+    mode: Mode = "online"
+    population: int | None = None
+    records: int = 1  # of each person
+    views: int = 1
+    exact: bool = False  # whether every record is in exactly half of all models
+    scale: float = 2.0  # of the target
+    attack: str = "pl-mia-eb"
+
+    def signals(self, seed: int) -> Signals:
+        rng = np.random.default_rng([seed, round(100 * self.leak), self.records, self.views])
+        n = 600
+        groups = np.repeat(np.arange(n // self.records), self.records) if self.records > 1 else None
+        matrix = audit_design(n, REFERENCES, rng, groups, "exact" if self.exact else "pairs").matrix
+        level, gain = rng.normal(0, 1.5, n), np.abs(rng.normal(1, 0.5, n)) * self.leak
+        values = level[None, :, None] + gain[None, :, None] * matrix[:, :, None]
+        values = values + rng.normal(0, 0.6, (REFERENCES + 1, n, self.views)) + rng.normal(0, 0.5, (len(matrix), n, 1))
+        if self.scale != 1:
+            values[0] = self.scale * (values[0] + rng.normal(0, 0.6, (n, 1))) + 1
+        return Signals(values.astype(np.float32), MembershipDesign(matrix), groups=groups)
+
+    def run(self, seed: int, align: Align = "auto") -> AttackResult:
+        setup = Setup(self.mode, population=self.population, seed=seed, align=align)
+        return next(iter(attack_targets(self.signals(seed), [ATTACKS[self.attack]], [0], setup)))
+
+
+@cache
+def audits(setting: Setting, align: Align = "auto", n: int = AUDITS) -> tuple[AttackResult, ...]:
+    return tuple(setting.run(seed, align) for seed in range(n))
+
+
+def false_positives(result: AttackResult, level: float) -> float:
+    queries = result.truth.queries[~result.truth.members[result.truth.queries]]
+    return float(np.mean(result.scores.log10_p_conformal[queries] <= math.log10(level) + 1e-9))
+
+
+def exceeds(setting: Setting, level: float, align: Align = "auto") -> float:
+    """Standard errors by which the mean rate exceeds the level."""
+    rates = np.array([false_positives(result, level) for result in audits(setting, align)])
+    return float((rates.mean() - level) / (rates.std(ddof=1) / math.sqrt(len(rates))))
+
+
+def aucs(setting: Setting, align: Align, n: int = AUDITS) -> np.ndarray:
+    return np.array([result.metrics().auc for result in audits(setting, align, n)])
+
+
+UNLIKE = [
+    Setting(0),
+    Setting(1),
+    Setting(0, "offline"),
+    Setting(1, "offline"),
+    Setting(0, population=40),
+    Setting(0, records=3),
+    Setting(1, records=3),
+    Setting(0, views=3),
+    Setting(0, exact=True),
+    Setting(1, attack="lira-fixed"),
+]
+
+
+@pytest.mark.parametrize("setting", UNLIKE, ids=str)
+def test_aligned_p_values_keep_their_level(setting):
+    assert all(result.alignment is not None for result in audits(setting))
+    for level in LEVELS:
+        assert exceeds(setting, level) < SURE
+
+
+@pytest.mark.parametrize("setting", [Setting(0), Setting(0, population=40), Setting(0, records=3)], ids=str)
+def test_no_leak_is_called_where_there_is_none(setting):
+    called = [gather_evidence({setting.attack: [assess(result)]}).verdict([]).leak_shown for result in audits(setting)]
+    assert np.mean(called) <= WRONG
+
+
+@pytest.mark.parametrize("setting", [s for s in UNLIKE if s.leak and s.attack == "pl-mia-eb"], ids=str)
+def test_alignment_finds_clearly_more(setting):
+    gain = aucs(setting, "auto", 60) - aucs(setting, "never", 60)
+    assert gain.mean() > 0.02
+    assert gain.mean() > SURE * gain.std(ddof=1) / math.sqrt(len(gain))
+
+
+@pytest.mark.parametrize("setting", [Setting(1, scale=1), Setting(1, "offline", scale=1)], ids=str)
+def test_always_aligning_costs_like_references_nothing(setting):
+    loss = aucs(setting, "never", 100) - aucs(setting, "always", 100)
+    assert loss.mean() < 0.001 + SURE * loss.std(ddof=1) / math.sqrt(len(loss))
+    assert exceeds(setting, 0.05, "always") < SURE
+
+
+def test_like_references_are_seldom_aligned():
+    assert np.mean([result.alignment is not None for result in audits(Setting(0, scale=1))]) < 0.02

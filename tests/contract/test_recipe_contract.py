@@ -117,6 +117,8 @@ def test_every_member_has_its_type(recipe: Recipe, data: LabelledData) -> None:
     assert recipe.signal in get_args(SignalKind)
     assert recipe.preprocessing(data) == ""
     assert isinstance(recipe.declared_files, tuple)
+    operations = [recipe.operations(data, n) for n in (10, 40)]
+    assert operations == [None, None] or 0 < operations[0] < operations[1]
     recipe.check(data)
     assert all(isinstance(note, Note) and note.code == "recipe-preprocessing" for note in recipe.notes(data))
     check_views(views_for(recipe, data), data)

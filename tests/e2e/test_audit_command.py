@@ -199,6 +199,44 @@ def test_results_say_which_recipe_was_audited(recipe: str | None, told: str, aud
     assert told in (tmp_path / "run/report.html").read_text().replace("&amp;", "&")
 
 
+# Two recipes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("needs", "others", "told"),
+    [
+        ("sklearn", "sklearn:LogisticRegression?C=10", "sklearn:LogisticRegression(C=10)"),
+        ("lightgbm", "gbdt?rounds=3", "gbdt?rounds=3"),
+        ("torch", "mlp?widths=4&epochs=1&device=cpu", "mlp?widths=4&epochs=1&device=cpu"),
+    ],
+)
+def test_references_of_a_network_by_another_recipe(
+    needs: str, others: str, told: str, audit: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip(needs)
+    target = "mlp?widths=16&epochs=2&device=cpu"
+    options = ["--recipe", target, "--references-recipe", others, "--attack", "pl-mia-eb"]
+    result = audit(*options)
+    assert result.exit_code == 0, result.output
+    assert f"target: {target}; references: {told}" in result.stdout.splitlines()
+    about = json.loads((tmp_path / "run/metrics.json").read_text())["about"]
+    assert (about["recipe"], about["reference_recipe"]) == (target, told)
+    assert about["accuracy"]["target"] != about["accuracy"]["references"]
+    before = contents(tmp_path / "run/signals")
+    assert audit("--quiet", *options).exit_code == 0
+    assert contents(tmp_path / "run/signals") == before
+    assert "references: recipe" in sentence(audit("--recipe", target))
+
+
+def test_only_the_target_is_the_users_own_model(audit: Run, tmp_path: Path) -> None:
+    assert audit("--quiet", "--references-recipe", "sklearn:GaussianNB").exit_code == 0
+    assert log_of(tmp_path) == seeds_of(0)
+    assert "8 trainings" in sentence(audit("--references-recipe", "sklearn:GaussianNB", "--trainings", 8))
+    assert "--keep-models" in sentence(audit("--references-recipe", "sklearn:GaussianNB", "--keep-models"))
+    assert "no recipe 'trees'" in sentence(audit("--references-recipe", "trees"))
+
+
 # From data to results ------------------------------------------------------------------------------------------------
 
 

@@ -84,7 +84,7 @@ def test_ctrl_c_ends_every_command_with_130_and_one_line(
 
     reader = {
         "score": "score.open_signals",
-        "plan": "verbs.open_signals",
+        "plan": "pilots.open_signals",
         "gate": "gate.SavedRun",
         "compare": "verbs.SavedRun",
     }

@@ -79,7 +79,7 @@ def unlike(path: Path, tmp_path: Path) -> Path:
 
 def test_an_audit_that_doubts_itself_does_not_pass(signals_file: Write, command: Run, tmp_path: Path) -> None:
     path = unlike(signals_file(points=2_000, shift=0.0), tmp_path)
-    assert command("score", path, "-o", tmp_path / "out", "--quiet").exit_code == 0
+    assert command("score", path, "-o", tmp_path / "out", "--align", "never", "--quiet").exit_code == 0
     verdict = json.loads((tmp_path / "out" / "metrics.json").read_text())["verdict"]
     assert verdict["status"] == "inconclusive"
     assert verdict["doubts"] == ["unlike-references"]
@@ -100,7 +100,7 @@ def test_an_audit_that_doubts_itself_does_not_pass(signals_file: Write, command:
 
 def test_a_leak_shown_with_unlike_references_stays_shown(signals_file: Write, command: Run, tmp_path: Path) -> None:
     path = unlike(signals_file(points=2_000, shift=4.0), tmp_path)
-    assert command("score", path, "-o", tmp_path / "out", "--quiet").exit_code == 0
+    assert command("score", path, "-o", tmp_path / "out", "--align", "never", "--quiet").exit_code == 0
     verdict = json.loads((tmp_path / "out" / "metrics.json").read_text())["verdict"]
     assert (verdict["status"], verdict["doubts"]) == ("leak", ["unlike-references"])
     assert command("gate", tmp_path / "out", "--max-tpr", 0.1, "--at-fpr", 0.01).exit_code == 3

@@ -130,6 +130,7 @@ def test_results_of_an_audit_are_replaced_in_its_folder(command: Command, tmp_pa
     X = np.repeat(rng.normal(size=(150, 4)), 2, axis=0)  # each record twice
     np.savez(tmp_path / "data.npz", X=X, y=np.arange(300) // 2 % 2)
     words = ("audit", "--data", tmp_path / "data.npz", "--recipe", "sklearn:GaussianNB", "--references", 4)
+    words = (*words, "--trainings", 0)
     assert command(*words, "-o", tmp_path / "run", "--quiet").exit_code == 0
     first = (tmp_path / "run" / "scores.npz").read_bytes()
     audited = json.loads((tmp_path / "run" / "metrics.json").read_text())

@@ -77,9 +77,100 @@ def test_an_audit_tells_what_a_model_costs(audit: Path, command: Run) -> None:
     assert made["budget"] == 300
     assert {split["views"]: split["affordable"] for split in made["splits"]} == {1: 60, 2: 50}
     assert made["best"]["cost"] == pytest.approx(300)
-    assert "seconds" in made["words"][0]
+    assert made["words"][0].startswith("With 5 min: ")
     same = ("--fpr", "0.01", "--json", "--view-cost", "0.2", "--budget")
     assert json.loads(_ok(command("plan", audit / "signals", *same, "300s"))) == made
+
+
+FULL = {"recipe": "mlp", "widths": [512, 256, 128, 64], "epochs": 50}
+SMALL = {"recipe": "mlp", "widths": [64, 32], "epochs": 50}
+
+
+@pytest.fixture
+def pilots(tmp_path: Path, simulate: Callable[..., Any]) -> Callable[..., list[Path]]:
+    """Folders of two audits with references of two recipes: 8 s and 2 s per reference, an hour for the target."""
+
+    def make(about: dict[str, Any] | None = None, recipe: dict[str, Any] = SMALL, **cost: float) -> list[Path]:
+        kinds = (FULL, {"seconds": 8.0, "operations": 4e12}), (recipe, cost or {"seconds": 2.0, "operations": 5e11})
+        folders = []
+        for number, (trained, spent) in enumerate(kinds):
+            arrays = simulate(0, models=34, points=1500)
+            # The same target, and references that are somewhat unlike it.
+            arrays["signals"][1:] += np.random.default_rng(1).normal(0, 0.2 * number, (1500, 1)).astype(np.float32)
+            made_of = {"data": "abc", "recipe": FULL, "target": "trained"} | ((about or {}) if number else {})
+            folder, design = tmp_path / f"run{number}", MembershipDesign(arrays["membership"])
+            store = SignalStore.create(folder / "signals", made_of, design, ["identity"])
+            target = {"seconds": 3600.0, "operations": 1e18, "recipe": made_of["recipe"]}
+            store.append(range(34), arrays["signals"], [target, *[spent | {"recipe": trained}] * 33])
+            folders.append(folder)
+        return folders
+
+    return make
+
+
+def test_several_pilots_say_which_references_to_train(pilots: Callable[..., list[Path]], command: Run) -> None:
+    arguments = ("plan", *pilots(), "--fpr", "0.01", "--attack", "pl-mia", "--budget")
+    lines = _ok(command(*arguments, "4m")).splitlines()
+    assert re.match(r"With 4 min: \d+ references of mlp(\?widths=64,32)? and 1 view, for a TPR at 1 % FPR", lines[0])
+    assert lines[1].endswith("by budget, with the number of references (~ extrapolated)")
+    assert lines[2].split() == ["budget", "mlp,", "1", "view", "mlp?widths=64,32,", "1", "view"]
+    assert [line.split()[0] for line in lines[3:8]] == ["60", "2", "4", "8", "16"]
+    assert "(120)" in lines[5]
+    assert lines[9].startswith("- ")
+    assert " instead: about " in lines[9]
+    verbose = _ok(command(*arguments, "4m", "--verbose")).splitlines()
+    assert [line for line in verbose if line.startswith("References of ")] == [
+        "References of mlp:",
+        "References of mlp?widths=64,32:",
+    ]
+
+
+def test_the_target_does_not_count_and_all_units_agree(pilots: Callable[..., list[Path]], command: Run) -> None:
+    """64 references of the first pilot cost 512 s; the second's take a quarter of the time, an eighth of the FLOPs."""
+    arguments = ("plan", *pilots(), "--fpr", "0.01", "--attack", "pl-mia", "--json", "--budget")
+    made = {text: json.loads(_ok(command(*arguments, text))) for text in ("64", "512s", "2.56e14flop", "256 TFLOP")}
+    for text, other in (("64", 256), ("512s", 256), ("2.56e14flop", 512), ("256 TFLOP", 512)):
+        affordable = {split["kind"]: split["affordable"] for split in made[text]["splits"]}
+        assert affordable == {"mlp": 64, "mlp?widths=64,32": other}
+    assert [kind["cost"]["model"] for kind in made["64"]["kinds"]] == [1.0, 0.25]
+    assert [kind["cost"]["model"] for kind in made["512s"]["kinds"]] == [8.0, 2.0]
+    assert made["64"]["words"][0].startswith("With the cost of 64 references of mlp: ")
+    assert made["256 TFLOP"]["words"][0].startswith("With 256 TFLOP: ")
+
+
+def test_other_data_are_refused(pilots: Callable[..., list[Path]], command: Run) -> None:
+    result = command("plan", *pilots(about={"data": "other"}), "--fpr", "0.01")
+    assert result.exit_code == 2
+    assert "different data" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_another_target_is_refused(pilots: Callable[..., list[Path]], command: Run) -> None:
+    result = command("plan", *pilots(about={"recipe": SMALL}), "--fpr", "0.01")
+    assert result.exit_code == 2
+    assert "attack different models" in result.stderr
+
+
+def test_unknown_operations_name_the_recipe(pilots: Callable[..., list[Path]], command: Run) -> None:
+    folders = pilots(recipe={"recipe": "gbdt", "depth": 3}, seconds=1.0)
+    for chosen in (folders, folders[1:]):
+        result = command("plan", *chosen, "--fpr", "0.01", "--budget", "1e15flop")
+        assert result.exit_code == 2
+        assert "unknown for gbdt: give a time" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_costs_that_are_unknown_and_pilots_given_twice_are_refused(
+    pilots: Callable[..., list[Path]], signals_file: Write, command: Run
+) -> None:
+    first = pilots()[0]
+    file = signals_file(models=34, points=1500)
+    result = command("plan", first, file, "--fpr", "0.01")
+    assert result.exit_code == 2
+    assert "signals.npz does not say how long a reference took" in result.stderr
+    assert "given twice" in command("plan", first, first, "--fpr", "0.01", "--attack", "rmia").stderr
+    small = signals_file(models=34, points=300)
+    assert "different data" in command("plan", first, small, "--fpr", "0.01").stderr
 
 
 def test_options_reach_the_attack(signals_file: Write, command: Run) -> None:
@@ -103,6 +194,8 @@ def test_options_reach_the_attack(signals_file: Write, command: Run) -> None:
         (("--budget", "2h"), "do not tell how long a model takes"),
         (("--budget", "many"), "neither a number of models nor a time"),
         (("--budget", "0"), "neither a number of models nor a time"),
+        (("--budget", "0flop"), "neither a number of models nor a time"),
+        (("--budget", "1PFLOP"), "those of training a model are unknown"),
         (("--budget", "3"), "give at least 4"),
         (("--fpr", "0"), "false-positive rate is"),
         (("--fpr", "nan"), "false-positive rate is"),

@@ -90,6 +90,24 @@ def test_models_trained_elsewhere_equal_those_trained_here(tmp_path: Path, data:
     np.testing.assert_array_equal(merged.read(), here.read())
 
 
+def test_a_target_and_references_of_another_recipe_are_merged(tmp_path: Path, data: Path):
+    options = [*OPTIONS, "--references-recipe", "mlp?widths=8&epochs=2&batch=32"]
+    bare = [sys.executable, "-c", BARE, "--data", str(data), *options, "-o", str(tmp_path / "stacks")]
+    run([*bare, "--last", "1"])
+    assert "model 0" not in run(bare), "finished models are not trained again"
+    audit = [*COMMAND, "audit", "--data", str(data), "--attack", "attack-r", "--quiet"]
+    run([*audit, *options, "--merge", str(tmp_path / "stacks"), "-o", str(tmp_path / "merged")])
+    run([*audit, *options, "--workers", "1", "-o", str(tmp_path / "here")])
+    merged, here = (SignalStore.open(tmp_path / name / "signals") for name in ("merged", "here"))
+    assert merged.key == here.key
+    np.testing.assert_allclose(merged.read(), here.read(), rtol=1e-5, atol=1e-5)
+    widths = [merged.finished()[model]["recipe"]["widths"] for model in range(5)]
+    assert widths == [[16], [8], [8], [8], [8]]
+    # With one recipe, this is another audit.
+    refused = [*audit, *OPTIONS, "--merge", str(tmp_path / "stacks"), "-o", str(tmp_path / "one")]
+    assert subprocess.run(refused, capture_output=True, check=False).returncode == 2
+
+
 def test_stacks_of_another_audit_are_refused(tmp_path: Path, data: Path):
     run([sys.executable, "-c", BARE, "--data", str(data), *OPTIONS, "-o", str(tmp_path / "stacks")])
     other = [*COMMAND, "audit", "--data", str(data), *OPTIONS[:-1], "6", "--merge", str(tmp_path / "stacks")]

@@ -208,13 +208,21 @@ class GivenTarget:
             return [Note("likeness-unchecked", "caution", text)]
         if elsewhere := unlike_records(signals).warning:
             return [Note("records-unlike-references", "caution", elsewhere)]
-        if signals.kind == "confidence" and (unlike := unlike_answers(signals).warning):
-            return [Note("answers-unlike-references", "caution", unlike)]
+        if unlike := answers_note(signals):
+            return unlike
         text = (
             f"{n} references show only gross differences between the given target and them: train {GOOD_REFERENCES} "
             "or more to see others."
         )
         return [] if n >= GOOD_REFERENCES else [Note("likeness-unchecked", "info", text)]
+
+
+def answers_note(signals: Signals) -> list[Note]:
+    """Note that the target, model 0, is right clearly more or less often than its references, if there are enough."""
+    if signals.kind != "confidence" or signals.n_models - 1 < MIN_REFERENCES:
+        return []
+    unlike = unlike_answers(signals).warning
+    return [Note("answers-unlike-references", "caution", unlike)] if unlike else []
 
 
 def _at_chance(answers: Trained, members: BoolArray, data: LabelledData) -> Note | None:

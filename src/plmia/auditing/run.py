@@ -17,11 +17,18 @@ from plmia.attacks.attack import ATTACKS, Attack
 from plmia.attacks.groups import GroupStatistic, LearnedOverGroup
 from plmia.attacks.view import Mode
 from plmia.auditing.audited_data import Columns, audited_data, group_column
-from plmia.auditing.given_target import GivenTarget, as_target
+from plmia.auditing.given_target import GivenTarget, answers_note, as_target
 from plmia.auditing.matching import RecordIds, take_columns
 from plmia.auditing.predictions import Answers
 from plmia.auditing.progress import Meter
-from plmia.auditing.score import Audit, choose_attacks, further_questions, output_folder, warn_of_lost_subgroups
+from plmia.auditing.score import (
+    Audit,
+    choose_attacks,
+    further_questions,
+    output_folder,
+    require_one_recipe,
+    warn_of_lost_subgroups,
+)
 from plmia.auditing.subgroup_columns import By
 from plmia.data.arrays import BoolArray, Counts, PredictionKind
 from plmia.data.dataset import LabelledData
@@ -38,7 +45,7 @@ from plmia.errors import (
     did_you_mean,
     some,
 )
-from plmia.evaluation.targets import Setup, Unit
+from plmia.evaluation.targets import Align, Setup, Unit
 from plmia.results.folder import run_attacks
 from plmia.results.further import Further
 from plmia.results.result import About, RunResult, SignalsAbout
@@ -47,7 +54,7 @@ from plmia.signals.signals import Signals
 from plmia.signals.store import SignalStore, write_groups, writing
 from plmia.training.engines import Engine
 from plmia.training.recipes.named import as_recipe
-from plmia.training.recipes.recipe import Recipe, Trained, check_recipe, views_for
+from plmia.training.recipes.recipe import Recipe, Trained, check_recipes, unless_equal, views_for
 from plmia.training.records import TrainingRecord, training_notes
 from plmia.training.train import (
     Work,
@@ -87,17 +94,29 @@ class AuditPlan:
     layout: DesignKind | MembershipDesign | None = None
     may_skip: bool = False  # leave out attacks that lack references; otherwise they stop the audit
     further: Further = field(default_factory=Further)
+    # Trains the references; None if `recipe` does. With a given target, `recipe` is how that was trained, as far as
+    # known, and queries it.
+    reference_recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "reference_recipe", unless_equal(self.reference_recipe, self.recipe))
         if self.setup.unit == "group" and self.data.groups is None:
             raise DataError(
                 "the unit is 'group', but the records have no groups: name the column that says which records belong "
                 "to one person (--group, groups=), or judge records"
             )
-        check_recipe(self.recipe, self.data)
+        if self.reference_recipe is not None:
+            require_one_recipe(self.further.trainings)
+        check_recipes(self.recipe, self.reference_recipe, self.data)
         check_views(self.views, self.data)
         if self.target is not None:
             self.target.check(self.data)
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The recipes that this audit trains by: of the target, unless it is given, and of the references."""
+        own = (self.recipe,) if self.target is None or self.reference_recipe is None else ()
+        return own if self.reference_recipe is None else (*own, self.reference_recipe)
 
     @functools.cached_property
     def _given(self) -> Answers | None:
@@ -114,7 +133,8 @@ class AuditPlan:
         design = self.layout.digest if isinstance(self.layout, MembershipDesign) else self._kind
         if self._in_references is not None:
             design = f"{self._in_references} of {self.references}"
-        return audit_about(self.data, self.recipe, self.views, self.setup.seed, target, design)
+        seed, other = self.setup.seed, self.reference_recipe
+        return audit_about(self.data, self.recipe, self.views, seed, target, design, other)
 
     @functools.cached_property
     def _in_references(self) -> int | None:
@@ -205,7 +225,9 @@ class AuditPlan:
 
     def notes(self) -> list[Note]:
         """Notes on the results that are known before training."""
-        found = [*self.data.notes, *self.recipe.notes(self.data)]
+        # Two recipes of one kind may prepare the data alike.
+        prepared = dict.fromkeys(note for recipe in self.recipes for note in recipe.notes(self.data))
+        found = [*self.data.notes, *prepared]
         if (copies := copies_note(self.design, self.data)) is not None:
             found.append(copies)
         members = None if self.target is None else self.target.members
@@ -294,7 +316,8 @@ class _Accuracies:
 def open_store(plan: AuditPlan, folder: Path) -> SignalStore:
     """Open the store of an audit, or make it."""
     views = [str(view) for view in plan.views]
-    tell = functools.partial(audit_differences, source=plan.recipe.source)
+    others = plan.recipe if plan.reference_recipe is None else plan.reference_recipe
+    tell = functools.partial(audit_differences, source=plan.recipe.source, reference_source=others.source)
     anew, about, design = not is_running(folder), plan.about(), plan.design
     with writing(str(folder)):
         make_private(folder)
@@ -316,10 +339,10 @@ def train_run(
 
     ``report`` gets the number and answers of each model, ``skip`` how many models were trained before.
     """
-    if keep_models and not plan.recipe.keeps_weights:
+    lossy = [recipe.name for recipe in plan.recipes if not recipe.keeps_weights]
+    if keep_models and lossy:
         raise RecipeError(
-            f"models of recipe {plan.recipe.name!r} cannot be kept as safetensors: leave out "
-            "keep_models (--keep-models)"
+            f"models of recipe {lossy[0]!r} cannot be kept as safetensors: leave out keep_models (--keep-models)"
         )
     store = open_store(plan, folder)
     if plan._given is not None and 0 in store.missing():
@@ -328,7 +351,7 @@ def train_run(
     skip(len(store.finished()))
     if store.missing():
         with shared_data(plan.data, folder, engine) as data:
-            work = Work(data, plan.recipe, plan.views, keep_models)
+            work = Work(data, plan.recipe, plan.views, keep_models, plan.reference_recipe)
             train_missing(store, work, engine, plan.setup.seed, report, folder / "models" if keep_models else None)
     return store
 
@@ -357,6 +380,8 @@ def score_run(
     notes += training_notes(list(records.values()))
     if plan.target is not None:
         notes = [*plan.target.weighed(notes, signals, records, plan.data), *plan.target.compared(signals)]
+    elif plan.reference_recipe is not None:
+        notes += answers_note(signals)
     notes += extras.notes
     setup, about, skips = replace(plan.setup, references=plan.references), _about(plan, store, signals), plan.may_skip
     result = run_attacks(
@@ -386,6 +411,7 @@ def _about(plan: AuditPlan, store: SignalStore, signals: Signals) -> About:
         signals=SignalsAbout(*size, store.fingerprint(signals.models)),
         audit=plan.about(),
         recipe=plan.recipe.description,
+        reference_recipe=None if plan.reference_recipe is None else plan.reference_recipe.description,
         class_names=None if plan.data.class_names is None else tuple(plan.data.class_names),
         train_accuracy=_mean([record.get("train_accuracy") for record in records.values()]),
         test_accuracy=_mean([record.get("test_accuracy") for record in records.values()]),
@@ -407,6 +433,7 @@ def audit(
     drop: Sequence[str] = (),
     decimal_comma: bool = False,
     references: int | None = None,
+    reference_recipe: Any = None,
     views: str | Sequence[View] | None = None,
     target: Any = None,
     members: Any = None,
@@ -423,6 +450,7 @@ def audit(
     prior: float | Sequence[float] | None = None,
     trainings: int | None = None,
     group_statistic: GroupStatistic | None = None,
+    align: Align = "auto",
     class_names: Sequence[str] | None = None,
     feature_names: Sequence[str] | None = None,
     texts: Sequence[str] | None = None,
@@ -452,6 +480,10 @@ def audit(
         Whether numbers in a CSV have decimal commas.
     references : int, optional
         Number of reference models to train; by default 32, or those of a design of your own.
+    reference_recipe : scikit-learn estimator, pair of functions, Recipe or str, optional
+        How to train the references, as ``model``, which then says how the target is trained: another way, such as a
+        smaller network, if training more models by ``model`` costs too much. By default they train alike. With a
+        ``target``, ``model`` says how that was trained, as far as known, and queries it.
     views : str or sequence of View, optional
         How records are shown to models; see `plmia.training.recipes.recipe.views_for`.
     target : path, array, data frame, fitted model or GivenTarget, optional
@@ -489,9 +521,13 @@ def audit(
         1 and 0.1 %.
     trainings : int, optional
         How many of the trained models are attacked in turn, to count how often each record or person is identified; 0
-        for none. By default at most 32; none for a target that exists already.
+        for none. By default at most 32; none for a target that exists already. They need references of the target's
+        recipe.
     group_statistic : GroupStatistic, optional
         How the records of a person are combined, a value of `plmia.attacks.groups`; by default `LearnedOverGroup`.
+    align : {"auto", "always", "never"}
+        Whether to move the references' signals to the target's scale, see `plmia.attacks.alignment`. "auto" does if the
+        target is clearly unlike them, "always" if its signals become more likely at all.
     class_names, feature_names, texts, title : sequences of str, str, optional
         What the report shows: names of the classes in sorted order and of the features of an array (by default those of
         the data), the records as text, and the title of the page.
@@ -518,31 +554,33 @@ def audit(
     from plmia.reporting import Extras
 
     where = output_folder(folder)
-    recipe = as_recipe(model)
+    recipe, others = as_recipe(model), None if reference_recipe is None else as_recipe(reference_recipe)
     columns = Columns(label, group, drop, decimal_comma)
     names = {"class_names": class_names, "feature_names": feature_names, "texts": texts}
     values, beside = recipe.signal == "signal", (members, id_column)
     found = audited_data(X, y, groups, columns, values=values, beside=beside, names=names, by=by)
     data, extras = found.data, Extras(title=title, notes=found.notes)
-    if isinstance(model, tuple | list) and data.labels is None:
-        recipe = as_recipe(model, classes=False)
+    if data.labels is None:
+        recipe = as_recipe(model, classes=False) if isinstance(model, tuple | list) else recipe
+        others = as_recipe(reference_recipe, classes=False) if isinstance(reference_recipe, tuple | list) else others
+    others = unless_equal(others, recipe)
     target = given_target(target, members, target_kind, id_column, found.taken, data)
     if references is None:
         references = design.n_models - 1 if isinstance(design, MembershipDesign) else 32
-    setup = Setup(mode, references, population, seed, unit, group_statistic or LearnedOverGroup())
+    setup = Setup(mode, references, population, seed, unit, group_statistic or LearnedOverGroup(), align)
     if trainings is None:
-        trainings = MOST_TRAININGS if target is None else 0
+        trainings = MOST_TRAININGS if target is None and others is None else 0
     further = further_questions(found.by, prior, trainings)
-    chosen, shown = tuple(choose_attacks(attacks)), tuple(_views(views, recipe, data))
+    chosen, shown = tuple(choose_attacks(attacks)), tuple(_views(views, recipe, data, others))
     skips = attacks is None
-    plan = AuditPlan(data, recipe, references, shown, setup, chosen, target, design, may_skip=skips, further=further)
+    plan = AuditPlan(data, recipe, references, shown, setup, chosen, target, design, skips, further, others)
     noted = plan.warnings()
     if merge is not None:
         merged = open_store(plan, where).import_npy(Path(merge))
         warnings.warn(f"took in {len(merged)} models from {merge}", PlmiaWarning, stacklevel=2)
     for note in (*extras.notes, *noted):
         warnings.warn(note.text, PlmiaWarning, stacklevel=2)
-    engine = engine or default_engine(recipe, data=data)
+    engine = engine or default_engine(recipe, data=data, reference_recipe=others)
     return run_audit(plan, where, engine, keep_models, show_records=show_records, extras=extras, progress=progress)
 
 
@@ -568,10 +606,12 @@ def given_target(
     return as_target(target, members, data, kind, ids, {**features, **columns})
 
 
-def _views(views: str | Sequence[View] | None, recipe: Recipe, data: LabelledData) -> Sequence[View]:
+def _views(
+    views: str | Sequence[View] | None, recipe: Recipe, data: LabelledData, reference_recipe: Recipe | None
+) -> Sequence[View]:
     if isinstance(views, str):
         return parse_views(views)
-    return views or views_for(recipe, data)
+    return views or views_for(recipe, data, reference_recipe)
 
 
 def demo(folder: str | Path | None = None, *, references: int = 32, seed: int = 0, progress: bool = True) -> Audit:

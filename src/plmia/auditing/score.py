@@ -22,7 +22,7 @@ from plmia.data.designs import count_split_groups
 from plmia.data.npz import SIGNALS_ARRAYS, unused_arrays
 from plmia.errors import AttackError, Note, OutputError, PlmiaError, PlmiaWarning, ReferencesError, SignalsError, some
 from plmia.evaluation.records import RecordTable
-from plmia.evaluation.targets import Setup, Unit
+from plmia.evaluation.targets import Align, Setup, Unit
 from plmia.results.folder import run_attacks
 from plmia.results.further import LEAST_TRAININGS, Column, Further
 from plmia.results.result import About, RunResult
@@ -40,9 +40,10 @@ FOUND_BY_SCORING = frozenset(
     {
         *("attacks-left-out", "clipped-probabilities", "combined-p-value", "counts-rebalanced"),
         *("counts-reveal-membership", "excluded-references", "few-non-members", "few-references", "groups"),
-        *("more-references", "people-by-one-record", "population-size", "rates-unresolved", "records-unnamed"),
-        *("split-groups", "subgroup-exposed", "subgroup-varies", "subgroups-not-compared", "tied-scores"),
-        *("trainings-not-compared", "unfinished-models", "unlike-references", "unverified-records"),
+        *("more-references", "other-recipe", "people-by-one-record", "population-size", "rates-unresolved"),
+        *("references-aligned", "references-match-poorly"),
+        *("records-unnamed", "split-groups", "subgroup-exposed", "subgroup-varies", "subgroups-not-compared"),
+        *("tied-scores", "trainings-not-compared", "unfinished-models", "unlike-references", "unverified-records"),
         *("unverified-results", "weak-attacks", "wide-interval"),
     }
 )
@@ -95,6 +96,7 @@ def score(
     prior: float | Sequence[float] | None = None,
     trainings: int | None = None,
     group_statistic: GroupStatistic | None = None,
+    align: Align = "auto",
     merge: Sequence[str | Path] = (),
     progress: bool = True,
 ) -> Audit:
@@ -132,7 +134,7 @@ def score(
         How the records of a person are combined, a value of `plmia.attacks.groups`; by default `LearnedOverGroup`.
     merge : sequence of path
         Copies of the run on other machines, whose recorded models are taken in first; see `Run.merge`.
-    attacks, mode, population, seed, progress
+    attacks, mode, population, seed, align, progress
         As in `plmia.audit`.
     """
     signals = signals.folder if isinstance(signals, Run) else signals
@@ -144,7 +146,7 @@ def score(
         warnings.warn(f"took in {len(Run(run or where).merge(copy))} models from {copy}", PlmiaWarning, stacklevel=2)
     if references == 0:
         raise ReferencesError("0 references were requested, at least 1 is needed: screen the model with plmia screen")
-    setup = Setup(mode, references, population, seed, unit, group_statistic or LearnedOverGroup())
+    setup = Setup(mode, references, population, seed, unit, group_statistic or LearnedOverGroup(), align)
     chosen = choose_attacks(attacks)
     found = open_signals(signals, scale, column_names(by))
     values = found.signals
@@ -158,10 +160,13 @@ def score(
     warn_of_lost_subgroups(where, further)
     targets = _targets(target, values)
     found.require(targets)
+    if found.two_recipes:
+        require_one_recipe(trainings)
     for note in found.notes:
         if note.code == "unfinished-models":
             warnings.warn(note.text, PlmiaWarning, stacklevel=2)
-    notes = [*_with_those_of_the_audit(found.notes, same if where == run else None), *split_groups(values, targets)]
+    notes = _with_those_of_the_audit(found.notes, same if where == run else None)
+    notes += [*found.other_recipe(targets), *split_groups(values, targets)]
     runs = len(targets) * len(chosen) + further.n_trainings(values)
     with Meter("scoring", runs * values.n_points, progress) as meter:
         about = replace(
@@ -171,7 +176,8 @@ def score(
             class_names=found.class_names,
         )
         if same is not None and where == run:
-            about = replace(about, recipe=same.about.recipe, class_names=same.about.class_names)
+            recipes = same.about.recipe, same.about.reference_recipe
+            about = replace(about, recipe=recipes[0], reference_recipe=recipes[1], class_names=same.about.class_names)
         result = run_attacks(
             values,
             chosen,
@@ -200,6 +206,12 @@ class Opened:
     missing: tuple[int, ...] = ()  # models of the design that are not finished
     remedy: str = ""  # how to finish them
     class_names: tuple[str, ...] | None = None  # of a run that was designed from data
+    store_about: Mapping[str, object] | None = None  # what the store's signals were made of, also if some are missing
+
+    @property
+    def two_recipes(self) -> bool:
+        """Whether an audit trained the references by another recipe than model 0, its target."""
+        return "reference_recipe" in (self.store_about or {})
 
     def require(self, targets: Sequence[int]) -> None:
         """Raise if a model to attack does not exist or is not finished."""
@@ -209,6 +221,24 @@ class Opened:
                 f"{some(self.missing)}): {self.remedy}, or choose another target"
             )
         self.signals.rows(targets, "target")
+
+    def other_recipe(self, targets: Sequence[int]) -> list[Note]:
+        """Note the models to attack that were trained by another recipe than the target of the audit."""
+        others = [target for target in targets if target != 0] if self.two_recipes else []
+        text = (
+            f"Model {some(others)} was trained by the references' recipe, not by that of the audit's target, so these "
+            "results are not about the target. Attack model 0 (--target 0)."
+        )
+        return [Note("other-recipe", "caution", text)] if others else []
+
+
+def require_one_recipe(trainings: int) -> None:
+    """Raise if models are to be targets in turn, although references were trained by another recipe than the target."""
+    if trainings:
+        raise PlmiaError(
+            f"{trainings} trainings were requested, but only model 0 has the target's recipe: leave them out "
+            "(--trainings), or train the references by that recipe, too"
+        )
 
 
 def further_questions(by: tuple[Column, ...], prior: float | Sequence[float] | None, trainings: int) -> Further:
@@ -250,7 +280,7 @@ def open_signals(source: str | Path | Signals | Overview, scale: Scale = "auto",
         plan = RunPlan.read(path) if os.path.isfile(path / DESIGN_FILE) else None  # noqa: PTH113 - as in `is_store`
         notes = (*store_notes(store, signals), *(plan.notes if plan else ()))
         names = plan.class_names if plan else None
-        return Opened(signals, store.finished(), notes, about, missing, _remedy(store), names)
+        return Opened(signals, store.finished(), notes, about, missing, _remedy(store), names, store.about)
     if os.path.isfile(path / "metrics.json"):  # noqa: PTH113 - as in `is_store`
         raise SignalsError(f"{path} holds results but no signals: give the signals that were scored")
     signals = read_signals(path, scale)

@@ -251,7 +251,7 @@ def _from_signals(source: Any, target: int, scale: Scale, X: Any, y: Any, groups
     signals = replace(
         every, values=every.values[row], design=MembershipDesign(every.design.matrix[row]), models=(target,)
     )
-    data, notes = None, opened.notes
+    data, notes = None, (*opened.notes, *opened.other_recipe([target]))
     if X is not None:
         if not isinstance(X, LabelledData | str | Path) and columns.label is None:
             y, groups = every.labels if y is None else y, every.groups if groups is None else groups

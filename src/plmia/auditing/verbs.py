@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import re
-import statistics
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,17 +23,15 @@ from plmia.data.designs import DesignKind, MembershipDesign, audit_design
 from plmia.data.labels import encode_groups
 from plmia.data.tables import require_same_order
 from plmia.errors import DataError, Note, PlmiaError, PlmiaWarning
-from plmia.evaluation.targets import Setup
+from plmia.evaluation.targets import Align, Setup
 from plmia.results.saved import Overview, SavedRun, results_folder
 from plmia.signals.importers import Imported, Importer, find_models, write_signals
 from plmia.signals.signals import Scale, Signals
 from plmia.training.own_script import Run, RunPlan
 
 if TYPE_CHECKING:
-    from plmia.auditing.planning import Cost, Plan
+    from plmia.auditing.planning import Plan
     from plmia.results.comparison import SideBySide
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 def design(
@@ -224,71 +220,58 @@ def run_names(folders: Sequence[Path], names: Sequence[str] | None) -> list[str]
 
 def plan(
     signals: str | Path | Signals | Overview,
-    *,
+    *more: str | Path | Signals | Overview,
     fpr: float = 0.001,
     budget: str | float | None = None,
     view_cost: float | None = None,
     attack: str | Attack = "pl-mia-eb",
     target: int = 0,
     mode: Mode = "online",
+    align: Align = "auto",
     scale: Scale = "auto",
     seed: int = 0,
     progress: bool = True,
 ) -> Plan:
-    """Find the best split of a budget among references and views, from the signals of a pilot; nothing is trained.
+    """Find the best split of a budget among kinds of references and views, from pilots; nothing is trained.
 
     Parameters
     ----------
     signals : path, Signals or Audit
-        The folder of an audit or what `audit` returned, its signals/ folder, or a signals file.
+        The pilot: the folder of an audit or what `audit` returned, its signals/ folder, or a signals file.
+    *more : path, Signals or Audit
+        Further pilots of the same data and target, whose references were trained by other recipes. Give the pilot whose
+        references are like the target first, and use one seed for all: they then attack the same records.
     fpr : float
         The false-positive rate of interest.
     budget : str or float, optional
-        References in all, the pilot's included, or the time to train them all ("90s", "30m", "2h"); by default twice
-        the pilot's references.
+        What the references of one kind may cost in all, the pilot's included: their number (with several pilots, as
+        many as cost the same as this number of the first pilot's), the time to train them ("90s", "30m", "2h"), or the
+        floating-point operations of training ("1e15flop", "20TFLOP", "1PFLOP"), which `mlp` and `wide-resnet` record.
+        By default twice the first pilot's references.
     view_cost : float, optional
         Cost of each view after the first, as a share of a model's; `plmia.auditing.planning.VIEW_COST` by default.
     attack, target : Attack or str, int
         The attack, and the model to attack, by number.
-    mode, scale, seed, progress
+    mode, align, scale, seed, progress
         As in `score`.
     """
-    from plmia.auditing.planning import VIEW_COST, make_plan, start, steps
+    from plmia.auditing.pilots import Budget, Source, costs, kind_names, require_comparable
+    from plmia.auditing.planning import VIEW_COST, Choice, plan_kinds, start, steps
 
-    chosen = find_attack(attack) if isinstance(attack, str) else attack
-    pilot_signals = open_signals(signals, scale)
-    pilot_signals.require([target])
-    seconds = [float(record.get("seconds") or 0) for record in pilot_signals.records.values()]
-    share = VIEW_COST if view_cost is None else view_cost
-    values = pilot_signals.signals
-    amount, cost = _budget(budget, [took for took in seconds if took > 0], share, values.n_views)
-    pilot = start(values, chosen, target, Setup(mode, seed=seed), fpr)
-    with Meter("planning", steps(pilot), progress) as meter:
-        made = make_plan(pilot, fpr, cost, amount, seed, meter.tick)
-    return replace(made, words=(*made.words, *(note.text for note in pilot_signals.notes)))
-
-
-def _budget(
-    budget: str | float | None, seconds: Sequence[float], view_cost: float, n_views: int
-) -> tuple[float | None, Cost]:
-    """Read the budget, and what a model costs in its unit; ``seconds`` is what the pilot's models took."""
-    from plmia.auditing.planning import Cost
-
-    if budget is None:
-        return None, Cost(view=view_cost)
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(budget).strip())
-    if match is None or float(match[1]) == 0:
-        raise PlmiaError(f"a budget of {budget!r} is neither a number of models nor a time: give 64, 90s, 30m or 2h")
-    if not match[2]:
-        return float(match[1]), Cost(view=view_cost)
-    if not seconds:
-        raise PlmiaError(
-            f"the budget {budget} is a time, and these signals do not tell how long a model takes: give the folder of "
-            "an audit, or a number of models"
-        )
-    # The time on record includes the queries of all the pilot's views.
-    model = statistics.median(seconds) / (1 + view_cost * (n_views - 1))
-    return float(match[1]) * _SECONDS[match[2]], Cost(model, view_cost, "seconds")
+    chosen, spent = find_attack(attack) if isinstance(attack, str) else attack, Budget.parse(budget)
+    sources = [Source.open(pilot, scale, number) for number, pilot in enumerate((signals, *more), start=1)]
+    for source in sources:
+        source.opened.require([target])
+    require_comparable(sources, target)
+    found = costs(sources, spent, VIEW_COST if view_cost is None else view_cost)
+    setup = Setup(mode, seed=seed, align=align)
+    pilots = [start(source.opened.signals, chosen, target, setup, fpr) for source in sources]
+    choices = [Choice(*parts) for parts in zip(kind_names(sources), pilots, found, strict=True)]
+    with Meter("planning", steps(*pilots), progress) as meter:
+        made = plan_kinds(choices, fpr, spent.amount, seed, meter.tick)
+    opened = [source.opened for source in sources]
+    notes = dict.fromkeys(note.text for each in opened for note in (*each.notes, *each.other_recipe([target])))
+    return replace(made, words=(*made.words, *notes))
 
 
 def import_signals(kind: str | Importer, folder: str | Path, path: str | Path, *, progress: bool = True) -> Imported:

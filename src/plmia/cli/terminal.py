@@ -21,7 +21,7 @@ from plmia.evaluation.accusations import PRIORS
 from plmia.evaluation.metrics import FPRS, tpr_label
 from plmia.results.result import About, Mean, MeanTpr, OwnPValue, RunResult
 from plmia.results.saved import MAIN_ATTACKS, main_attacks, unquoted_doubts
-from plmia.results.wording import exposure_lines
+from plmia.results.wording import exposure_lines, recipes
 
 if TYPE_CHECKING:
     from plmia.auditing.score import Audit
@@ -176,6 +176,8 @@ def _headline(about: About, verbose: bool) -> Iterator[str]:
             f"population {_range(about.population)}; rates in percent",
         ]
     )
+    if about.reference_recipe is not None:
+        yield recipes(about) or ""
     accuracy = about.accuracy
     if accuracy is not None and (verbose or accuracy.measure == "accuracy") and accuracy.target.members is not None:
         target = f"{percent(accuracy.target.members)} and {percent(accuracy.target.non_members)}"

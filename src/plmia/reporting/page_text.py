@@ -11,6 +11,7 @@ import numpy as np
 
 from plmia.attacks.attack import ATTACKS, SCREENING
 from plmia.errors import Note, doubts, percent, round_percent, sentence
+from plmia.evaluation.diagnostics.signals import ALARM
 from plmia.evaluation.intervals import Interval, tpr_interval
 from plmia.evaluation.subgroups import MIN_UNITS, Subgroup, SubgroupTable
 from plmia.evaluation.trainings import TrainingsSummary
@@ -19,6 +20,7 @@ from plmia.reporting.drawing import duration, shortened
 from plmia.reporting.plots import rate_at
 from plmia.results.result import AttackSummary, OneRecordSummary, Verdict
 from plmia.results.saved import main_attacks
+from plmia.results.wording import correlations, recipes
 from plmia.training.records import TrainingRecord
 
 # Notes shown per code; of many targets each may have its own.
@@ -168,12 +170,13 @@ def audited(content: Content) -> list[tuple[str, str]]:
     written = (content.saved.folder / "scores.npz").stat().st_mtime
     rows = [
         ("Data", _data(content)),
-        ("Recipe", about.recipe),
+        ("Recipe", recipes(about)),
         ("Model", _model(content)),
         ("References", _references(content)),
         ("Target", _target(content)),
         ("Unit", about.group_statistic and f"people; their records are combined by {about.group_statistic}"),
         *_accuracy_rows(content),
+        ("Likeness", _likeness(content)),
         ("Signal", about.signal and "a number of the recipe's own per record, larger for members"),
         ("Attacks", ", ".join(content.result.attacks)),
         ("Date", datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d")),
@@ -190,7 +193,10 @@ def _references(content: Content) -> str:
     views = f", {n_views} views of each record" if n_views > 1 else ""
     if about.screening:
         return f"none: this is a screening{views}"
-    return f"{_extent(about.references)} models trained in the same way{views}, {about.mode} attack"
+    way = "by another recipe than the target" if about.two_recipes else "in the same way"
+    if about.given_target and not about.two_recipes:
+        way = "by the recipe above"
+    return f"{_extent(about.references)} models trained {way}{views}, {about.mode} attack"
 
 
 def _extent(sizes: Sequence[int]) -> str:
@@ -218,10 +224,10 @@ def _data(content: Content) -> str:
 
 
 def _model(content: Content) -> str:
-    recipe = (content.about.audit or {}).get("recipe")
-    parts = []
-    if isinstance(recipe, Mapping):
-        parts.append(str(recipe.get("class", recipe.get("recipe", ""))).rpartition(".")[2])
+    audit = content.about.audit or {}
+    found = [recipe for name in ("recipe", "reference_recipe") if isinstance(recipe := audit.get(name), Mapping)]
+    kinds = dict.fromkeys(str(r.get("class", r.get("recipe", ""))).rpartition(".")[2] for r in found)
+    parts = [" and ".join(kinds)] if kinds else []
     times = [record.seconds for record in content.training.values() if record.seconds]
     if times:
         parts.append(f"{len(times)} models trained in {duration(sum(times))} of computing time")
@@ -242,6 +248,23 @@ def _accuracy_rows(content: Content) -> Iterator[tuple[str, str]]:
     if references.members is not None and references.non_members is not None:
         members, others = (found.of_references(side, ranged=True) for side in ("members", "non_members"))
         yield "References' accuracy", f"{members} on members, {others} on non-members{measure}"
+
+
+def _likeness(content: Content) -> str:
+    """How well the references match the target, if they have another recipe or were moved to its scale."""
+    checks = content.result.diagnostics.targets.get(content.target)
+    if checks is not None and checks.alignment is not None:
+        return f"the references' signals were moved to the target's scale; {correlations(checks.alignment)}"
+    if not content.about.two_recipes:
+        return ""
+    found = None if checks is None else checks.unlike_references
+    if found is None:
+        return "whether the references match the target could not be checked; more references may allow it"
+    differ = "differ" if found.warning else "do not clearly differ"
+    return (
+        f"the target's signals on known non-members {differ} from those of its references (p = {found.p:.2g}, a "
+        f"caution below {ALARM:g})"
+    )
 
 
 def _versions(content: Content) -> str:

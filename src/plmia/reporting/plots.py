@@ -734,6 +734,14 @@ def _reference_rows(signals: Signals, own: int) -> IntArray:
     return np.flatnonzero((differ > 0) & (differ < matrix.shape[1]))
 
 
+def _unmoved(content: Content) -> str:
+    """Say that references are shown as they are, if attacks saw them on the target's scale."""
+    checks = content.result.diagnostics.targets.get(content.target)
+    if checks is None or checks.alignment is None:
+        return ""
+    return " References are shown as they are; attacks compare them on the target's scale."
+
+
 def _record_figure(content: Content, signals: Signals, own: int, number: int, place: int) -> Figure:
     table, references = content.table, _reference_rows(signals, own)
     point, rank = int(table.shown_records[place]), int(table.rank[place])
@@ -756,7 +764,7 @@ def _record_figure(content: Content, signals: Signals, own: int, number: int, pl
         f"record-{number}",
         f"{whose}{name}: rank {rank:,} of {len(table):,}",
         f"Shown {why}. The dotted line is the signal of the target model. Healthy: IN and OUT overlap, so the "
-        "signal does not reveal membership, and the curves fit the bars.",
+        f"signal does not reveal membership, and the curves fit the bars.{_unmoved(content)}",
         f"Histograms of IN and OUT signals of record {point}. {' '.join(tests)} The target's signal is {target:.3g}.",
         data,
         fig.one_panel(
@@ -913,11 +921,16 @@ def losses_figure(content: Content) -> Figure | Absent:
     bottom, top = min(positive), max(positive)
     ticks = _log_ticks(bottom, top)
     up = Axis("Training loss", bottom / 1.3, top * 1.3, ticks, [f"{tick:g}" for tick in ticks], log=True)
+    meaning = (
+        "Target and references have different recipes, so their curves may differ."
+        if content.about.two_recipes
+        else "Healthy: the curve of the target lies within the range of its references, which suggests that it was "
+        "trained in the same way."
+    )
     return Figure(
         "losses",
         title,
-        "Mean training loss per epoch. Healthy: the curve of the target lies within the range of its references, "
-        "which suggests that it was trained in the same way.",
+        f"Mean training loss per epoch. {meaning}",
         f"Training loss over {longest} epochs of {len(content.training)} models, from {top:.3g} to {bottom:.3g}.",
         data,
         fig.one_panel(fig.linear_axis("Epoch", 1, longest), up),

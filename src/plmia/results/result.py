@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
+from plmia.attacks.alignment import Alignment
 from plmia.attacks.empirical_bayes.model import Knots, ShiftPrior, SpreadPrior
 from plmia.data.arrays import SignalKind
 from plmia.errors import Note, percent
@@ -353,10 +354,12 @@ class About:
     # Everything that decides what an audit trains; see `plmia.training.train.audit_about`.
     audit: Mapping[str, object] | None = field(default=None, metadata=ABSENT)
     recipe: str | None = field(default=None, metadata=ABSENT)
+    reference_recipe: str | None = field(default=None, metadata=ABSENT)  # of the references, if it is another
     train_accuracy: Rate | None = field(default=None, metadata=ABSENT)
     test_accuracy: Rate | None = field(default=None, metadata=ABSENT)
     accuracy: Accuracy | None = field(default=None, metadata=ABSENT)
     groups: int | None = field(default=None, metadata=ABSENT)
+    align: str | None = field(default=None, metadata=ABSENT)  # `Setup.align`, unless that is "auto"
     unit: Literal["record", "group"] = "record"  # what was judged
     group_statistic: str | None = field(default=None, metadata=ABSENT)  # how the records of a person were combined
     # Columns by which subgroups were formed, with the names of their values.
@@ -390,6 +393,7 @@ class About:
             tuple(targets),
             setup.seed,
             accuracy=accuracy,
+            align=None if setup.align == "auto" else setup.align,
             groups=groups,
             unit=unit,
             group_statistic=str(setup.group_statistic) if unit == "group" else None,
@@ -420,6 +424,11 @@ class About:
     def given_target(self) -> bool:
         """Whether the target existed before the audit."""
         return self.audit is not None and self.audit.get("target", "trained") != "trained"
+
+    @property
+    def two_recipes(self) -> bool:
+        """Whether the references were trained by another recipe than the target of the audit."""
+        return self.audit is not None and "reference_recipe" in self.audit
 
     def __post_init__(self) -> None:
         if len(set(self.targets)) < len(self.targets):
@@ -455,8 +464,9 @@ class GaussianitySummary:
 class TargetChecks:
     """Checks of one target that belong to no single attack."""
 
-    unlike_references: UnlikeReferences | None
+    unlike_references: UnlikeReferences | None  # after alignment, if there was one
     population: PopulationSize
+    alignment: Alignment | None = field(default=None, metadata=ABSENT)  # of the references to the target's scale
 
 
 @dataclass(frozen=True)

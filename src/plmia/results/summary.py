@@ -44,6 +44,8 @@ FDRS = (0.01, 0.05, 0.1)
 NEARLY_CERTAIN = 0.999
 # Votes and ranks tie a few points at a time by design; ties of at least this share of all points hide who is who.
 LARGE_TIE = 0.1
+# References whose correlation with the target is a smaller share of that among themselves tell too little about it.
+POOR_MATCH = 0.8
 # From this share of tied scores on, an attack hardly tells records apart.
 MANY_TIED = 0.9
 # Level at which the table shows how many known non-members the attacks' own p-values flag.
@@ -181,7 +183,8 @@ class Summary:
             self._references.add(len(result.references))
             self._excluded[result.target] = [int(model) for model in result.left_out]
             unlike = if_possible(lambda: unlike_references(result.view))
-            self._checks[result.target] = typed.TargetChecks(unlike, population_size(len(result.population)))
+            size = population_size(len(result.population))
+            self._checks[result.target] = typed.TargetChecks(unlike, size, result.alignment)
             self.add_notes(result.notes)
         self._measure_groups(result)
 
@@ -307,6 +310,11 @@ class Summary:
         likeness = {target: checks.unlike_references for target, checks in sorted(self._checks.items())}
         if unlike := {target: like.warning for target, like in likeness.items() if like and like.warning}:
             yield Note("unlike-references", "caution", wording.unlike_references(unlike, len(likeness)))
+        moved = {target: checks.alignment for target, checks in sorted(self._checks.items()) if checks.alignment}
+        if moved:
+            yield Note("references-aligned", "info", wording.references_aligned(moved, len(likeness)))
+        if poor := {k: found for k, found in moved.items() if found.match is not None and found.match < POOR_MATCH}:
+            yield Note("references-match-poorly", "caution", wording.references_match_poorly(poor, len(likeness)))
         if self._power and self._power.warning:
             yield Note("more-references", "info", self._power.warning)
         if excluded := {target: models for target, models in self._excluded.items() if models}:

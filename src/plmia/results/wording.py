@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal
 from plmia.errors import Note, after_colon, percent, round_percent, sentence, some
 
 if TYPE_CHECKING:
+    from plmia.attacks.alignment import Alignment
     from plmia.evaluation.accusations import Accusation
     from plmia.evaluation.metrics import Operating
     from plmia.evaluation.subgroups import Subgroup, SubgroupTable
     from plmia.evaluation.trainings import TrainingsSummary
-    from plmia.results.result import RunResult
+    from plmia.results.result import About, RunResult
     from plmia.results.verdict import Evidence
 
 Status = Literal["leak", "no_leak_shown", "inconclusive", "invalid"]
@@ -46,6 +47,14 @@ UNVERIFIED = Note(
     "An earlier version of plmia wrote these results without digests, so they cannot be verified. Score again with "
     "this version.",
 )
+
+
+def recipes(about: About) -> str | None:
+    """How the models were trained; None if that is not known."""
+    if about.reference_recipe is None:
+        return about.recipe
+    stated = " (as stated)" if about.given_target else ""
+    return f"target: {about.recipe}{stated}; references: {about.reference_recipe}"
 
 
 # The verdict ---------------------------------------------------------------------------------------------------------
@@ -163,6 +172,33 @@ def unlike_references(warnings: Mapping[int, str], targets: int) -> str:
     first, *others = warnings
     more = f" and {len(others)} more" if others else ""
     return f"Target {first}{more}: {warnings[first]}" if targets > 1 else warnings[first]
+
+
+def references_aligned(found: Mapping[int, Alignment], targets: int) -> str:
+    """References were moved to the scale of a target."""
+    target, first = min(found.items())
+    text = "The references' signals were moved to the target's scale"
+    if targets > 1:
+        text += f" for {len(found)} of {targets} targets; for target {target}"
+    scale = "" if first.bend is None else f" on the scale asinh(signal / {first.bend:g})"
+    text += f": their spread was multiplied by {first.spread[1]:.2g}{scale}."
+    return f"{text} {sentence(correlations(first))}"
+
+
+def references_match_poorly(found: Mapping[int, Alignment], targets: int) -> str:
+    """References tell little about the target, even on its scale."""
+    target, worst = min(found.items(), key=lambda pair: pair[1].match or 0.0)
+    who = f"target {target}" if targets > 1 else "the target"
+    return (
+        f"The references tell little about {who}, so a leak may be missed: {correlations(worst)}. Train references "
+        "that are more like the target."
+    )
+
+
+def correlations(found: Alignment) -> str:
+    """How well references predict which records are hard for the target."""
+    among = "" if found.peers is None else f", among the references {found.peers:.2f}"
+    return f"the rank correlation with the target is {found.correlation:.2f}{among}"
 
 
 def excluded_references(excluded: Mapping[int, Sequence[int]]) -> str:

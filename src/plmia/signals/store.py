@@ -998,6 +998,7 @@ def _known(n_signals: int) -> dict[str, tuple[Check, str]]:
         "seed": (_whole(1 << 64), "a whole number from 0"),
         "attempt": (_whole(1 << 32), "a whole number from 0"),
         "seconds": (_number(_MAX_SECONDS), f"a number from 0 to {_MAX_SECONDS:g}"),
+        "operations": (_number(sys.float_info.max), "a number from 0"),
         "train_accuracy": accuracy,
         "test_accuracy": accuracy,
         "n_clipped": count,

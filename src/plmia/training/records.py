@@ -31,6 +31,7 @@ class TrainingRecord:
     attempt: int | None = None  # number of seeds that diverged before
     versions: Mapping[str, str] | None = None
     seconds: float | None = None  # models of one stack share their time equally
+    operations: float | None = None  # floating-point operations of training, if the recipe knows them
     train_accuracy: float | None = None
     test_accuracy: float | None = None
     n_clipped: int | None = None
@@ -54,6 +55,7 @@ class TrainingRecord:
             attempt=attempt,
             versions=versions(),
             seconds=seconds,
+            operations=trained.operations,
             train_accuracy=_if_known(trained.train_accuracy),
             test_accuracy=_if_known(trained.test_accuracy),
             n_clipped=trained.n_clipped,

@@ -15,7 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,18 @@ _LOCK = "lock"
 
 
 def audit_about(
-    data: LabelledData, recipe: Recipe, views: Sequence[View], seed: int, target: str = "trained", design: str = "pairs"
+    data: LabelledData,
+    recipe: Recipe,
+    views: Sequence[View],
+    seed: int,
+    target: str = "trained",
+    design: str = "pairs",
+    reference_recipe: Recipe | None = None,
 ) -> dict[str, Any]:
-    """Identity of an audit, as JSON: everything that decides what it trains; given targets and designs by digest."""
+    """Identity of an audit, as JSON: everything that decides what it trains; given targets and designs by digest.
+
+    References of the target's recipe (``reference_recipe`` is None) have no entry, so that earlier stores can resume.
+    """
     return {
         "data": data.digest,
         "recipe": recipe.to_json(),
@@ -56,25 +65,41 @@ def audit_about(
         "design": design,
         **groups_about(data.groups),
         **signal_about(recipe.signal),
-        **({"preprocessing": prepared} if (prepared := recipe.preprocessing(data)) else {}),
+        **_preprocessing("preprocessing", recipe, data),
+        **({} if reference_recipe is None else _references_about(reference_recipe, data)),
     }
 
 
-def audit_differences(there: dict[str, Any], here: dict[str, Any], source: str) -> Iterator[str]:
-    """Describe how an existing store and the requested audit, whose recipe has this `Recipe.source`, differ."""
+def _references_about(recipe: Recipe, data: LabelledData) -> dict[str, Any]:
+    return {"reference_recipe": recipe.to_json(), **_preprocessing("reference_preprocessing", recipe, data)}
+
+
+def _preprocessing(name: str, recipe: Recipe, data: LabelledData) -> dict[str, str]:
+    return {name: prepared} if (prepared := recipe.preprocessing(data)) else {}
+
+
+def audit_differences(
+    there: dict[str, Any], here: dict[str, Any], source: str, reference_source: str = ""
+) -> Iterator[str]:
+    """Describe how an existing store and the requested audit, whose recipes have these `Recipe.source`, differ."""
     before, after = there["about"], here["about"]
     if before.get("data") != after.get("data"):
         n_before, n_after = there["n_points"], here["n_points"]
         sizes = f"{n_before:,} records there, {n_after:,} here"
         yield f"the data changed: {'columns, values, labels or groups' if n_before == n_after else sizes}"
-    yield from _recipe_differences(before.get("recipe", {}), after.get("recipe", {}), source)
+    recipes = before.get("recipe", {}), after.get("recipe", {})
+    yield from _recipe_differences(*recipes, source)
+    if "reference_recipe" in before or "reference_recipe" in after:
+        old, new = (about.get("reference_recipe", own) for about, own in zip((before, after), recipes, strict=True))
+        for line in _recipe_differences(old, new, reference_source or source):
+            yield f"references: {line}"
     settings = ("views", "seed", "design", "target")
     for name in settings:
         if before.get(name) != after.get(name):
             was, now = _setting_text(before.get(name)), _setting_text(after.get(name))
             yield f"{name} {was} there, {'another' if was == now else now} here"
     # Entries of other versions; labels, points and groups belong to the data.
-    described = {"data", "recipe", "groups", *settings}
+    described = {"data", "recipe", "reference_recipe", "groups", *settings}
     yield from differences(_without(before, described), _without(after, described))
 
 
@@ -137,32 +162,52 @@ class Work:
     recipe: Recipe
     views: tuple[View, ...]
     keep_weights: bool = False
+    reference_recipe: Recipe | None = None  # trains all models but 0; None if `recipe` trains them, too
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The different recipes."""
+        return (self.recipe,) if self.reference_recipe is None else (self.recipe, self.reference_recipe)
+
+    def recipe_of(self, model: int) -> Recipe:
+        """Recipe that trains a model of the design: 0 is the target, the others are its references."""
+        return self.recipe if model == 0 or self.reference_recipe is None else self.reference_recipe
 
     def __call__(self, job: Job) -> tuple[list[Trained], float]:
-        """Train the job's models; return them and the seconds it took."""
+        """Train the job's models, which have one recipe; return them and the seconds it took."""
         started = time.monotonic()
         data = _load(self.data) if isinstance(self.data, Path) else self.data
         members = np.unpackbits(job.members, axis=1, count=data.n_points).view(np.bool_)
-        trained = self.recipe.train(data, members, job.seeds, self.views, self.keep_weights)
-        return trained, time.monotonic() - started
+        recipe = self.recipe_of(job.models[0])
+        trained = recipe.train(data, members, job.seeds, self.views, self.keep_weights)
+        seconds = time.monotonic() - started
+        known = [recipe.operations(data, int(row.sum())) for row in members]
+        return [replace(one, operations=n) for one, n in zip(trained, known, strict=True)], seconds
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Code that has a new identity whenever it is read cannot be compared.
-        about = self.recipe.to_json()
-        comparable = self.recipe.identified().to_json() == about
-        return _arrived, (self.data, self.recipe, self.views, self.keep_weights, about if comparable else None)
+        work = self.data, self.recipe, self.views, self.keep_weights, self.reference_recipe
+        return _arrived, (work, [_comparable(recipe) for recipe in self.recipes])
+
+
+def _comparable(recipe: Recipe) -> dict[str, Any] | None:
+    """Identity of a recipe; None for code that has a new one whenever it is read, and cannot be compared."""
+    about = recipe.to_json()
+    return about if recipe.identified().to_json() == about else None
 
 
 def _arrived(
-    data: LabelledData | Path, recipe: Recipe, views: tuple[View, ...], keep_weights: bool, about: dict[str, Any] | None
+    sent: tuple[LabelledData | Path, Recipe, tuple[View, ...], bool, Recipe | None],
+    abouts: Sequence[dict[str, Any] | None],
 ) -> Work:
-    """Work in a worker process; raises `RecipeError` unless its recipe is the one that was sent."""
-    if about is not None and recipe.identified().to_json() != about:
+    """Work in a worker process; raises `RecipeError` unless its recipes are those that were sent."""
+    work = Work(*sent)
+    known = [(r, about) for r, about in zip(work.recipes, abouts, strict=True) if about is not None]
+    if any(recipe.identified().to_json() != about for recipe, about in known):
         raise RecipeError(
             "the training code in worker processes differs from that in this process, as happens if a module of yours "
             "is edited, or a value in it set, after its import: start Python again, or give engine=plmia.Inline()"
         )
-    return Work(data, recipe, views, keep_weights)
+    return work
 
 
 @functools.lru_cache(maxsize=1)
@@ -175,13 +220,18 @@ def seed_of(seed: int, model: int, attempt: int) -> int:
     return int(np.random.SeedSequence([seed, model, attempt]).generate_state(1)[0] >> 1)
 
 
-def default_engine(recipe: Recipe, workers: int | None = None, data: LabelledData | None = None) -> Engine:
-    """One process per core; this process alone, with a warning, if recipe or data cannot be sent to others.
+def default_engine(
+    recipe: Recipe,
+    workers: int | None = None,
+    data: LabelledData | None = None,
+    reference_recipe: Recipe | None = None,
+) -> Engine:
+    """One process per core; this process alone, with a warning, if a recipe or data cannot be sent to others.
 
     Arrays are not sent: processes of this machine map them.
     """
     try:
-        pickled((recipe, None if data is None or data.is_array else data))
+        pickled((recipe, reference_recipe, None if data is None or data.is_array else data))
     except TrainingError as error:
         text = (
             "Models train one after another in this process, because the training code or the records cannot be sent "
@@ -210,19 +260,20 @@ def train_missing(
     ``report`` is called with the number and the result of each stored model; weights are kept in ``models_folder``.
     """
     require_members(engine, Engine, TrainingError)
-    wanted, stack = store.missing(), _stack_size(work.recipe.stack, store.shape[0], engine)
-    seen = dict[str, object]()
+    wanted, stack = store.missing(), _stack_size(work.recipe_of(1).stack, store.shape[0], engine)
+    files, seen = [file for recipe in work.recipes for file in recipe.declared_files], dict[str, object]()
     for attempt in range(MAX_SEEDS):
         diverged: dict[int, Trained] = {}
-        with contextlib.closing(engine.run(work, list(_jobs(store, wanted, stack, seed, attempt)))) as results:
+        jobs = [_job(store, models, seed, attempt) for models in _stacks(work, wanted, stack)]
+        with contextlib.closing(engine.run(work, jobs)) as results:
             for job, result in results:
                 if isinstance(result, Failed):
                     raise TrainingError(_failure(job, result, store), result.trace)
-                if changed := changed_files(work.recipe.declared_files, seen):
+                if changed := changed_files(files, seen):
                     raise TrainingError(f"{', '.join(changed)} changed during training: start again in another folder")
                 trained, seconds = result
                 outcomes = dict(zip(job.models, trained, strict=True))
-                models, signals, provenance = for_store(work.recipe, job, trained, seconds)
+                models, signals, provenance = for_store(work.recipe_of(job.models[0]), job, trained, seconds)
                 if models_folder is not None:
                     for model in models:
                         _save_weights(weights_file(models_folder, model), outcomes[model])
@@ -249,12 +300,18 @@ def _stack_size(largest: int, n_models: int, engine: Engine) -> int:
     return min(largest, share, max(SMALL_STACK, -(-share // STACKS_PER_WORKER)))
 
 
-def _jobs(store: SignalStore, wanted: Sequence[int], stack: int, seed: int, attempt: int) -> Iterator[Job]:
+def _stacks(work: Work, wanted: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
     """Stacks of wanted models; their numbers alone decide which share one, so resuming changes nothing."""
-    for block in sorted({model // stack for model in wanted}):
-        models = tuple(model for model in wanted if model // stack == block)
-        members = np.packbits(store.design.matrix[list(models)], axis=1)
-        yield Job(models, tuple(seed_of(seed, model, attempt) for model in models), members, attempt)
+    # A target with a recipe of its own is a stack of its own, and the first: it often takes longest.
+    own = {0} if work.reference_recipe is not None else set[int]()
+    blocks = {model: -1 if model in own else model // size for model in wanted}
+    for block in sorted(set(blocks.values())):
+        yield tuple(model for model in wanted if blocks[model] == block)
+
+
+def _job(store: SignalStore, models: tuple[int, ...], seed: int, attempt: int) -> Job:
+    members = np.packbits(store.design.matrix[list(models)], axis=1)
+    return Job(models, tuple(seed_of(seed, model, attempt) for model in models), members, attempt)
 
 
 def for_store(

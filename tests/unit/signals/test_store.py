@@ -532,6 +532,8 @@ JUNK: dict[str, Any] = {
     "negative seconds": {"seconds": -1.0},
     "endless seconds": {"seconds": 1e300},
     "seconds as a list": {"seconds": [1.0]},
+    "negative operations": {"operations": -1.0},
+    "operations as text": {"operations": "1e15"},
     "accuracy in per cent": {"train_accuracy": 98.5},
     "accuracy as text": {"test_accuracy": "0.5"},
     "more clipped than there are": {"n_clipped": 2 * N_POINTS + 1},

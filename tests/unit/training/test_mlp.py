@@ -382,3 +382,25 @@ def test_what_is_done_to_the_data_is_said() -> None:
         (note,) = SMALL.notes(LabelledData((20_000_000 + np.arange(40, dtype=dtype))[:, None], y))
         assert (note.code, note.severity) == ("recipe-preprocessing", "caution")
         assert "40 distinct values of column 0 become 21" in note.text
+
+
+@pytest.mark.parametrize("widths", [(16, 12), (7,)])
+def test_operations_are_three_forward_passes_as_torch_counts_them(widths: tuple[int, ...]) -> None:
+    counter = pytest.importorskip("torch.utils.flop_counter")
+    data = table(features=9, classes=4)
+    sizes = (9, *widths, 4)
+    layers = [torch.nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
+    with counter.FlopCounterMode(display=False) as counted:
+        torch.nn.Sequential(*layers)(torch.zeros(50, 9))
+    recipe = replace(SMALL, widths=widths)
+    assert recipe.operations(data, 50) == 3 * recipe.epochs * counted.get_total_flops()
+    assert recipe.operations(data, 100) == 2 * recipe.operations(data, 50)
+
+
+def test_operations_count_encoded_columns() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(60, 5))
+    values[::7, 2] = np.nan
+    data = LabelledData(values, np.arange(60) % 3)
+    encoded = LabelledData(data.features(), data.y)
+    assert SMALL.operations(data, 30) == SMALL.operations(encoded, 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from plmia.data.designs import MembershipDesign, audit_design
 from plmia.errors import OutputError, RecipeError, StoreError, TrainingError
 from plmia.signals.store import SignalStore
 from plmia.training.engines import Engine, Failed, Inline, LocalProcesses, Results
-from plmia.training.recipes.recipe import Recipe, Trained
+from plmia.training.recipes.recipe import DeclaredFile, Recipe, Trained, declare_files
 from plmia.training.train import Job, Work, seed_of, shared_data, train_missing
 from plmia.training.views import View
 
@@ -58,6 +59,15 @@ class Noted(Recipe):
         return Trained(conf, 1.0, 0.5, n_clipped=seed % 3, losses=(1.0, float("nan")), weights=weights)
 
 
+@dataclass(frozen=True)
+class Counting(Noted):
+    """The same models, by a recipe that knows its operations."""
+
+    def operations(self, data: LabelledData, n_members: int) -> float:
+        del data
+        return 2.0 * n_members
+
+
 @pytest.fixture
 def data() -> LabelledData:
     rng = np.random.default_rng(1)
@@ -76,7 +86,7 @@ def train(store: SignalStore, data: LabelledData, recipe: Noted, seed: int = 0, 
     """Train what is missing; return the models in the order in which they were stored."""
     stored: list[int] = []
     engine = more.pop("engine", Inline())
-    work = Work(data, recipe, VIEWS, "models_folder" in more)
+    work = Work(data, recipe, VIEWS, "models_folder" in more, more.pop("reference_recipe", None))
     train_missing(store, work, engine, seed, lambda model, _: stored.append(model), **more)
     return stored
 
@@ -112,7 +122,20 @@ def test_every_model_is_trained_on_its_own_points_and_recorded(data: LabelledDat
         assert record["n_clipped"] == seed % 3
         assert record["losses"] == [1.0, None]
         assert record["seconds"] >= 0
+        assert "operations" not in record
         assert {"plmia", "numpy", "python"} <= record["versions"].keys()
+
+
+def test_operations_are_recorded_and_models_without_them_stay(data: LabelledData, tmp_path: Path) -> None:
+    """A store that an earlier version began goes on, and its identity does not depend on what is recorded."""
+    before, after = store_at(tmp_path / "s"), Counting()
+    train(before, data, Noted())
+    (tmp_path / "s/records/000003.json").unlink()
+    assert train(store_at(tmp_path / "s"), data, after) == [3]
+    records = store_at(tmp_path / "s").finished()
+    assert records[3]["operations"] == 2.0 * DESIGN.matrix[3].sum()
+    assert "operations" not in records[2]
+    assert before.key == store_at(tmp_path / "s").key
 
 
 def test_only_what_is_missing_is_trained(data: LabelledData, tmp_path: Path) -> None:
@@ -203,6 +226,67 @@ def test_on_a_gpu_a_stack_is_as_large_as_it_can_be(
     recipe = Noted(stack=64)
     train(store_at(tmp_path / "s"), data, recipe, engine=Few())
     assert [len(call) for call in recipe.calls] == [7]
+
+
+# Two recipes ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Proxy(Noted):
+    """Another recipe, for the references."""
+
+    files: tuple[DeclaredFile, ...] = ()
+    name: ClassVar[str] = "proxy"
+
+    @property
+    def declared_files(self) -> tuple[DeclaredFile, ...]:
+        return self.files
+
+
+@pytest.mark.parametrize("finished", [(), (0,), (1, 2), (4,)])
+def test_the_target_is_a_stack_of_its_own(finished: tuple[int, ...], data: LabelledData, tmp_path: Path) -> None:
+    store, target, others = store_at(tmp_path / "s"), Noted(stack=5), Proxy(stack=3)
+    for model in finished:
+        store.append([model], np.zeros((1, *store.shape[1:]), np.float32), [{}])
+    train(store, data, target, reference_recipe=others)
+    assert target.calls == [tuple(seeds_of([0]))] * (0 not in finished)
+    blocks = [[m for m in block if m not in finished] for block in ([1, 2], [3, 4, 5], [6])]
+    assert others.calls == [tuple(seeds_of(block)) for block in blocks if block]
+    trained = {model: record["recipe"]["recipe"] for model, record in store.finished().items() if record}
+    assert trained == {m: "proxy" if m else "noted" for m in range(N_MODELS) if m not in finished}
+
+
+def test_models_that_diverge_are_trained_again_by_their_own_recipe(data: LabelledData, tmp_path: Path) -> None:
+    target, others = Noted(diverging=frozenset(seeds_of([0]))), Proxy(diverging=frozenset(seeds_of([4])))
+    store = store_at(tmp_path / "s")
+    train(store, data, target, reference_recipe=others)
+    assert target.calls == [(seed_of(0, 0, 0),), (seed_of(0, 0, 1),)]
+    assert others.calls[-1] == (seed_of(0, 4, 1),)
+    assert [store.finished()[model]["recipe"]["recipe"] for model in (0, 4)] == ["noted", "proxy"]
+
+
+def test_files_of_the_references_recipe_are_watched(data: LabelledData, tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("one")
+    others = Proxy(files=declare_files(["rows.txt"], tmp_path, "files"))
+    (tmp_path / "rows.txt").write_text("two")
+    store = store_at(tmp_path / "s")
+    with pytest.raises(TrainingError, match=r"rows.txt changed during training"):
+        train(store, data, Noted(), reference_recipe=others)
+    assert store.missing() == list(range(N_MODELS))
+
+
+class Edited(Proxy):
+    """Has another identity in every process but the one that made it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"recipe": self.name, "process": os.getpid()}
+
+
+def test_code_of_references_that_differs_in_a_worker_is_refused(data: LabelledData) -> None:
+    job = Job((1,), (5,), np.packbits(DESIGN.matrix[1:2], axis=1))
+    ((_, result),) = LocalProcesses(1).run(Work(data, Noted(), VIEWS, reference_recipe=Edited()), [job])
+    assert isinstance(result, Failed)
+    assert "differs from that in this process" in result.sentence
 
 
 # Models that diverge -------------------------------------------------------------------------------------------------

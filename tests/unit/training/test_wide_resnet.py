@@ -273,3 +273,20 @@ def test_what_is_done_to_the_data_is_said() -> None:
     deep = 2**30 + images.astype(np.int64)  # 16-bit images and the like are whole in 32-bit floats, these are not
     (note,) = WideResNet().notes(LabelledData(deep, np.arange(40) % 2))
     assert note.severity == "caution"
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "shape"), [(10, 1, (8, 8, 3)), (16, 2, (9, 11)), (28, 2, (32, 32, 3)), (10, 3, (13, 8, 1))]
+)
+def test_operations_are_three_forward_passes_as_torch_counts_them(
+    depth: int, width: int, shape: tuple[int, ...]
+) -> None:
+    counter = pytest.importorskip("torch.utils.flop_counter")
+    data, recipe = pictures(24, shape), replace(TINY, depth=depth, width=width)
+    net = _Net(depth, width, (*shape, 1)[2], 3).eval()
+    with counter.FlopCounterMode(display=False) as counted, torch.no_grad():
+        net(torch.zeros((2, *shape[:2], (*shape, 1)[2])))
+    one = counted.get_total_flops() / 2
+    assert recipe.operations(data, 12) == 3 * 24 * one  # two epochs of 12 are three batches of 8
+    assert recipe.operations(data, 13) == 3 * 24 * one  # the rest after the last full batch is dropped
+    assert recipe.operations(data, 4) == 3 * 8 * one

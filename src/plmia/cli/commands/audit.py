@@ -10,6 +10,7 @@ import click
 from plmia.auditing import run as verb
 from plmia.cli.commands.options import (
     PATH,
+    align_option,
     attack_option,
     design_option,
     given_target_options,
@@ -43,6 +44,12 @@ folder_option = output_option("Folder of the audit.")
 @click.option(
     "--references", type=click.IntRange(min=2), default=32, show_default=True, help="Reference models; an even number."
 )
+@click.option(
+    "--references-recipe",
+    "reference_recipe",
+    metavar="NAME",
+    help="How to train the references, if not as the target: another recipe, such as a smaller network.",
+)
 @folder_option
 @click.option("--views", metavar="VIEWS", help="Views of each record: one, mirror2, cifar4, rmia18, or a list.")
 @design_option
@@ -62,6 +69,7 @@ folder_option = output_option("Folder of the audit.")
 )
 @attack_option
 @mode_option
+@align_option
 @population_option
 @click.option(
     "--engine",
@@ -90,6 +98,7 @@ def audit(
     data: Path,
     recipe: str,
     references: int,
+    reference_recipe: str | None,
     design: str | None,
     engine_name: str,
     workers: int | None,
@@ -111,16 +120,20 @@ def audit(
       plmia audit --data patients.csv --label readmitted --group patient_nbr --recipe gbdt -o run
       plmia audit --data patients.csv --label readmitted --group patient_nbr --by sex --recipe gbdt -o run
       plmia audit --data adult.npz --recipe mlp --references 64 -o run
+      plmia audit --data adult.npz --recipe mlp --references-recipe 'mlp?widths=256,128' -o run
       plmia audit --data data.npz --recipe 'sklearn:RandomForestClassifier?n_estimators=200' -o run
       plmia audit --data data.npz --recipe 'gbdt?depth=5' -o run --engine ray
       plmia audit --data data.csv --label y --recipe mlp --target predictions.csv --members split -o run
       plmia audit --data cifar-10-binary.tar.gz --recipe wide-resnet --views rmia18 -o run
     """  # noqa: D301 - click wants the control character itself
     way, layout = parse_recipe(recipe), None if design is None else parse_design(design)
-    engine = Ray(ray_address, gpus) if engine_name == "ray" else default_engine(way, workers)
+    others = None if reference_recipe is None else parse_recipe(reference_recipe)
+    local = engine_name == "local"
+    engine = default_engine(way, workers, reference_recipe=others) if local else Ray(ray_address, gpus)
     number = None if isinstance(layout, MembershipDesign) else references
     with plain_warnings(quiet):
-        result = verb.audit(way, data, references=number, design=layout, engine=engine, progress=not quiet, **options)
+        options |= {"references": number, "reference_recipe": others, "design": layout, "engine": engine}
+        result = verb.audit(way, data, progress=not quiet, **options)
     print_result(result, options["attacks"], as_json, verbose, quiet)
 
 

@@ -12,7 +12,7 @@ from plmia.data.arrays import PredictionKind
 from plmia.data.designs import DesignKind, MembershipDesign
 from plmia.data.npz import load_npy
 from plmia.errors import AttackError, DataError
-from plmia.evaluation.targets import Unit
+from plmia.evaluation.targets import Align, Unit
 from plmia.signals.signals import Scale
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -71,6 +71,14 @@ mode_option = click.option(
     default="online",
     show_default=True,
     help="Offline uses OUT references only.",
+)
+align_option = click.option(
+    "--align",
+    type=click.Choice(get_args(Align)),
+    default="auto",
+    show_default=True,
+    help="Move the references' signals to the target's scale. auto: if the target is clearly unlike them; always: if "
+    "its signals become more likely at all.",
 )
 population_option = click.option(
     "--population",

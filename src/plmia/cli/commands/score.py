@@ -12,6 +12,7 @@ from plmia.attacks.attack import ATTACKS, SCREENING
 from plmia.auditing import score as verb
 from plmia.cli.commands.options import (
     PATH,
+    align_option,
     attack_option,
     json_option,
     mode_option,
@@ -68,6 +69,7 @@ def attacks(as_json: bool) -> None:
 )
 @attack_option
 @mode_option
+@align_option
 @click.option("--references", type=click.IntRange(min=1), metavar="N", help="References per target; all by default.")
 @population_option
 @people_options

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from plmia.data.arrays import Array, BoolArray, FloatArray32, IntArray
 from plmia.data.dataset import LabelledData
+from plmia.data.encoding import features_encoding
 from plmia.errors import Note, RecipeError
 from plmia.training.recipes import torch_device
 from plmia.training.recipes.recipe import (
@@ -25,6 +26,7 @@ from plmia.training.recipes.recipe import (
     features_identity,
     features_steps,
     float32_notes,
+    network_operations,
     require_features,
 )
 from plmia.training.recipes.torch_device import to_device
@@ -97,6 +99,13 @@ class MLP(BuiltInRecipe):
             + ["standardises each feature"] * self.standardise
         )
         return float32_notes(self.name, steps, data)
+
+    def operations(self, data: LabelledData, n_members: int) -> float:
+        """Those of `network_operations` for all layers; the padding of an epoch's last batch is left out."""
+        plain = data.is_array and features_encoding(data) is None
+        n_features = math.prod(data.X.shape[1:]) if plain else data.features().shape[1]
+        layers = pairwise((n_features, *self.widths, data.n_classes))
+        return network_operations(sum(fan_in * fan_out for fan_in, fan_out in layers), self.epochs * n_members)
 
     def train(
         self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False

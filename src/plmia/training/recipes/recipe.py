@@ -45,6 +45,7 @@ class Trained:
     n_renormalised: int = 0  # rows of probabilities that missed a sum of 1 by rounding and were renormalised
     sum_error: float = 0.0  # largest distance of those sums from 1
     undeclared: tuple[str, ...] = ()  # names of files that training was seen to read without declaring them
+    operations: float | None = None  # `Recipe.operations` of this training; set by the caller of `Recipe.train`
 
     @property
     def diverged(self) -> bool:
@@ -124,6 +125,14 @@ class Recipe(Protocol):
         del data
         return []
 
+    def operations(self, data: LabelledData, n_members: int) -> float | None:
+        """Floating-point operations of training one model on ``n_members`` of the records; None if unknown.
+
+        A multiply-add counts as two. They are what `plmia plan` spends if the budget is a number of operations.
+        """
+        del data, n_members
+        return None
+
     @abstractmethod
     def train(
         self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False
@@ -202,6 +211,39 @@ def check_recipe(recipe: Recipe, data: LabelledData) -> None:
     recipe.check(data)
 
 
+def network_operations(multiply_adds: int, n_records: int) -> float:
+    """Operations of training a network on ``n_records`` records in all; each takes ``multiply_adds`` forward.
+
+    A multiply-add is two operations. The backward pass takes twice as many as the forward pass: one product for the
+    gradient of the inputs, one for that of the weights. Norms, activations and the optimizer are left out.
+    """
+    return 3.0 * 2.0 * multiply_adds * n_records
+
+
+def check_recipes(recipe: Recipe, reference_recipe: Recipe | None, data: LabelledData) -> None:
+    """Raise `RecipeError` unless the recipe of the target and that of its references, if it has one, fit together.
+
+    Both must fit the data, and their signals must be of one kind, or they could not be compared.
+    """
+    check_recipe(recipe, data)
+    if reference_recipe is None:
+        return
+    require_members(reference_recipe, Recipe, RecipeError)
+    if reference_recipe.signal != recipe.signal:
+        kinds = {"confidence": "the confidence of the true class", "signal": "a signal of its own"}
+        raise RecipeError(
+            f"the target's recipe {recipe.name} returns {kinds[recipe.signal]}, but the references' recipe "
+            f"{reference_recipe.name} returns {kinds[reference_recipe.signal]}: give two classifiers or two regressors"
+        )
+    check_recipe(reference_recipe, data)
+
+
+def unless_equal(reference_recipe: Recipe | None, recipe: Recipe) -> Recipe | None:
+    """Return the recipe of the references, or None if it trains the same models as the target's."""
+    same = reference_recipe is None or reference_recipe.to_json() == recipe.to_json()
+    return None if same else reference_recipe
+
+
 def accuracies(right: BoolArray, members: BoolArray) -> tuple[float, float]:
     """Accuracy on members and on non-members, from correct predictions [records] and membership [records]."""
     inside = float(right[members].mean()) if members.any() else float("nan")
@@ -209,13 +251,15 @@ def accuracies(right: BoolArray, members: BoolArray) -> tuple[float, float]:
     return inside, outside
 
 
-def views_for(recipe: Recipe, data: LabelledData) -> tuple[View, ...]:
+def views_for(recipe: Recipe, data: LabelledData, reference_recipe: Recipe | None = None) -> tuple[View, ...]:
     """Views to query with, if the user chose none.
 
     A model that never saw shifted or mirrored images knows its members only as they are: on CIFAR-10, more views then
-    cost every attack power. So there is one view, unless the recipe augments its images.
+    cost every attack power. So there is one view, unless the recipe augments its images, and that of the references,
+    if they have their own, does so, too.
     """
-    return default_views(data) if recipe.augments else VIEW_SETS["one"]
+    augments = recipe.augments and (reference_recipe is None or reference_recipe.augments)
+    return default_views(data) if augments else VIEW_SETS["one"]
 
 
 def require_columns(recipe: str, data: LabelledData) -> None:

@@ -18,7 +18,14 @@ from plmia.data.arrays import Array, BoolArray, FloatArray32, IntArray
 from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
 from plmia.training.recipes import torch_device
-from plmia.training.recipes.recipe import BuiltInRecipe, Trained, accuracies, float32_notes, require_features
+from plmia.training.recipes.recipe import (
+    BuiltInRecipe,
+    Trained,
+    accuracies,
+    float32_notes,
+    network_operations,
+    require_features,
+)
 from plmia.training.recipes.torch_device import to_device
 from plmia.training.views import Views
 
@@ -94,6 +101,26 @@ class WideResNet(BuiltInRecipe):
     def notes(self, data: LabelledData) -> list[Note]:
         """Note that pixels become 32-bit floats and are standardised."""
         return float32_notes(self.name, ["converts X to 32-bit floats", "standardises each channel"], data)
+
+    def operations(self, data: LabelledData, n_members: int) -> float:
+        """Those of `network_operations` for all convolutions and the last layer, on the full batches."""
+        height, width, channels = (*data.X.shape[1:], 1)[:3]
+        batch = min(self.batch, n_members)
+        n_records = self.epochs * n_members // batch * batch if batch else 0
+        return network_operations(self._multiply_adds(height, width, channels, data.n_classes), n_records)
+
+    def _multiply_adds(self, height: int, width: int, channels: int, n_classes: int) -> int:
+        """Multiply-adds of the forward pass of one image; see `_Net`."""
+        inputs, total = 16, 9 * channels * 16 * height * width
+        for stage in range(3):
+            outputs = 16 * self.width * 2**stage
+            if stage > 0:
+                height, width = -(-height // 2), -(-width // 2)
+            first = 9 * (inputs + outputs) * outputs + (inputs * outputs if stage > 0 or inputs != outputs else 0)
+            others = ((self.depth - 4) // 6 - 1) * 18 * outputs**2
+            total += (first + others) * height * width
+            inputs = outputs
+        return total + inputs * n_classes
 
     def train(
         self, data: LabelledData, members: BoolArray, seeds: Sequence[int], views: Views, keep_weights: bool = False

@@ -1,41 +1,49 @@
-"""How to spend a budget: references, views, population and queries, from the signals of a pilot.
+"""How to spend a budget: kinds of references, views, population and queries, from the signals of pilots.
 
-Power is measured with fewer references and views than the pilot has, and extrapolated to more. The population and the
-queries cost no training. They change how precisely power is measured rather than power itself, so a plan lists them
-separately.
+Power is measured with fewer references and views than a pilot has, and extrapolated to more. Pilots whose references
+were trained by different recipes are compared at equal cost: few full references, or many smaller ones. The population
+and the queries cost no training. They change how precisely power is measured rather than power itself, so a plan lists
+them separately.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from plmia.attacks.attack import Attack
 from plmia.attacks.scoring import Tick
+from plmia.data.arrays import FloatArray
 from plmia.errors import PlmiaError, PopulationError, percent, require_rate, round_percent
 from plmia.evaluation.diagnostics.p_values import population_size
 from plmia.evaluation.diagnostics.power import FACTORS, TO_EXTRAPOLATE, Curve, Pilot, needed_outsiders
-from plmia.evaluation.intervals import tpr_interval
+from plmia.evaluation.intervals import auc_interval, tpr_interval
 from plmia.evaluation.metrics import roc_curve, tpr_label
 from plmia.evaluation.tables import text_table
 from plmia.evaluation.targets import Setup
+from plmia.results.comparison import compare, compare_auc
 from plmia.signals.signals import Signals
 
 MAX_FACTOR = FACTORS[-1]  # do not extrapolate beyond this multiple of the pilot's references
 VIEW_COST = 0.01  # relative to a model: one forward pass over the points against dozens of passes in training
 WORTH = 0.001  # references that add less power than this are not worth their cost
+CHEAPER = 0.5  # of kinds that cannot be told apart, one that reaches the same power at this share of the cost is taken
+BUDGET_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # rows of the table that compares kinds, as multiples of the budget
+_NORMAL_95 = -float(ndtri(0.025))
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of references, in models or in seconds."""
+    """Cost of references, in models, seconds or floating-point operations."""
 
-    model: float = 1.0  # of a reference with one view: 1, or its training time in seconds
+    model: float = 1.0  # of a reference with one view: its training, as a multiple of a model of the first pilot if so
     view: float = VIEW_COST  # of each further view, as a share of `model`
-    unit: str = "models"  # "models" or "seconds"
+    unit: str = "models"  # "models", "seconds" or "operations"
 
     def __post_init__(self) -> None:
         if not (self.model > 0 and self.view >= 0):
@@ -55,6 +63,29 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Uncertainty:
+    """Interval of the power of a split at 95 %, and the errors that it adds in squares.
+
+    It is about the attacked target and further records like its queries; another target may leak more or less.
+    """
+
+    low: float
+    high: float
+    references: float | None  # standard error due to the choice of references; None if it was not measured
+    queries: tuple[float, float]  # distances to the ends of the 95 % interval over queries
+    extrapolation: float  # standard error of the extrapolation, by the rule of `Curve.extrapolation_error`
+
+    @classmethod
+    def of(cls, curve: Curve, n: int, queries: tuple[float, float]) -> Uncertainty:
+        """Uncertainty of the power with ``n`` references; ``queries`` is that of the pilot's interval over queries."""
+        references, extrapolation = curve.reference_error(n), curve.extrapolation_error(n)
+        errors = _NORMAL_95 * (references or 0.0), _NORMAL_95 * extrapolation
+        below, above = (math.hypot(distance, *errors) for distance in queries)
+        power = curve.at(n) or 0.0
+        return cls(max(power - below, 0.0), min(power + above, 1.0), references, queries, extrapolation)
+
+
+@dataclass(frozen=True)
 class Split:
     """One way to spend a budget."""
 
@@ -65,11 +96,47 @@ class Split:
     tpr: float | None  # expected at the plan's rate; None if the pilot has too few non-members
     extrapolated: bool  # whether the pilot had fewer references
     affordable: int  # exceeds `references` if more would add nothing, or too little is known about more
+    kind: str  # of references: the name of one of the plan's kinds
+    uncertainty: Uncertainty  # of `power`
 
     @property
     def power(self) -> float:
         """The metric that a plan maximises: the TPR, or the AUC if there is no TPR."""
         return self.auc if self.tpr is None else self.tpr
+
+
+@dataclass(frozen=True)
+class Kind:
+    """References of one pilot: what they cost, and their power against their number."""
+
+    name: str  # the recipe of the references
+    n_references: int  # of the pilot
+    n_views: int
+    step: int  # 2 if references come in complementary pairs, else 1
+    cost: Cost
+    curves: dict[int, tuple[Curve, ...]]  # for each number of views, AUC and (if resolved) TPR
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        curves = {str(views): [curve.to_json() for curve in some] for views, some in self.curves.items()}
+        return asdict(self) | {"curves": curves}
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Best split of the recommended kind against that of another kind, at the same budget."""
+
+    kind: str  # the other one
+    difference: float  # power of the recommended minus that of the other
+    half_width: float  # of the 95 % interval of the difference
+    # Fewest references of the recommended kind that are expected to reach the other's power, and their cost, if any do.
+    same_power: int | None
+    same_power_cost: float | None
+
+    @property
+    def level(self) -> bool:
+        """Whether the difference is within its uncertainty; this does not show that the two are equal."""
+        return abs(self.difference) <= self.half_width
 
 
 @dataclass(frozen=True)
@@ -101,16 +168,19 @@ class Plan:
     ----------
     attack, target, fpr : str, int, float
         What was run, on which model, and the false-positive rate of interest.
-    n_references, n_views : int
-        References and views of the pilot.
-    curves : dict of int to tuple of Curve
-        For each number of views, AUC and (if resolved) TPR against the number of references.
+    kinds : tuple of Kind
+        Kinds of references, one per pilot, in the given order; ``n_references``, ``n_views``, ``curves`` and ``cost``
+        are those of the first.
     population, queries : tuples of PopulationRow, of QueriesRow
-        Measured with smaller populations, and expected with fewer and more queries.
-    cost, budget : Cost, float
-        Cost of references, and the budget in its unit.
+        Measured with smaller populations, and expected with fewer and more queries, both with the first pilot.
+    budget : float
+        The budget in the unit of the costs.
     splits : tuple of Split
-        The best split for each number of views, best first.
+        The best split for each kind and number of views, the recommended one first.
+    contrasts : tuple of Contrast
+        The recommended kind against each other kind that the budget pays for.
+    paired : bool
+        Whether all pilots attack the same records with the same known non-members.
     words : tuple of str
         The plan in sentences.
     """
@@ -118,20 +188,48 @@ class Plan:
     attack: str
     target: int
     fpr: float
-    n_references: int
-    n_views: int
-    curves: dict[int, tuple[Curve, ...]]
+    kinds: tuple[Kind, ...]
     population: tuple[PopulationRow, ...]
     queries: tuple[QueriesRow, ...]
-    cost: Cost
     budget: float
     splits: tuple[Split, ...]
+    contrasts: tuple[Contrast, ...]
+    paired: bool
     words: tuple[str, ...]
 
     @property
+    def n_references(self) -> int:
+        """References of the first pilot."""
+        return self.kinds[0].n_references
+
+    @property
+    def n_views(self) -> int:
+        """Views of the first pilot."""
+        return self.kinds[0].n_views
+
+    @property
+    def curves(self) -> dict[int, tuple[Curve, ...]]:
+        """Power against the number of references of the first pilot, for each number of views."""
+        return self.kinds[0].curves
+
+    @property
+    def cost(self) -> Cost:
+        """Cost of references of the first pilot."""
+        return self.kinds[0].cost
+
+    @property
     def best(self) -> Split:
-        """The split of largest power; of two equal ones, the one with fewer views."""
+        """The recommended split; with one pilot the one of largest power, of two equal ones that with fewer views."""
         return self.splits[0]
+
+    @property
+    def best_kind(self) -> Kind:
+        """The recommended kind of references."""
+        return self.kind_of(self.best)
+
+    def kind_of(self, split: Split) -> Kind:
+        """Return the kind of references of a split."""
+        return next(kind for kind in self.kinds if kind.name == split.kind)
 
     @property
     def text(self) -> str:
@@ -139,23 +237,32 @@ class Plan:
         return "\n".join(self.words)
 
     @property
+    def metric(self) -> int:
+        """Position of the metric that is maximised among the curves: 1 for the TPR, 0 for the AUC."""
+        return 0 if self.best.tpr is None else 1
+
+    @property
     def heading(self) -> str:
         """What the table of power shows."""
-        metric = "AUC" if self.best.tpr is None else tpr_label(self.fpr)
-        return f"{self.attack} on target {self.target}: {metric} in % by references and views (~ extrapolated)"
+        metric = tpr_label(self.fpr) if self.metric else "AUC"
+        by = "references and views" if len(self.kinds) == 1 else "budget, with the number of references"
+        return f"{self.attack} on target {self.target}: {metric} in % by {by} (~ extrapolated)"
 
     @property
     def table(self) -> list[tuple[str, ...]]:
-        """Power in percent by references and views, the head first."""
-        return [("references", *(_views(views) for views in self.curves)), *rows_of(self)]
+        """Power in percent, the head first: by references and views, or with several pilots by budget and kind."""
+        return reference_table(self.kinds[0], self.metric) if len(self.kinds) == 1 else budget_table(self)
 
     def __repr__(self) -> str:
         return "\n".join([*self.words[:1], self.heading, text_table(self.table, left=0)])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        curves = {str(views): [curve.to_json() for curve in some] for views, some in self.curves.items()}
-        return asdict(self) | {"curves": curves, "best": asdict(self.best)}
+        """Plain values; those of the first kind also beside the kinds."""
+        first, *others = (kind.to_json() for kind in self.kinds)
+        own = {name: first[name] for name in ("n_references", "n_views", "curves", "cost")}
+        contrasts = [asdict(contrast) | {"level": contrast.level} for contrast in self.contrasts]
+        more = {"kinds": [first, *others], "contrasts": contrasts, "best": asdict(self.best)}
+        return asdict(replace(self, kinds=())) | own | more
 
 
 def view_counts(n_views: int) -> tuple[int, ...]:
@@ -163,16 +270,28 @@ def view_counts(n_views: int) -> tuple[int, ...]:
     return tuple(sorted({min(2**k, n_views) for k in range(n_views.bit_length() + 1)}))
 
 
-def steps(pilot: Pilot) -> int:
-    """Number of records that `make_plan` scores on this pilot, for a progress bar."""
-    runs = sum(pilot.draws(n) for n in pilot.budgets()) * len(view_counts(pilot.signals.n_views))
-    return (runs + len(_population_sizes(len(pilot.full.population)))) * pilot.signals.n_points
+def steps(*pilots: Pilot) -> int:
+    """Number of records that `make_plan` or `plan_kinds` scores on these pilots, for a progress bar."""
+    total = len(_population_sizes(len(pilots[0].full.population))) * pilots[0].signals.n_points
+    for pilot in pilots:
+        counts = view_counts(pilot.signals.n_views)
+        total += (sum(pilot.draws(n) for n in pilot.budgets()) + 1) * len(counts) * pilot.signals.n_points
+    return total
 
 
 def start(signals: Signals, attack: Attack, target: int, setup: Setup, fpr: float) -> Pilot:
     """Run the attack once with all references of the pilot; ``fpr`` is the false-positive rate of interest."""
     require_rate("the false-positive rate", fpr)
     return Pilot.run(signals, attack, target, setup, (fpr,))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A pilot to choose from: the name of its kind of references, and what one of them costs."""
+
+    name: str
+    pilot: Pilot
+    cost: Cost
 
 
 def make_plan(
@@ -182,15 +301,172 @@ def make_plan(
 
     ``pilot`` comes from `start` with the same ``fpr``; the default budget is twice its references with one view.
     """
-    n, n_views = pilot.n_references, pilot.signals.n_views
-    # The same draws of references for each number of views: differences are then due to the views.
-    curves = {views: pilot.curves(np.random.default_rng([seed, 2]), views, tick) for views in view_counts(n_views)}
-    budget = cost.of(2 * n, 1) if budget is None else budget
-    splits = _splits(pilot, curves, cost, budget)
-    tables = _populations(pilot, fpr, np.random.default_rng([seed, 3]), tick), _queries(pilot, fpr)
-    plan = Plan(pilot.attack.name, pilot.full.target, fpr, n, n_views, curves, *tables, cost, budget, splits, ())
-    words = (_best_words(plan), *_view_words(plan), *_reference_words(plan), *_size_words(plan))
-    return replace(plan, words=words)
+    return plan_kinds([Choice("references", pilot, cost)], fpr, budget, seed, tick)
+
+
+def plan_kinds(
+    choices: Sequence[Choice], fpr: float, budget: float | None, seed: int, tick: Tick = lambda _: None
+) -> Plan:
+    """Find the best split of a budget among kinds of references, each with a pilot, and numbers of views.
+
+    All costs have one unit. The budget pays for all references of one kind, those of its pilot included; the other
+    pilots are not counted. Of kinds whose power cannot be told apart, the plan takes the first pilot's, which should be
+    like the target, unless another is expected to reach the same power at half the cost (`CHEAPER`). If the first is
+    worse, it takes the larger power.
+    """
+    measured = [_Measured.of(choice, fpr, seed, tick) for choice in choices]
+    first = measured[0].pilot
+    budget = measured[0].kind.cost.of(2 * first.n_references, 1) if budget is None else budget
+    metric = int(all(one.pilot.fprs for one in measured))
+    found = [split for one in measured for split in one.splits(budget, metric)]
+    if not found:
+        raise PlmiaError(_too_small(measured, budget))
+    ranked = [split for _, split in sorted(found, key=lambda pair: (-pair[0], pair[1].views))]
+    paired = all(_paired(first, one.pilot) for one in measured)
+    contrasts = _Contrasts({one.kind.name: one for one in measured}, paired, fpr if metric else None, seed)
+    best = contrasts.recommended(ranked, measured[0].kind.name)
+    tables = _populations(first, fpr, np.random.default_rng([seed, 3]), tick), _queries(first, fpr)
+    plan = Plan(
+        first.attack.name,
+        first.full.target,
+        fpr,
+        tuple(one.kind for one in measured),
+        *tables,
+        budget,
+        (best, *(split for split in ranked if split is not best)),
+        tuple(contrasts.of(best, other) for other in _best_of_kinds(ranked) if other.kind != best.kind),
+        paired,
+        (),
+    )
+    return replace(plan, words=_words(plan))
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A kind of references with its pilot, and the scores of the queries [Q] for each number of views."""
+
+    kind: Kind
+    pilot: Pilot
+    scores: dict[int, FloatArray]  # with all references
+    fpr: float
+
+    @classmethod
+    def of(cls, choice: Choice, fpr: float, seed: int, tick: Tick) -> _Measured:
+        """Measure the power of a pilot with fewer references and views."""
+        pilot = choice.pilot
+        counts = view_counts(pilot.signals.n_views)
+        # The same draws of references for each number of views: differences are then due to the views.
+        curves = {views: pilot.curves(np.random.default_rng([seed, 2]), views, tick) for views in counts}
+        scores = {views: pilot.score(pilot.full.references, views, tick=tick) for views in counts}
+        step = 2 if pilot.full.view.references.paired else 1
+        kind = Kind(choice.name, pilot.n_references, pilot.signals.n_views, step, choice.cost, curves)
+        return cls(kind, pilot, scores, fpr)
+
+    def over_queries(self, views: int, metric: int) -> tuple[float, float]:
+        """Distances from the power of the pilot to the ends of its 95 % interval over queries."""
+        roc = roc_curve(self.scores[views], self.pilot.members)
+        interval = tpr_interval(roc, self.fpr) if metric else auc_interval(roc)
+        power = roc.tpr_at(self.fpr).tpr if metric else roc.auc
+        return power - interval.low, interval.high - power
+
+    def splits(self, budget: float, metric: int) -> list[tuple[float, Split]]:
+        """Return the best split for each number of views, after its power with all affordable references."""
+        cost, found = self.kind.cost, []
+        for views, curves in self.kind.curves.items():
+            curve, affordable = curves[metric], cost.affordable(budget, views, self.kind.step)
+            most = _usable(curve, affordable)
+            power = curve.at(most)
+            if power is None:
+                continue
+            n = _fewest(curve, most)
+            auc, *tprs = (float(some.at(n) or 0.0) for some in curves[: metric + 1])
+            more = n > curve.budgets[-1], affordable, self.kind.name
+            uncertainty = Uncertainty.of(curve, n, self.over_queries(views, metric))
+            split = Split(n, views, cost.of(n, views), auc, tprs[0] if tprs else None, *more, uncertainty)
+            found.append((power, split))
+        return found
+
+
+def _usable(curve: Curve, affordable: int) -> int:
+    """Number of references for which the curve predicts power, at most ``affordable``."""
+    return min(affordable, curve.budgets[-1] * (MAX_FACTOR if curve.fit else 1))
+
+
+def _too_small(measured: Sequence[_Measured], budget: float) -> str:
+    fewest = [(one.kind.cost, min(some[0].budgets[0] for some in one.kind.curves.values())) for one in measured]
+    cost, least = min(fewest, key=lambda pair: pair[0].of(pair[1], 1))
+    needed = cost.of(least, 1) * (1.0 if cost.unit == "models" else 1.01)  # more than what rounding takes away
+    return (
+        f"a budget of {amount_text(budget, cost.unit)} pays for fewer references than the {least} that were measured: "
+        f"give at least {amount_text(needed, cost.unit)}"
+    )
+
+
+def _paired(a: Pilot, b: Pilot) -> bool:
+    """Whether two pilots attack the same records with the same known non-members."""
+    pairs = (
+        (a.full.truth.queries, b.full.truth.queries),
+        (a.full.truth.members, b.full.truth.members),
+        (a.full.population, b.full.population),
+    )
+    return all(np.array_equal(mine, other) for mine, other in pairs)
+
+
+def _best_of_kinds(ranked: Sequence[Split]) -> list[Split]:
+    """Return the first split of each kind."""
+    return list({split.kind: split for split in reversed(ranked)}.values())[::-1]
+
+
+@dataclass(frozen=True)
+class _Contrasts:
+    """Differences between splits of different kinds, and their uncertainty."""
+
+    measured: dict[str, _Measured]
+    paired: bool
+    fpr: float | None  # None if the AUC is compared
+    seed: int
+
+    def of(self, a: Split, b: Split) -> Contrast:
+        """Compare two splits: the errors of both references and extrapolations, and that of the queries, in squares.
+
+        Over the same queries the difference of the pilots is resampled in pairs; else their intervals are independent.
+        The errors of two extrapolations count as independent, so where they are alike the interval is too wide.
+        """
+        both = a.uncertainty, b.uncertainty
+        errors = [error or 0.0 for one in both for error in (one.references, one.extrapolation)]
+        half_width = math.hypot(self._over_queries(a, b), *(_NORMAL_95 * error for error in errors))
+        kind = self.measured[a.kind].kind
+        n = _fewest_for(kind, a, b.power)
+        cost = None if n is None else kind.cost.of(n, a.views)
+        return Contrast(b.kind, a.power - b.power, half_width, n, cost)
+
+    def _over_queries(self, a: Split, b: Split) -> float:
+        """Half width of the 95 % interval of the difference over queries."""
+        if not self.paired:
+            return math.hypot(*(sum(one.uncertainty.queries) / 2 for one in (a, b)))
+        mine, other = (self.measured[one.kind].scores[one.views] for one in (a, b))
+        members = self.measured[a.kind].pilot.members
+        if self.fpr is None:
+            found = compare_auc(mine, other, members)
+        else:
+            found = compare(mine, other, members, self.fpr, np.random.default_rng([self.seed, 6]))
+        return (found.high - found.low) / 2
+
+    def recommended(self, ranked: Sequence[Split], first: str) -> Split:
+        """Choose among the best splits of each kind; see `plan_kinds`."""
+        top, *others = _best_of_kinds(ranked)
+        level = [top, *(other for other in others if self.of(top, other).level)]
+        usual = next((split for split in level if split.kind == first), top)
+        costs = [(self.of(split, usual).same_power_cost, split) for split in level if split is not usual]
+        cheaper = [(cost, split) for cost, split in costs if cost is not None and cost <= CHEAPER * usual.cost]
+        return min(cheaper, key=lambda pair: pair[0])[1] if cheaper else usual
+
+
+def _fewest_for(kind: Kind, split: Split, power: float) -> int | None:
+    """Fewest references, at most those of the split, whose expected power is within `WORTH` of ``power``."""
+    curve = kind.curves[split.views][0 if split.tpr is None else 1]
+    tried = range(curve.budgets[0], split.references + 1, kind.step)
+    return next((n for n in tried if (curve.at(n) or 0.0) >= power - WORTH), None)
 
 
 def _population_sizes(n: int) -> list[int]:
@@ -230,31 +506,6 @@ def _queries(pilot: Pilot, fpr: float) -> tuple[QueriesRow, ...]:
     return tuple(rows)
 
 
-def _splits(pilot: Pilot, curves: dict[int, tuple[Curve, ...]], cost: Cost, budget: float) -> tuple[Split, ...]:
-    """Return the best split for each number of views, the best of all first."""
-    step = 2 if pilot.full.view.references.paired else 1
-    found: list[tuple[float, Split]] = []
-    for views, some in curves.items():
-        auc, *tprs = some
-        affordable = cost.affordable(budget, views, step)
-        most = min(affordable, auc.budgets[-1] * (MAX_FACTOR if auc.fit else 1))
-        power = some[-1].at(most)
-        if power is None:
-            continue
-        n = _fewest(some[-1], most)
-        expected = [float(curve.at(n) or 0.0) for curve in some]
-        tpr = expected[1] if tprs else None
-        split = Split(n, views, cost.of(n, views), expected[0], tpr, n > auc.budgets[-1], affordable)
-        found.append((power, split))
-    if not found:
-        least = min(curve.budgets[0] for curve, *_ in curves.values())
-        raise PlmiaError(
-            f"a budget of {budget:g} {cost.unit} pays for fewer references than the {least} that were measured: give "
-            f"at least {cost.of(least, 1):g}"
-        )
-    return tuple(split for _, split in sorted(found, key=lambda pair: (-pair[0], pair[1].views)))
-
-
 def _fewest(curve: Curve, most: int) -> int:
     """Smallest number of references, at least the pilot's, whose power is within `WORTH` of that of ``most``."""
     there = curve.budgets[-1]
@@ -263,46 +514,130 @@ def _fewest(curve: Curve, most: int) -> int:
     return next((n for n in tried if best - (curve.at(n) or 0.0) < WORTH), most)
 
 
+# Sentences ------------------------------------------------------------------------------------------------------------
+
+
+def _words(plan: Plan) -> tuple[str, ...]:
+    return (
+        _best_words(plan),
+        *_kind_words(plan),
+        *_view_words(plan),
+        *_reference_words(plan),
+        _uncertainty_words(plan),
+        *_size_words(plan),
+    )
+
+
+def amount_text(amount: float, unit: str) -> str:
+    """Write a cost or a budget in words: 64 models, 2 h, 1.5 PFLOP."""
+    if unit == "seconds":
+        size, name = next((pair for pair in ((3600.0, "h"), (60.0, "min")) if amount >= 2 * pair[0]), (1.0, "s"))
+        return f"{amount / size:.3g} {name}"
+    if unit == "operations":
+        sizes = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"))
+        size, name = next((pair for pair in sizes if amount >= pair[0]), (1.0, "FLOP"))
+        return f"{amount / size:.3g} {name}"
+    return f"{amount:,.0f} {unit}" if amount >= 10 else f"{amount:g} {unit}"
+
+
+def _budget_text(plan: Plan) -> str:
+    """The budget; with several pilots, a number of models means those of the first."""
+    if plan.cost.unit == "models" and len(plan.kinds) > 1:
+        return f"the cost of {amount_text(plan.budget, 'references')} of {plan.kinds[0].name}"
+    return amount_text(plan.budget, plan.cost.unit)
+
+
 def _named(plan: Plan) -> str:
     """The metric that is maximised, with its article."""
-    return "an AUC" if plan.best.tpr is None else f"a TPR at {round_percent(plan.fpr)} FPR"
+    return f"a TPR at {round_percent(plan.fpr)} FPR" if plan.metric else "an AUC"
+
+
+def _references(plan: Plan, split: Split) -> str:
+    """Number of references, and their kind if there are several."""
+    return f"{split.references:,} references" + (f" of {split.kind}" if len(plan.kinds) > 1 else "")
+
+
+def _interval(split: Split) -> str:
+    low, high = (percent(end) for end in (split.uncertainty.low, split.uncertainty.high))
+    return f"95 %: {low.removesuffix(' %')} to {high}"
+
+
+def _how(plan: Plan, split: Split) -> str:
+    """Whether power was measured or extrapolated, and from how many references."""
+    there = plan.kind_of(split).n_references
+    # Beyond twice the pilot's references the error of the fit is a tenth or more.
+    roughly = "roughly " * (split.references > 2 * there)
+    return f"{roughly}extrapolated from {there}" if split.extrapolated else "measured"
 
 
 def _best_words(plan: Plan) -> str:
-    best = plan.best
-    # Beyond twice the pilot's references the error of the fit is a tenth or more.
-    roughly = "roughly " * (best.references > 2 * plan.n_references)
-    how = f"{roughly}extrapolated from {plan.n_references}" if best.extrapolated else "measured"
-    budget = f"{plan.budget:,.0f} {plan.cost.unit}" if plan.budget >= 10 else f"{plan.budget:g} {plan.cost.unit}"
-    first, most, rest = _first_more(plan), min(best.affordable, MAX_FACTOR * plan.n_references), ""
+    best, there = plan.best, plan.best_kind.n_references
+    spent = f"{_references(plan, best)} and {_views(best.views)}"
+    found = f"{_named(plan)} of about {percent(best.power)} ({_interval(best)}, {_how(plan, best)})"
+    first, most, rest = _first_more(plan), min(best.affordable, MAX_FACTOR * there), ""
     if first is not None:
         return (
-            f"With {budget}: train {first} references first and plan again. {best.references} references and "
-            f"{_views(best.views)} reach {_named(plan)} of about {percent(best.power)} (measured), and are too few to "
-            "extrapolate to more."
+            f"With {_budget_text(plan)}: train {_references(plan, replace(best, references=first))} first and plan "
+            f"again. {spent} reach {found}, and are too few to extrapolate to more."
         )
-    if best.references == MAX_FACTOR * plan.n_references:
+    if best.references == MAX_FACTOR * there:
         rest = f"; the plan does not extrapolate beyond {MAX_FACTOR} times the pilot's references"
     elif best.references < most:
-        rest = f"; the budget pays for {most}, which would add less than {100 * WORTH:g} points"
-    return (
-        f"With {budget}: {best.references} references and {_views(best.views)}, for {_named(plan)} of about "
-        f"{percent(best.power)} ({how}){rest}."
-    )
+        rest = f"; the budget pays for {best.affordable}, which would add less than {100 * WORTH:g} points"
+    return f"With {_budget_text(plan)}: {spent}, for {found}{rest}."
 
 
 def _first_more(plan: Plan) -> int | None:
     """Number of references to train first if the pilot has too few to extrapolate, as far as the budget allows."""
-    best = plan.best
-    if plan.curves[best.views][0].fit is not None or best.affordable <= plan.n_references:
+    best, kind = plan.best, plan.best_kind
+    if kind.curves[best.views][0].fit is not None or best.affordable <= kind.n_references:
         return None
-    return min(max(TO_EXTRAPOLATE, 2 * plan.n_references), best.affordable)
+    return min(max(TO_EXTRAPOLATE, 2 * kind.n_references), best.affordable)
+
+
+def _kind_words(plan: Plan) -> list[str]:
+    """What the other kinds of references would give for the same budget."""
+    words = []
+    for contrast in plan.contrasts:
+        other = next(split for split in plan.splits if split.kind == contrast.kind)
+        less, about = 100 * contrast.difference, f"{_interval(other)}, {_how(plan, other)}"
+        text = f"{_references(plan, other)} and {_views(other.views)} instead: about {percent(other.power)} ({about})"
+        if contrast.level:
+            text += (
+                f". The difference ({-less:+.2f} ± {100 * contrast.half_width:.2f} points) is within its uncertainty: "
+                f"the pilots do not show which is better, and the plan takes {_reason(plan, contrast, other)}."
+            )
+        else:
+            text += f", {less:.2f} ± {100 * contrast.half_width:.2f} points less."
+        words.append(text)
+    for kind in plan.kinds:
+        if kind.name not in {split.kind for split in plan.splits}:
+            least = min(some[0].budgets[0] for some in kind.curves.values())
+            words.append(
+                f"The budget does not pay for {least} references of {kind.name}, the fewest that were measured."
+            )
+    if not plan.paired:
+        words.append(
+            "The pilots attack different records or non-members, as with other seeds. Part of the difference is then "
+            "due to these, not to the references: use one seed for all pilots."
+        )
+    return words
+
+
+def _reason(plan: Plan, contrast: Contrast, other: Split) -> str:
+    """Why the recommended split is taken instead of another that cannot be told apart from it."""
+    cost = contrast.same_power_cost
+    if cost is not None and cost <= CHEAPER * other.cost:
+        needed = f"{contrast.same_power} references, {amount_text(cost, plan.cost.unit)}"
+        return f"the kind that is expected to reach {percent(other.power)} at half the cost or less ({needed})"
+    return "the references of the first pilot" if plan.best.kind == plan.kinds[0].name else "the larger estimate"
 
 
 def _view_words(plan: Plan) -> list[str]:
-    """Expected power of the other numbers of views for the same budget."""
+    """Expected power of the other numbers of views of the recommended kind for the same budget."""
     words = []
-    for split in sorted(plan.splits[1:], key=lambda split: split.views):
+    others = [split for split in plan.splits[1:] if split.kind == plan.best.kind]
+    for split in sorted(others, key=lambda split: split.views):
         less = plan.best.power - split.power
         worse = "about as much" if less < 0.00005 else f"{100 * less:.2f} points less"
         words.append(
@@ -314,14 +649,30 @@ def _view_words(plan: Plan) -> list[str]:
 
 def _reference_words(plan: Plan) -> list[str]:
     """Gain from doubling the references at the best number of views, and the pilot's standard error."""
-    curve = plan.curves[plan.best.views][0 if plan.best.tpr is None else 1]
+    kind, curve = plan.best_kind, plan.best_kind.curves[plan.best.views][plan.metric]
+    there = _references(plan, replace(plan.best, references=kind.n_references))
     doubled = curve.times(2)
     if doubled is None:
-        few = f"{plan.n_references} references are too few to extrapolate to more: train at least {TO_EXTRAPOLATE}, "
-        return [few + "in complementary pairs."] if _first_more(plan) is None else []
+        few = f"{there} are too few to extrapolate to more: train at least {TO_EXTRAPOLATE}, in complementary pairs."
+        return [few] if _first_more(plan) is None else []
     noise = f" (± {100 * curve.standard_error:.2f} by the choice of references)" if curve.standard_error else ""
-    now = f"With {_views(plan.best.views)}, {plan.n_references} references reach {_named(plan)} of"
+    now = f"With {_views(plan.best.views)}, {there} reach {_named(plan)} of"
     return [f"{now} {percent(curve.mean[-1])}{noise}, twice as many about {percent(doubled)}."]
+
+
+def _uncertainty_words(plan: Plan) -> str:
+    """What the interval of the recommended split includes."""
+    errors = plan.best.uncertainty
+    below, above = (100 * distance for distance in errors.queries)
+    parts = [f"the sample of evaluated records (-{below:.2f}, +{above:.2f} points)"]
+    if errors.references is not None:
+        parts.append(f"the choice of references (± {100 * _NORMAL_95 * errors.references:.2f})")
+    if errors.extrapolation:
+        error = 100 * _NORMAL_95 * errors.extrapolation
+        parts.append(f"the extrapolation (± {error:.2f}, by a rule from other signals)")
+    included = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    missing = "" if errors.references is not None else " The choice of references is left out: the pilot has too few."
+    return f"The 95 % interval includes {included}.{missing} Another target may leak more or less than this one."
 
 
 def _size_words(plan: Plan) -> list[str]:
@@ -333,7 +684,7 @@ def _size_words(plan: Plan) -> list[str]:
         f"{about.needed_stable[0]:,} keep the realised rate within a tenth of it. The estimate of that rate is most "
         "precise if as many non-members are queries."
     )
-    if plan.best.tpr is not None:
+    if plan.metric:
         return [aim]
     lack = (
         f"To plan for a TPR at {rate} FPR, {needed_outsiders(plan.fpr):,} non-members are needed among the queries, "
@@ -346,14 +697,39 @@ def _views(n: int) -> str:
     return f"{n} view{'s' * (n > 1)}"
 
 
-def rows_of(plan: Plan) -> list[tuple[str, ...]]:
-    """Rows of the table: the number of references, then power in percent for each number of views."""
-    which = 0 if plan.best.tpr is None else 1
-    some = next(iter(plan.curves.values()))[0]
-    numbers = [*some.budgets, *(factor * some.budgets[-1] for factor in FACTORS)]
-    rows = []
-    for n in numbers:
-        cells = [(curves[which].at(n), n > curves[which].budgets[-1]) for curves in plan.curves.values()]
-        shown = ["–" if power is None else f"{'~' * more}{100 * power:.2f}" for power, more in cells]
-        rows.append((f"{n:,}", *shown))
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def reference_table(kind: Kind, metric: int) -> list[tuple[str, ...]]:
+    """Power in percent of one kind by references and views, the head first."""
+    some = next(iter(kind.curves.values()))[0]
+    rows = [("references", *(_views(views) for views in kind.curves))]
+    for n in (*some.budgets, *(factor * some.budgets[-1] for factor in FACTORS)):
+        rows.append((f"{n:,}", *(_cell(curves[metric], n) for curves in kind.curves.values())))
     return rows
+
+
+def rows_of(plan: Plan) -> list[tuple[str, ...]]:
+    """Rows of the table of the first kind: the number of references, then power in percent for each number of views."""
+    return reference_table(plan.kinds[0], plan.metric)[1:]
+
+
+def budget_table(plan: Plan) -> list[tuple[str, ...]]:
+    """Power in percent by budget, for each kind with the views of its best split, the head first."""
+    columns = [(plan.kind_of(split), split) for split in _best_of_kinds(plan.splits)]
+    columns.sort(key=lambda pair: plan.kinds.index(pair[0]))
+    head = f"budget in models of {plan.kinds[0].name}" if plan.cost.unit == "models" else "budget"
+    rows = [(head, *(f"{kind.name}, {_views(split.views)}" for kind, split in columns))]
+    for factor in BUDGET_FACTORS:
+        cells = []
+        for kind, split in columns:
+            curve = kind.curves[split.views][plan.metric]
+            n = _usable(curve, kind.cost.affordable(factor * plan.budget, split.views, kind.step))
+            cells.append(f"{_cell(curve, n)} ({n:,})")
+        rows.append((amount_text(factor * plan.budget, plan.cost.unit), *cells))
+    return rows
+
+
+def _cell(curve: Curve, n: int) -> str:
+    power = curve.at(n)
+    return "–" if power is None else f"{'~' * (n > curve.budgets[-1])}{100 * power:.2f}"

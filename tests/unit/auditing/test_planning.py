@@ -66,7 +66,7 @@ def test_costly_views_are_not_bought(pilot):
     dear = make_plan(pilot, 0.01, Cost(view=10.0), 32, 0)
     assert (dear.best.views, dear.best.references) == (1, 32)
     assert [split.views for split in dear.splits] == [1]  # two views leave 2 references, fewer than were measured
-    assert len(dear.words) == 3
+    assert len(dear.words) == 4
 
 
 def test_each_cell_of_the_grid_is_a_measurement(pilot):
@@ -117,12 +117,13 @@ def test_the_words_say_what_the_numbers_do(pilot):
     best = plan.best
     assert plan.words[0].startswith(
         f"With 48 models: {best.references} references and {best.views} views, for a TPR at 1 % FPR of about "
-        f"{100 * best.power:.1f} % (extrapolated from 32)"
+        f"{100 * best.power:.1f} % (95 %: {100 * best.uncertainty.low:.1f} to "
+        f"{100 * best.uncertainty.high:.1f} %, extrapolated from 32)"
     )
     assert plan.words[1].startswith("1 view instead would leave 48 references")
     far = make_plan(pilot, 0.01, Cost(), 10_000, 0)
     assert far.best.references == 256
-    assert "(roughly extrapolated from 32)" in far.words[0]
+    assert ", roughly extrapolated from 32)" in far.words[0]
     assert "beyond 8 times" in far.words[0]
 
 
@@ -130,7 +131,7 @@ def test_references_that_add_nothing_are_not_advised(simulate_signals):
     pilot = start(simulate_signals(0, models=18, points=1500, shift=12.0), PL_MIA, 0, Setup(), 0.01)
     plan = make_plan(pilot, 0.01, Cost(), 64, 0)
     assert (plan.best.references, plan.best.affordable, plan.best.tpr) == (16, 64, 1.0)
-    assert "(measured)" in plan.words[0]
+    assert ", measured)" in plan.words[0]
     assert "pays for 64, which would add less than 0.1 points" in plan.words[0]
     less = make_plan(pilot, 0.01, Cost(), 12, 0)
     assert less.best.references == 12

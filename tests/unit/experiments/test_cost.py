@@ -1,0 +1,52 @@
+"""The cost of an audit: kept networks, crude maps, and the page's tables."""
+
+import json
+
+import numpy as np
+import pytest
+from experiments import cost
+
+from plmia.attacks.attack import ATTACKS
+from plmia.evaluation.targets import Setup, attack_targets
+
+torch = pytest.importorskip("torch")
+
+
+def test_kept_networks_are_read_back(tmp_path):
+    from experiments import cost_networks
+
+    rng = np.random.default_rng(0)
+    n, values = 12_000, rng.normal(0, 20, (3, 12_000, 4))
+    members = rng.random((33, n)) < 0.5
+    found = {"cnn": values.astype(np.float16), "cnn models": np.array([1, 2, 5]), "cnn seconds": np.ones(3)}
+    np.savez(tmp_path / "raw.npz", membership=np.packbits(members, axis=1), n_points=np.array(n), **found)
+    cost_networks.keep(tmp_path / "raw.npz", target=tmp_path / "kept.npz")
+    read, kept = cost_networks.read_kept(tmp_path / "kept.npz")
+    points = np.sort(np.random.default_rng(0).choice(n, cost_networks.POINTS, replace=False))
+    models, signals = read["cnn"]
+    assert models == [1, 2, 5]
+    assert np.abs(signals - found["cnn"][:, points].astype(np.float32)).max() <= cost_networks.STEP / 2
+    assert (kept == members[:, points]).all()
+
+
+def test_the_cost_of_networks_is_that_of_their_operations():
+    source = cost.networks_source()
+    assert source.cost[cost.FULL] == 1
+    assert source.cost[cost.HALF] == pytest.approx(0.256, abs=0.01)
+    assert source.cost["half the epochs"] == pytest.approx(0.5, abs=0.01)
+    assert not set(source.targets) & set(source.references[:16])
+
+
+def test_crude_maps_bring_references_to_the_target_s_scale():
+    source = cost.networks_source()
+    signals = source.with_target(cost.HALF, 8, 17)
+    (plain,) = attack_targets(signals, [ATTACKS["pl-mia-eb"]], [0], Setup(align="never"))
+    assert cost.crude(plain).metrics().auc > plain.metrics().auc + 0.01
+
+
+def test_the_page_has_the_committed_results():
+    found = json.loads(cost.RESULT.read_text(encoding="utf-8"))
+    text = cost.PAGE.read_text(encoding="utf-8")
+    assert cost.with_tables(text, cost.tables(found)) == text
+    for name, drawn in cost.figures(found).items():
+        assert (cost.PAGE.parent / f"{name}.svg").read_text(encoding="utf-8") == f"{drawn.svg}\n"

@@ -63,8 +63,8 @@ def value_axis(title: str, lines: Series) -> Axis:
     return linear_axis(title, low - room * (low > 0), high + room)
 
 
-def figure(item: str, charts: Sequence[Chart], alt: str, height: int = 360) -> Figure:
-    """Draw charts side by side, with one legend."""
+def figure(item: str, charts: Sequence[Chart], alt: str, height: int = 360, title: str | None = None) -> Figure:
+    """Draw charts side by side, with one legend; the title is that of the paper's item by default."""
     drawn = dict.fromkeys(name for chart in charts for name in chart.lines)
     names = [*ORDER, *(name for name in drawn if name not in ORDER)] if set(ORDER) & set(drawn) else list(drawn)
     width = (1 - 0.09 * (len(charts) - 1)) / len(charts)
@@ -86,7 +86,7 @@ def figure(item: str, charts: Sequence[Chart], alt: str, height: int = 360) -> F
             data.append(line(name, xs, ys, colour, dash=dash, showlegend=first, **places))
             if len(xs) <= 20:
                 data.append(points(name, xs, ys, colour, symbol, size=7, showlegend=False, **places))
-    return Figure(item, paper_item(item)["title"], alt, alt, data, layout, height)
+    return Figure(item, title or paper_item(item)["title"], alt, alt, data, layout, height)
 
 
 def roc_chart(title: str, rates: Sequence[float], lines: Mapping[str, Sequence[float]]) -> Chart:

@@ -35,9 +35,10 @@ from plmia.training.recipes.named import parse_recipe
 from plmia.training.train import audit_about
 from plmia.training.views import VIEW_SETS
 
+from .images import read_whole
 from .script import end, say
 from .setting import SIGNALS
-from .whole import WHOLE, read_whole
+from .whole import WHOLE
 
 STEP = 0.125
 SEED = 0

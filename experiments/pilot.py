@@ -15,9 +15,10 @@ from pathlib import Path
 
 from plmia.errors import DataError, RecipeError
 
+from .images import read_whole
 from .script import end
 from .setting import RUNS, about_store, train_store
-from .whole import LONG, WHOLE, read_whole
+from .whole import LONG, WHOLE
 
 TRIED = ("mlp", *(LONG.format(epochs) for epochs in (100, 200, 400)))
 AS_IT_IS = "standardise=false"

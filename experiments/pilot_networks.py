@@ -26,10 +26,11 @@ from plmia.training.remote_worker import train_stacks
 from plmia.training.train import audit_about
 from plmia.training.views import VIEW_SETS, View
 
+from .images import read_whole
 from .kept import SEED
 from .script import end
 from .setting import SIGNALS
-from .whole import WHOLE, read_whole
+from .whole import WHOLE
 
 NAME = "cifar100_wrn"
 SHORT, LONG = (f"wide-resnet?epochs={epochs}&augment=true" for epochs in (50, 100))

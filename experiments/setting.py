@@ -83,7 +83,8 @@ class Source:
 
     def setup(self, mode: Mode = "online", references: int | None = None, population: int | None = None) -> Setup:
         """Settings of the attacks, with all references by default."""
-        return Setup(mode, references or self.references, population, self.seed)
+        # The paper's attacks as published: references are not aligned.
+        return Setup(mode, references or self.references, population, self.seed, align="never")
 
     def budgets(self, wanted: tuple[int, ...]) -> list[int]:
         """Return the wanted numbers of references that are available, and the largest available number."""

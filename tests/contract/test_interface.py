@@ -44,6 +44,7 @@ def test_a_view_has_no_field_for_the_answer() -> None:
         "mode",
         "known",
         "features",
+        "bend",
     }
     assert {field.name for field in dataclasses.fields(References)} == {"signals", "rows", "in_mask"}
     assert {field.name for field in dataclasses.fields(KnownSums)} == {"centre", "sums"}

@@ -62,8 +62,8 @@ ALIGN_ABOVE = 0.1
 # References that take the place of the target, and the records that they are tried on. Where signals are far from
 # Gaussian, like references may gain much.
 MOST_PEERS, MOST_PLAYED = 8, 2048
-# Fewer references in the place of the target show no usual difference of the IN side from the OUT side. A difference is
-# unusual beyond this many standard deviations.
+# Fewer references in the place of the target show neither what is usually gained, nor how the IN side usually differs
+# from the OUT side. A difference is unusual beyond this many standard deviations.
 MIN_PEERS, UNUSUAL = 3, 4.0
 # Records that show whether references are like the target.
 MOST_PROBED = 4096
@@ -199,8 +199,11 @@ def align(
     fitted = _fit(probe, share, fold[some])
     if fitted is None or not fitted.gain > least:
         return None
-    if only_if_unlike and not fitted.gain > least + max(0.0, *_gains_of_peers(probe, rng)):
-        return None
+    if only_if_unlike:
+        gains = list(_gains_of_peers(probe, rng))
+        # Two references, for example, do not show what like references gain.
+        if len(gains) < MIN_PEERS or not fitted.gain > least + max(0.0, *gains):
+            return None
     bend = _bend(probe)
     if probe is not view or math.isfinite(bend):
         fitted = _fit(view, share, fold, bend=bend)
@@ -215,8 +218,13 @@ def align(
 
 def _bend(view: AttackView) -> float:
     """Return the scale asinh(conf / bend) on which references in the place of the target are attacked best."""
-    if view.mode == "offline":  # their IN signals may not be read
-        view = _at(view, np.sort(view.population))
+    n_in = view.references.in_mask.sum(axis=0)
+    both = (n_in > 0) & (n_in < len(view.references))
+    if view.mode == "offline":  # IN signals of queries may not be read
+        both &= np.isin(np.arange(view.n_points), view.population)
+    if not both.any():
+        return BENDS[0]
+    view = _at(view, np.flatnonzero(both))
     aucs = np.array([held_out_auc(view, bend) for bend in BENDS])
     aucs[0] += MIN_AUC_GAIN
     return BENDS[int(np.argmax(aucs))]
@@ -237,8 +245,7 @@ def _unbent(signals: Floats, bend: float) -> Floats:
 
 
 def _gains_of_peers(view: AttackView, rng: np.random.Generator) -> Iterator[float]:
-    """Yield what alignment gains for some references that take the place of the target; 0 first."""
-    yield 0.0
+    """Yield what alignment gains for some references that take the place of the target."""
     for peer, _, share in _peers_as_targets(view, rng):
         fitted = _fit(peer, share, np.zeros(peer.n_points, np.intp), folds=1)
         if fitted is not None and math.isfinite(fitted.gain):

@@ -387,3 +387,21 @@ def test_the_auc_of_held_out_references_counts_pairs():
     naive = np.mean((members > others) + 0.5 * (members == others))
     assert held_out.auc() == pytest.approx(naive, abs=1e-12)
     assert 0.8 < held_out.auc() < 1
+
+
+def test_references_stay_where_too_few_of_them_can_take_the_place_of_the_target():
+    view, share = view_of(draw_signals(references=4, scale=4.0))
+    some = view.references
+    view = replace(view, references=References(some.signals, some.rows[[0, 2]], some.in_mask[[0, 2]]))
+    assert aligned(view, share) is not None
+    assert aligned(view, share, only_if_unlike=True) is None
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_records_with_references_on_one_side_are_aligned_too(mode):
+    signals = draw_signals(more=1.5)
+    signals.design.matrix[1:, ::7] = True
+    signals.design.matrix[1:, 3::7] = False
+    view, share = view_of(signals, mode=mode)
+    moved, _ = aligned(view, share)
+    assert np.isfinite(moved.references.signals).all()

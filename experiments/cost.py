@@ -452,7 +452,7 @@ def _unlike(source: Source) -> dict[str, Any]:
 def tables(found: dict[str, Any]) -> dict[str, str]:
     """Markdown of the tables of the page by name."""
     return {
-        "references": _table(
+        "references": markdown_table(
             ("references", "number", "cost", "aligned", "as they are", "`rmia`", "`rmia`, aligned", "`lira`"),
             [
                 (name["data"], row["kind"], row["references"], f"{row['cost']:.3g}", *map(_rates, _ways(row)))
@@ -461,7 +461,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
                 if row["references"] == 16
             ],
         ),
-        "equal": _table(
+        "equal": markdown_table(
             ("full references", "instead", "cost", "AUC", "TPR at 1 %", "TPR at 0.1 %"),
             [
                 (name["data"], row["full"], f"{row['references']} of {row['kind']}", f"{row['cost']:.3g}", *_signs(row))
@@ -469,7 +469,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
                 for row in name["equal"]
             ],
         ),
-        "like": _table(
+        "like": markdown_table(
             ("references", "AUC", "TPR at 1 %", "TPR at 0.1 %"),
             [
                 (name["data"], key.split()[0], *map(_signed, values[:3]))
@@ -478,7 +478,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
                 if key.endswith("always")
             ],
         ),
-        "half": _table(
+        "half": markdown_table(
             (
                 "full",
                 "half width, aligned",
@@ -493,7 +493,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
                 for name in found.values()
             ],
         ),
-        "unlike": _table(
+        "unlike": markdown_table(
             ("target", "aligned", "as they are", "difference in AUC", "in TPR at 1 %", "in TPR at 0.1 %", "p ≤ 5 %"),
             [
                 (name["data"], kind, _rates(row["auto"]), _rates(row["never"]), *_signs(row), f"{row['auto'][3]:.1f} %")
@@ -531,7 +531,8 @@ def _signed(pair: list[float]) -> str:
     return f"**{text}**" if abs(pair[0]) > pair[1] else text
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+def markdown_table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    """Table whose first column is the data."""
     lines = [("data", *head), ("---",) * (len(head) + 1), *rows]
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
 
@@ -568,10 +569,10 @@ def write(page: Path = PAGE) -> None:
         (page.parent / f"{name}.svg").write_text(f"{drawn.svg}\n", encoding="utf-8")
 
 
-def with_tables(text: str, made: dict[str, str]) -> str:
+def with_tables(text: str, made: dict[str, str], page: str = "cost") -> str:
     """Return the text of the page with these tables between their marks."""
     for name, table in made.items():
-        start, stop = f"<!-- cost: {name} -->\n", "<!-- end -->"
+        start, stop = f"<!-- {page}: {name} -->\n", "<!-- end -->"
         before, found, rest = text.partition(start)
         _, end_mark, after = rest.partition(stop)
         if not (found and end_mark):
@@ -580,9 +581,9 @@ def with_tables(text: str, made: dict[str, str]) -> str:
     return text
 
 
-def _text(found: dict[str, Any]) -> str:
+def json_text(found: dict[str, Any]) -> str:
     """JSON with one line per row of numbers."""
-    return re.sub(r"\[[-\d.,\s]*\]", lambda numbers: re.sub(r"\s+", " ", numbers[0]), json.dumps(found, indent=1))
+    return re.sub(r"\[[-\d.,\snul]*\]", lambda numbers: re.sub(r"\s+", " ", numbers[0]), json.dumps(found, indent=1))
 
 
 def main(task: str, folder: str = "", *names: str) -> None:
@@ -596,7 +597,7 @@ def main(task: str, folder: str = "", *names: str) -> None:
             continue
         made = measure(networks_source() if name == CIFAR else trained_source(name, Path(folder)))
         found = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
-        RESULT.write_text(f"{_text(found | {name: made})}\n", encoding="utf-8")
+        RESULT.write_text(f"{json_text(found | {name: made})}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -152,6 +152,10 @@ class Setting:
             signals, about = _trained(self, name)
         else:
             signals, about = read_named(self.signals or SIGNALS, name)
+        return self.source_of(signals, about)
+
+    def source_of(self, signals: Signals, about: dict[str, Any]) -> Source:
+        """Return given signals with the targets and references that the options ask for."""
         wanted = self.targets or (QUICK_TARGETS if self.quick else TARGETS)
         targets = _targets(signals, wanted, int(about.get("first_target", 0)))
         most = _references(signals, targets)

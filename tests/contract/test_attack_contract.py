@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from plmia import ATTACKS, Attack, AttackView, Setup, Signals, attack_targets, find_attack
+from plmia.attacks.attack import RIVALS
 from plmia.attacks.scoring import Scores, score_all
-from plmia.attacks.view import References
+from plmia.attacks.view import Features, References
 
 Simulate = Callable[..., Signals]
 
 USER_FILE = Path(__file__).parent / "difficulty_attack.py"
-NAMES = [*ATTACKS, f"{USER_FILE}:DIFFICULTY"]
+NAMES = [*ATTACKS, *RIVALS, f"{USER_FILE}:DIFFICULTY"]
 
 pytestmark = [
     pytest.mark.parametrize("name", NAMES, ids=lambda name: name.rpartition(":")[2]),
@@ -37,10 +38,16 @@ def _view(signals: Signals, mode: Any) -> AttackView:
     return AttackView(
         signals.values[0].astype(np.float64),
         References(signals.values, rows, signals.design.matrix[rows]),
-        outsiders[::4],
+        outsiders[::3],
         signals.labels,
         mode,
+        features=_features(signals),
     )
+
+
+def _features(signals: Signals) -> Features:
+    """Two columns per record, for attacks that predict signals from records."""
+    return Features(np.random.default_rng(0).normal(size=(signals.n_points, 2)))
 
 
 def _run(attack: Attack, view: AttackView, seed: int = 0) -> Scores:
@@ -77,7 +84,7 @@ def test_larger_means_member_where_there_is_a_leak(
     The weakest is offline PL-MIA, whose statistic is capped, with an AUC of 0.72; others reach 0.8 and more.
     """
     signals = simulate_signals(2, models=24, points=1200, views=views, shift=1.5)
-    (result,) = attack_targets(signals, [attack], [0], Setup(mode, seed=1))
+    (result,) = attack_targets(signals, [attack], [0], Setup(mode, seed=1), features=_features(signals))
     assert result.metrics().auc > 0.68
     queries, members = result.truth.queries, result.truth.members
     p_values = result.scores.log10_p_conformal[queries]
@@ -87,7 +94,7 @@ def test_larger_means_member_where_there_is_a_leak(
 def test_without_a_leak_the_auc_is_one_half(simulate_signals: Simulate, attack: Attack, mode: Any, views: int) -> None:
     """Within four standard errors of the rank-sum statistic: a false alarm in one case of 16,000."""
     signals = simulate_signals(3, models=24, points=1200, views=views, shift=0.0)
-    (result,) = attack_targets(signals, [attack], [0], Setup(mode, seed=1))
+    (result,) = attack_targets(signals, [attack], [0], Setup(mode, seed=1), features=_features(signals))
     metrics = result.metrics()
     m, n = metrics.n_members, metrics.n_non_members
     assert abs(metrics.auc - 0.5) < 4 * np.sqrt((m + n + 1) / (12 * m * n))

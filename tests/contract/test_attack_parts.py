@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from plmia import ATTACKS, Attack, BinaryVote, CauchyCombination, NoCalibration, Signals
+from plmia.attacks.attack import RIVALS
 from plmia.attacks.calibration import (
     Calibration,
     FreshPopulation,
@@ -23,6 +24,7 @@ from plmia.attacks.calibration import (
     WithinClass,
 )
 from plmia.attacks.cauchy_sum import SignedLog
+from plmia.attacks.rivals import MeanDifference, ScaledBayesLR
 from plmia.attacks.scoring import score_all
 from plmia.attacks.statistics import (
     BayesLR,
@@ -37,7 +39,7 @@ from plmia.attacks.statistics import (
     Statistic,
     evaluate,
 )
-from plmia.attacks.view import AttackView, References
+from plmia.attacks.view import AttackView, Features, References
 from plmia.errors import AttackError, PopulationError, ReferencesError
 
 Simulate = Callable[..., Signals]
@@ -48,13 +50,19 @@ def _target(view: AttackView) -> np.ndarray:
 
 
 STATISTICS: list[Statistic] = [
-    *dict.fromkeys(attack.statistic for attack in ATTACKS.values()),
+    *dict.fromkeys(attack.statistic for attack in [*ATTACKS.values(), *RIVALS.values()]),
     GaussianLR(PublishedFixedVariance(), MedianCentre()),
     GaussianLR(PooledVariance(), offline=OneSided()),
     BayesLR(trim=0.2),
     FunctionOfView(_target),
 ]
-CALIBRATIONS: list[Calibration] = [NoCalibration(), BinaryVote(), BinaryVote(0.3), CauchyCombination()]
+CALIBRATIONS: list[Calibration] = [
+    NoCalibration(),
+    BinaryVote(),
+    BinaryVote(0.3),
+    CauchyCombination(),
+    MeanDifference(),
+]
 AGGREGATIONS: list[ViewAggregation] = [MeanOfViews(), MedianOfViews(), VotesOfViews()]
 POLICIES: list[PopulationPolicy] = [SharedPopulation(), WithinClass(), FreshPopulation(9)]
 
@@ -63,7 +71,9 @@ def _view(signals: Signals, mode: Any = "online") -> AttackView:
     rows = np.arange(2, signals.n_models)
     references = References(signals.values, rows, signals.design.matrix[rows])
     population = np.flatnonzero(~signals.design.matrix[0])[::3]
-    return AttackView(signals.values[0].astype(np.float64), references, population, signals.labels, mode)
+    features = Features(np.random.default_rng(0).normal(size=(signals.n_points, 2)))
+    target = signals.values[0].astype(np.float64)
+    return AttackView(target, references, population, signals.labels, mode, features=features)
 
 
 # Statistics ----------------------------------------------------------------------------------------------------------
@@ -120,7 +130,7 @@ class TestStatistic:
         in_mask = in_mask.copy()
         in_mask[:least, 17] = np.arange(least) > 0
         in_mask[least - 1, 17] = True
-        if mode == "online" and isinstance(statistic, BayesLR):
+        if mode == "online" and isinstance(statistic, BayesLR | ScaledBayesLR):
             return  # all references count alike
         short = dataclasses.replace(view, references=dataclasses.replace(view.references, in_mask=in_mask))
         with pytest.raises(ReferencesError, match="17"):

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from plmia import ATTACKS, Setup, Signals, __version__, attack_targets, read_signals
+from plmia.attacks.attack import RIVALS
 from plmia.auditing.score import store_notes
 from plmia.cli.main import main
 from plmia.data.designs import MembershipDesign
@@ -607,6 +608,19 @@ def test_attacks_lists_every_attack(command: Run) -> None:
     listing = json.loads(_ok(command("attacks", "--json")).stdout)
     assert list(listing) == names
     assert all({"statistic", "calibration", "note"} == set(entry) for entry in listing.values())
+    everything = json.loads(_ok(command("attacks", "--all", "--json")).stdout)
+    assert list(everything) == [*names, *RIVALS]
+
+
+def test_rivals_run_if_they_are_named(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    named = [name for name in RIVALS if RIVALS[name].uses_references]
+    options = [word for name in named for word in ("--attack", name)]
+    _ok(command("score", signals_file(3, points=400), "-o", tmp_path, *options))
+    assert list(_metrics(tmp_path)["attacks"]) == named
+    assert all(attack["auc"]["mean"] > 0.6 for attack in _metrics(tmp_path)["attacks"].values())
+    failed = command("score", signals_file(3, points=400), "-o", tmp_path, "--attack", "quantile-regression")
+    assert failed.exit_code == 2
+    assert "--data" in failed.stderr
 
 
 @pytest.mark.parametrize("name", ["", *main.list_commands(click.Context(main))])

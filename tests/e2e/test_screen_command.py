@@ -48,6 +48,18 @@ def test_a_leak_is_shown_from_one_model(files: Any, command: Run, tmp_path: Path
     assert command("report", out).exit_code == 0
 
 
+def test_quantile_regression_runs_if_it_is_named(files: Any, command: Run, tmp_path: Path) -> None:
+    signals, data = files(2.0)
+    found = command(
+        "screen", signals, "--data", data, "-o", tmp_path / "out", "--attack", "quantile-regression", "--json"
+    )
+    assert found.exit_code == 0, found.output
+    metrics = json.loads(found.stdout)
+    assert list(metrics["attacks"]) == ["quantile-regression"]
+    assert metrics["attacks"]["quantile-regression"]["auc"]["mean"] > 0.7
+    assert metrics["verdict"]["status"] == "leak"
+
+
 def test_without_a_leak_it_is_inconclusive(files: Any, command: Run, tmp_path: Path) -> None:
     signals, data = files(0.0)
     found = command("screen", signals, "--data", data, "-o", tmp_path / "out", "--json")

@@ -22,6 +22,7 @@ from plmia.attacks.calibration import (
 )
 from plmia.attacks.conditional import ConditionalExcess
 from plmia.attacks.empirical_bayes import EmpiricalBayesLR
+from plmia.attacks.rivals import ConjugateLR, MeanDifference, NormalPredictive, QuantileExcess, ScaledBayesLR
 from plmia.attacks.statistics import (
     BayesLR,
     FixedVariance,
@@ -176,11 +177,33 @@ ATTACK_P_CONDITIONAL = Attack(
     BinaryVote(),
     note="signal beyond what the record explains, ranked in the population (plmia screen)",
 )
+BAVARIA_T = Attack(
+    "bavaria-t", ConjugateLR(), NoCalibration(), note="Student-t LR, one conjugate prior per side (BaVarIA)"
+)
+BAVARIA_N = Attack(
+    "bavaria-n",
+    ConjugateLR(NormalPredictive()),
+    NoCalibration(),
+    note="Gaussian LR, variance shrunk by one conjugate prior per side (BaVarIA)",
+)
+INFO_RMIA = Attack("info-rmia", BayesLR(), MeanDifference(), note="Bayes LR, mean over the population (InfoRMIA)")
+BASE = Attack("base", ScaledBayesLR(), NoCalibration(), note="Bayes LR, one threshold for all records (BASE)")
+QUANTILE_REGRESSION = Attack(
+    "quantile-regression",
+    QuantileExcess(),
+    NoCalibration(),
+    note="signal standardised by quantiles predicted from the record; needs the data",
+)
 
 _ALL = (ATTACK_P, ATTACK_R, LIRA, LIRA_FIXED, RMIA, PL_MIA_PLUS, PL_MIA, PL_MIA_POOLED, PL_MIA_EB)
 ATTACKS: dict[str, Attack] = {attack.name: attack for attack in _ALL}
 # Attacks that need no references; the second one needs the data.
 SCREENING: dict[str, Attack] = {attack.name: attack for attack in (ATTACK_P, ATTACK_P_CONDITIONAL)}
+# Published since the paper, for comparisons: run only if they are named.
+RIVALS: dict[str, Attack] = {
+    attack.name: attack for attack in (BAVARIA_T, BAVARIA_N, INFO_RMIA, BASE, QUANTILE_REGRESSION)
+}
+KNOWN: dict[str, Attack] = ATTACKS | SCREENING | RIVALS
 
 
 def find_attack(name: str) -> Attack:
@@ -188,10 +211,9 @@ def find_attack(name: str) -> Attack:
     if ".py:" in name:
         path, _, variable = name.rpartition(":")
         return _load(Path(path), variable)
-    known = ATTACKS | SCREENING
-    if name in known:
-        return known[name]
-    hint = did_you_mean(name.lower().replace("_", "-"), known, cutoff=0.4)
+    if name in KNOWN:
+        return KNOWN[name]
+    hint = did_you_mean(name.lower().replace("_", "-"), KNOWN, cutoff=0.4)
     raise AttackError(f"there is no attack {name!r}: {hint} (an attack of your own: FILE.py:NAME)")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -24,7 +24,7 @@ _MOST_CATEGORIES = 255
 # Each split of a tree considers this many columns at random where there are more, so that wide data take no hours.
 _MOST_COLUMNS = 500
 # A smaller excess counts as this one, so that its logarithm is bounded.
-_SMALLEST_EXCESS = 1e-3
+SMALLEST_EXCESS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,38 @@ class ConditionalExcess(Statistic):
 
     def fit(self, view: AttackView) -> GivenValues:
         """Cross-fit the trees on the population, and predict every record."""
-        if view.features is None:
-            raise AttackError("the conditional attack predicts signals from the records: give the data (X, --data)")
-        least = _LEAST_PER_FOLD * self.folds
-        if len(view.population) < least:
-            raise PopulationError(
-                f"the population has {len(view.population)} records, {least} are needed to predict signals from "
-                "records: give more known non-members"
-            )
+        features = require_features(view, self.folds)
         rng = np.random.default_rng(self.seed)
         folds = assign_folds(view.n_points, view.population, self.folds, rng)
-        excess = _Records(view.target.mean(axis=1), view.features, self.seed).excess(folds, view.population, self.folds)
+        excess = _Records(view.target.mean(axis=1), features, self.seed).excess(folds, view.population, self.folds)
         return GivenValues(np.repeat(excess[:, None], view.n_views, axis=1), view.n_points)
 
     def least_references(self, n_views: int) -> int:
         """Return 0."""
         del n_views
         return 0
+
+
+def require_features(view: AttackView, folds: int) -> Features:
+    """Return the features of the records, if there are any and the population is large enough for the folds.
+
+    Raises `AttackError` without features, and `PopulationError` if there are too few known non-members.
+    """
+    if view.features is None:
+        raise AttackError("the attack predicts signals from the records: give the data (X, --data)")
+    least = _LEAST_PER_FOLD * folds
+    if len(view.population) < least:
+        raise PopulationError(
+            f"the population has {len(view.population)} records, {least} are needed to predict signals from "
+            "records: give more known non-members"
+        )
+    return view.features
+
+
+def require_spread(signal: FloatArray) -> None:
+    """Raise `PopulationError` if all signals [n] of known non-members are the same."""
+    if not np.ptp(signal) > 0:
+        raise PopulationError("all known non-members have the same signal, so it has no spread: check the signals")
 
 
 def assign_folds(n_points: int, population: IntArray, folds: int, rng: np.random.Generator) -> IntArray:
@@ -102,9 +117,8 @@ class NormalScores:
     @classmethod
     def of(cls, signal: FloatArray) -> NormalScores:
         """Make the map of given signals [n]; raise `PopulationError` if all are the same."""
+        require_spread(signal)
         at, counts = np.unique(signal, return_counts=True)
-        if len(at) < 2:
-            raise PopulationError("all known non-members have the same signal, so it has no spread: check the signals")
         low, high = np.quantile(signal, (0.25, 0.75))
         deviation = (high - low) / (2 * ndtri(0.75)) or signal.std()
         return cls(at, ndtri((np.cumsum(counts) - counts / 2) / len(signal)), float(1 / deviation))
@@ -145,8 +159,8 @@ class _Records:
     """Features of all points as trees read them, and their signals [points], averaged over views."""
 
     def __init__(self, signal: FloatArray, features: Features, seed: int) -> None:
-        self._signal, self._columns, self._seed = signal, features.columns, seed
-        self._categories = few_categories(features)
+        self._signal, self._features, self._seed = signal, features, seed
+        self._columns = features.columns
 
     def excess(self, folds: IntArray, population: IntArray, n_folds: int) -> FloatArray:
         """Return the standardised excess of every point [points], by non-members outside its fold."""
@@ -159,7 +173,7 @@ class _Records:
             # The excess of records that the trees saw would be too small.
             seen = np.concatenate([np.abs(made(rest[folds[rest] == other])) for other, made in by_other.items()])
             order = np.concatenate([rest[folds[rest] == other] for other in by_other])
-            spread = self._fitted(order, np.log(np.maximum(seen, _SMALLEST_EXCESS)))
+            spread = self._fitted(order, np.log(np.maximum(seen, SMALLEST_EXCESS)))
             scale = np.exp(spread.predict(self._columns[own]))
             excess[own] = np.mean([made(own) for made in by_other.values()], axis=0) / scale
         return excess
@@ -169,13 +183,21 @@ class _Records:
         return _Excess(self._signal, self._columns, scores, self._fitted(known, scores(self._signal[known])))
 
     def _fitted(self, points: IntArray, values: FloatArray) -> HistGradientBoostingRegressor:
-        from sklearn.ensemble import HistGradientBoostingRegressor
+        return trees_of(self._features, points, values, self._seed)
 
-        trees = HistGradientBoostingRegressor(
-            max_iter=200,
-            early_stopping=True,
-            max_features=min(1.0, _MOST_COLUMNS / self._columns.shape[1]),
-            categorical_features=self._categories,
-            random_state=self._seed,
-        )
-        return trees.fit(without_bare_columns(self._columns[points]), values)
+
+def trees_of(
+    features: Features, points: IntArray, values: FloatArray, seed: int, **loss: Any
+) -> HistGradientBoostingRegressor:
+    """Fit trees that predict ``values`` [points] from the records; ``loss`` are parameters of the trees."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    trees = HistGradientBoostingRegressor(
+        max_iter=200,
+        early_stopping=True,
+        max_features=min(1.0, _MOST_COLUMNS / features.columns.shape[1]),
+        categorical_features=few_categories(features),
+        random_state=seed,
+        **loss,
+    )
+    return trees.fit(without_bare_columns(features.columns[points]), values)

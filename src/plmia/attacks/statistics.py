@@ -132,7 +132,7 @@ class Loss(PointwiseStatistic):
 
     def __call__(self, block: Block) -> FloatArray:
         """Return phi [n, views]."""
-        return _log_probability(block.target)
+        return log_probability(block.target)
 
     def least_references(self, n_views: int) -> int:
         """Return 0."""
@@ -433,17 +433,18 @@ class BayesLR(PointwiseStatistic):
     def __call__(self, block: Block) -> FloatArray:
         """Return phi [n, views]."""
         offline = block.mode == "offline"
-        log_mean = _trimmed_log_mean(block, self.trim, offline) if self.trim else _log_mean_probability(block, offline)
+        log_mean = _trimmed_log_mean(block, self.trim, offline) if self.trim else log_mean_probability(block, offline)
         if offline and self.a < 1:
             log_mean = np.logaddexp(np.log((1 + self.a) / 2) + log_mean, np.log((1 - self.a) / 2))
-        return _log_probability(block.target) - log_mean
+        return log_probability(block.target) - log_mean
 
 
-def _log_probability(conf: FloatArray) -> FloatArray:
+def log_probability(conf: FloatArray) -> FloatArray:
+    """Return the log of the true-label probability [n, views]."""
     return log_sigmoid(conf).astype(np.float64, copy=False)
 
 
-def _log_mean_probability(block: Block, offline: bool) -> FloatArray:
+def log_mean_probability(block: Block, offline: bool) -> FloatArray:
     """Return the log of the references' mean probability [n, views], from the tail that keeps its digits."""
     sums = block.probability_sums
     n = sums.n_out if offline else sums.n_in + sums.n_out

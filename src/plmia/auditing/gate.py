@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from plmia.attacks.attack import ATTACKS, SCREENING
+from plmia.attacks.attack import KNOWN
 from plmia.data.arrays import BoolArray
 from plmia.errors import (
     CODES,
@@ -223,8 +223,7 @@ def _outcome(within: bool, beats_chance: bool, remaining: Sequence[Note]) -> Out
 
 
 def _uses_no_references(attack: str) -> bool:
-    known = ATTACKS | SCREENING
-    return attack in known and not known[attack].uses_references
+    return attack in KNOWN and not KNOWN[attack].uses_references
 
 
 def _why_undecided(notes: Sequence[Note]) -> str:

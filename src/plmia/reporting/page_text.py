@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from plmia.attacks.attack import ATTACKS, SCREENING
+from plmia.attacks.attack import KNOWN
 from plmia.errors import Note, doubts, percent, round_percent, sentence
 from plmia.evaluation.diagnostics.signals import ALARM
 from plmia.evaluation.intervals import Interval, tpr_interval
@@ -455,8 +455,7 @@ def always_identified(content: Content, found: TrainingsSummary) -> str:
 
 def glossary(content: Content) -> list[tuple[str, str]]:
     """Names of the attacks and what they are, except for attacks of the user."""
-    known = ATTACKS | SCREENING
-    return [(name, sentence(known[name].note)) for name in content.result.attacks if name in known]
+    return [(name, sentence(KNOWN[name].note)) for name in content.result.attacks if name in KNOWN]
 
 
 def gaussianity(content: Content) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from plmia.attacks.attack import ATTACKS, SCREENING
+from plmia.attacks.attack import ATTACKS, KNOWN, SCREENING
 from plmia.auditing import score as verb
 from plmia.cli.commands.options import (
     PATH,
@@ -27,15 +27,17 @@ from plmia.evaluation.tables import text_table
 
 
 @click.command()
+@click.option("--all", "with_rivals", is_flag=True, help="List attacks that run only if named with --attack, too.")
 @json_option("a table")
-def attacks(as_json: bool) -> None:
+def attacks(with_rivals: bool, as_json: bool) -> None:
     """List the attacks.
 
     \b
-    Example:
+    Examples:
       plmia attacks --json
+      plmia attacks --all
     """  # noqa: D301 - click wants the control character itself
-    known = ATTACKS | SCREENING
+    known = KNOWN if with_rivals else ATTACKS | SCREENING
     if as_json:
         listing = {
             name: {"statistic": str(attack.statistic), "calibration": str(attack.calibration), "note": attack.note}

@@ -291,3 +291,11 @@ def holm(p_values: Sequence[float] | FloatArray) -> FloatArray:
     adjusted = np.empty(p.size)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)))
     return adjusted
+
+
+def auc_of(score: FloatArray, positive: BoolArray) -> float:
+    """Return the probability that a positive record has the larger score; ties count half. 0.5 if a side is empty."""
+    from scipy.stats import rankdata
+
+    n, others = int(positive.sum()), int((~positive).sum())
+    return float((rankdata(score)[positive].mean() - (n + 1) / 2) / others) if n and others else 0.5

@@ -13,6 +13,7 @@ from scipy.special import ndtr
 from plmia.errors import SignalsError
 from plmia.numerics import (
     SignedLog,
+    auc_of,
     log_abs_cauchy_transform,
     log_cauchy_kernel,
     log_sigmoid,
@@ -296,3 +297,11 @@ def test_strictness_moves_no_number_by_more_than_a_billionth():
     assert (np.diff(values.log_abs) >= 0.0).all()
     assert np.abs(values.log_abs - 0.7).max() <= 1e-9
     assert (np.diff(values.log_abs[:16_000]) > 0.0).all()
+
+
+def test_the_auc_counts_pairs_and_half_of_the_ties():
+    rng = np.random.default_rng(5)
+    score, positive = rng.integers(0, 6, 40).astype(float), rng.random(40) < 0.4
+    pairs = [(a > b) + 0.5 * (a == b) for a in score[positive] for b in score[~positive]]
+    assert auc_of(score, positive) == pytest.approx(np.mean(pairs))
+    assert auc_of(score, np.ones(40, bool)) == 0.5

@@ -405,3 +405,15 @@ def test_records_with_references_on_one_side_are_aligned_too(mode):
     view, share = view_of(signals, mode=mode)
     moved, _ = aligned(view, share)
     assert np.isfinite(moved.references.signals).all()
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_maps_that_separate_queries_from_known_non_members_are_taken(mode):
+    view, share = view_of(draw_signals(more=1.5), mode=mode)
+    fold = alignment._folds(view, np.random.default_rng(0), None)
+    fitted = alignment._fit(view, share, fold)
+    # Members that are expected far below non-members: the ratio then ranks them upside down.
+    down = 20.0 * np.eye(1, fitted.maps[0].inside.lines.shape[1])
+    low = [replace(maps, inside=replace(maps.inside, lines=maps.inside.lines - down)) for maps in fitted.maps]
+    for options in ([low, fitted.maps], [fitted.maps, low]):
+        assert alignment._more_powerful(view, fitted.laws, fold, options, np.inf) is fitted.maps

@@ -87,7 +87,7 @@ class EmpiricalBayesLR(Statistic):
     Needs one reference per side. By default, held-out references choose ``tail``, ``bend`` and ``hold``.
     """
 
-    most_knots: int = MAX_KNOTS  # maximum number of knots of a trend; there is one per 300 points, and 1 is a constant
+    most_knots: int = MAX_KNOTS  # maximum number of knots of a trend; there is one per 50 points, and 1 is a constant
     tail: float | None = None  # maximum degrees of freedom of both laws
     bend: float | None = None  # signals become asinh(conf / bend); infinite for no change
     hold: float | None = None  # bound of a ratio beyond its turning point; 0 for no hold

@@ -365,6 +365,35 @@ def test_python_refuses_signals_that_were_not_scored(scored: Path, tmp_path: Pat
         write_report(scored, Extras(signals=read_signals(tmp_path / "other.npz")))
 
 
+def test_a_report_takes_the_scale_that_it_advises(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    file = signals_file(points=300)
+    with np.load(file) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    np.savez(file, **(arrays | {"signals": 1 / (1 + np.exp(-arrays["signals"]))}))
+    run, scale = tmp_path / "run", ("--scale", "probability")
+    assert command("score", file, "-o", run, "--attack", "lira", "--quiet", *scale).exit_code == 0
+    assert "--scale probability" in refused(command, "report", run, "--signals", file)
+    assert command("report", run, "--signals", file, "--quiet", *scale).exit_code == 0
+    assert (run / "figures" / "record-1.svg").exists()
+
+
+def test_the_same_audit_again_gives_the_same_bytes(command: Run, tmp_path: Path) -> None:
+    """The time that training took is in the store, and nowhere else."""
+    found = [_snapshot(audited(command, tmp_path)) for _ in range(2) if not _remove(tmp_path / "audit0")]
+    assert found[0].keys() == found[1].keys()
+    assert {"report.html", "metrics.json", "scores.npz", "records.csv"} <= found[0].keys()
+    assert [name for name in found[0] if found[0][name] != found[1][name]] == []
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _snapshot(run: Path) -> dict[str, bytes]:
+    files = [path for path in run.rglob("*") if path.is_file() and "records" not in path.parts]
+    return {str(path.relative_to(run)): path.read_bytes() for path in files}
+
+
 def test_signals_that_were_not_scored_are_refused(
     scored: Path, signals_file: Write, command: Run, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from plmia.auditing.matching import RecordIds, columns_in_order
 from plmia.data.arrays import BoolArray
+from plmia.data.files import read_regular
 from plmia.data.npz import load_array
 from plmia.data.table_files import read_frame
 from plmia.data.tables import Column
@@ -59,7 +60,7 @@ def read_members(
 def _lines(path: Path) -> list[str] | None:
     """Values of a text file with one per line; None if lines have several values."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read ({error}): give text in UTF-8") from error
     lines = [line.strip().strip('"') for line in text.splitlines() if line.strip()]

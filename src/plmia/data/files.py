@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -136,6 +137,31 @@ def remove_leftovers(folder: Path, of: str = r".+") -> None:
                     shutil.rmtree(entry, ignore_errors=True)
                 else:
                     entry.unlink()
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; OSError for a pipe, a device or a folder, which could wait or never end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "it is a pipe or a device, a regular file is needed", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path) -> bytes:
+    """Contents of a regular file; see `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def require_regular(path: Path) -> None:
+    """Raise OSError unless a library that opens ``path`` itself finds a regular file, or a folder of these."""
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if not file.is_dir():
+            open_regular(file).close()
 
 
 # Locks and folders ---------------------------------------------------------------------------------------------------
@@ -316,15 +342,6 @@ def open_parts(folder: Path) -> dict[str, BinaryIO]:
         for name in PARTS:
             path = next((place / name for place in places if os.path.lexists(place / name)), folder / name)
             if name not in OPTIONAL_PARTS or os.path.lexists(path):
-                found[name] = opened.enter_context(_open_plain(path))
+                found[name] = opened.enter_context(open_regular(path))
         opened.pop_all()
     return found
-
-
-def _open_plain(path: Path) -> BinaryIO:
-    """Open a plain file; a pipe of that name raises an error, where opening it would wait."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a plain file", str(path))
-    return os.fdopen(descriptor, "rb")

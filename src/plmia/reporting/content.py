@@ -230,12 +230,6 @@ class Content:
         return "texts" if self.extras.texts is not None else "data" if self.extras.data is not None else None
 
     @property
-    def mean_model_seconds(self) -> float | None:
-        """Mean time to train one model, if it is known."""
-        times = [record.seconds for record in self.training.values() if record.seconds]
-        return sum(times) / len(times) if times else None
-
-    @property
     def title(self) -> str:
         """Title of the page."""
         data = self.extras.data

@@ -123,16 +123,20 @@ def _sync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
+def is_temporary(name: str, of: str = r".+") -> bool:
+    """Whether a name is one of `temporary_beside`, of a file whose final name matches ``of``."""
+    # Earlier versions wrote no machine into the name.
+    return re.fullmatch(rf"\.{of}\.\d+-(?:[0-9a-f]{{8}}-)?[0-9a-f]{{8}}\.tmp", name) is not None
+
+
 def remove_leftovers(folder: Path, of: str = r".+") -> None:
     """Remove temporary files and folders of killed writers whose final name matches ``of``.
 
     Age decides, since the process number of a writer on another machine means nothing here.
     """
-    # Earlier versions wrote no machine into the name.
-    pattern = re.compile(rf"\.{of}\.\d+-(?:[0-9a-f]{{8}}-)?[0-9a-f]{{8}}\.tmp")
     with suppress(OSError):
         for entry in folder.iterdir():
-            if pattern.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > LEFTOVER_SECONDS:
+            if is_temporary(entry.name, of) and time.time() - entry.stat().st_mtime > LEFTOVER_SECONDS:
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry, ignore_errors=True)
                 else:
@@ -149,6 +153,21 @@ def open_regular(path: Path) -> BufferedReader:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise OSError(errno.EINVAL, "it is a pipe or a device, a regular file is needed", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def exists(path: Path) -> bool:
+    """Whether there is something at a path; Path's own check raises on a name that is too long, as do the next two."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a regular file at a path."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at a path."""
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def read_regular(path: Path) -> bytes:

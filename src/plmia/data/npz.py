@@ -17,7 +17,7 @@ from typing import IO, Literal, cast
 import numpy as np
 
 from plmia.data.arrays import Array, BoolArray
-from plmia.data.files import open_regular, replacing, require_regular
+from plmia.data.files import is_file, is_folder, open_regular, replacing, require_regular
 from plmia.errors import DataError, Note, OutputError, PlmiaError, did_you_mean, shown
 
 # Texts and names that a report may show beside the records.
@@ -35,7 +35,7 @@ _SIMILAR = 0.65
 def load_npz(path: Path, names: Collection[str] | None, needs: str, kind: type[PlmiaError]) -> dict[str, Array]:
     """Read those arrays called ``names`` that an npz file holds (None: all); errors say that it ``needs`` these."""
     with _named_damage(path, kind, "an npz file", f"give the path of an npz with {needs}"):
-        if path.is_dir():
+        if is_folder(path):
             raise kind(f"{path} is a folder: give an npz file with {needs}")
         with open_regular(path) as stream:
             start = stream.read(len(NPY_MAGIC))
@@ -191,7 +191,7 @@ def unused_arrays(path: Path, known: Collection[str], kind: type[PlmiaError]) ->
     Raises ``kind`` if a name resembles `groups` and there is no `groups`: without its groups, the rows of one patient
     land on both sides of a split, and nothing in the results would reveal it.
     """
-    if not (path.is_file() and zipfile.is_zipfile(path)):
+    if not (is_file(path) and zipfile.is_zipfile(path)):
         return []
     with zipfile.ZipFile(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]

@@ -18,6 +18,7 @@ import click.testing
 import numpy as np
 import pytest
 
+import plmia
 from plmia.data.files import PARTS as EVERY_PART
 from plmia.data.files import PENDING
 from plmia.errors import SignalsError
@@ -280,11 +281,36 @@ def test_an_audit_makes_its_folder_for_its_owner(command: Run, tmp_path: Path) -
     X = rng.normal(size=(200, 4))
     np.savez(tmp_path / "data.npz", X=X, y=(X[:, 0] + rng.normal(size=200) > 0).astype(int))
     options = ("--recipe", "sklearn:DecisionTreeClassifier", "--references", 4, "--workers", 1, "--quiet")
-    result = command("audit", "--data", tmp_path / "data.npz", *options, "-o", tmp_path / "run", "--attack", "rmia")
+    before = os.umask(0)
+    try:
+        result = command("audit", "--data", tmp_path / "data.npz", *options, "-o", tmp_path / "run", "--attack", "rmia")
+    finally:
+        os.umask(before)
     assert result.exit_code == 0, result.output
     found = modes(tmp_path / "run")
-    assert found["run"] == 0o700
-    assert {found[f"run/{name}"] for name in (*PARTS, "report.html", "figures/roc.svg")} == {0o600}
+    assert {"run/signals/signals.npy", "run/signals/records", "run/report.html", "run/figures/roc.svg"} <= found.keys()
+    assert {
+        name: oct(mode) for name, mode in found.items() if mode != (0o700 if (tmp_path / name).is_dir() else 0o600)
+    } == {}
+
+
+def test_a_run_and_what_is_imported_are_for_their_owner(command: Run, tmp_path: Path) -> None:
+    rows = [f"{m},{r},{(m + r) % 2},{m - r}.5" for m in range(2) for r in range(3)]
+    (tmp_path / "table.csv").write_text("\n".join(["model,record,member,signal", *rows]) + "\n")
+    before = os.umask(0)
+    try:
+        assert command("design", "--records", 20, "--references", 2, "-o", tmp_path / "run", "--quiet").exit_code == 0
+        plmia.Run(tmp_path / "run").record(0, confidence=np.arange(20.0))
+        words = ("import", "table", tmp_path / "table.csv", "-o", tmp_path / "signals.npz", "--quiet")
+        assert command(*words).exit_code == 0
+    finally:
+        os.umask(before)
+    found = modes(tmp_path / "run")
+    assert "run/signals/records/000000.json" in found
+    assert {
+        name: oct(mode) for name, mode in found.items() if mode != (0o700 if (tmp_path / name).is_dir() else 0o600)
+    } == {}
+    assert stat.S_IMODE((tmp_path / "signals.npz").stat().st_mode) == 0o600
 
 
 # What gate, compare and report make of it ----------------------------------------------------------------------------

@@ -51,13 +51,13 @@ def required(name: str, extras: frozenset[str], found: dict[str, Distribution]) 
 
 def licence(package: Distribution) -> str:
     """Licence of a package: its expression, its short text, or its classifiers."""
-    about = package.metadata
-    if expression := about.get("License-Expression"):
-        return expression
-    lines = [line for line in (about.get("License") or "").splitlines() if line.strip()]
+    about = package.metadata.json
+    if expression := about.get("license_expression"):
+        return str(expression)
+    lines = [line for line in str(about.get("license") or "").splitlines() if line.strip()]
     if len(lines) == 1 and len(lines[0]) <= _LONGEST:
         return lines[0]
-    named = [line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")]
+    named = [line.rpartition(" :: ")[2] for line in about.get("classifier", ()) if line.startswith("License ::")]
     named = [name for name in named if name != "OSI Approved"]
     return ", ".join(named) or (lines[0].strip()[:_LONGEST] if lines else "not stated")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import tempfile
 import time
@@ -100,9 +99,9 @@ def main() -> None:
     if not given.only and PAGE.exists():
         text = PAGE.read_text(encoding="utf-8")
         printed = table(results, f' ARGS="{words}"')
-        marked = "<!-- hostile: begin -->\n{}\n<!-- hostile: end -->"
-        pattern = re.escape(marked).replace(r"\{\}", ".*")
-        PAGE.write_text(re.sub(pattern, lambda _: marked.format(printed), text, flags=re.DOTALL), encoding="utf-8")
+        begin, end = "<!-- hostile: begin -->", "<!-- hostile: end -->"
+        before, after = text.partition(begin)[0], text.partition(end)[2]
+        PAGE.write_text(f"{before}{begin}\n{printed}\n{end}{after}", encoding="utf-8")
     sys.exit(any(found[outcome] for found in results.values() for outcome in COLUMNS))
 
 

@@ -718,7 +718,7 @@ def _socket(path: Path) -> None:
 
 
 _PATHS: dict[str, Callable[[Path], Path]] = {
-    "a pipe": _made(os.mkfifo),
+    "a pipe": _made(lambda path: os.mkfifo(path)),
     "a socket": _made(_socket),
     "/dev/zero": _linked("/dev/zero"),
     "/dev/null": _linked("/dev/null"),

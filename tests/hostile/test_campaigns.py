@@ -61,8 +61,9 @@ def test_a_store_that_loses_a_model_is_found() -> None:
     assert faults._after_fault(scenario, campaign.Ended(1, ""), dict, before, after) == "traceback"
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # a fork beside threads of pytest
 def test_faults_are_injected(tmp_path: Path) -> None:
-    """At the first write of a store, and nowhere else."""
+    """At the second of two operations."""
 
     def work() -> int:
         injection = faults.Injection(2, "full")
@@ -74,5 +75,5 @@ def test_faults_are_injected(tmp_path: Path) -> None:
             return 2 if "No space" in str(error) and injection.names == ["mkdir", "mkdir"] else 1
         return 1
 
-    script = campaign.start_child(work, tmp_path / "log")
-    assert campaign.wait_for(script, tmp_path / "log").code == 2
+    pid = campaign.start_child(work, tmp_path / "log")
+    assert campaign.wait_for(pid, tmp_path / "log").code == 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -86,6 +87,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
     parser.add_argument("--minutes", type=float, default=60.0, help="limit for each campaign")
     given = parser.parse_args()
+    # A shell may start it in the background to ignore Ctrl-C, which its children would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     results: dict[str, Counter[str]] = {}
     for campaigns in CAMPAIGNS.values():
         for name, (campaign, count) in campaigns.items():

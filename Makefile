@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check docs bench wheel constraints clean
+.PHONY: help demo test check docs bench wheel hostile constraints clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-25s%s\n", $$1, $$2 }'
@@ -42,11 +42,18 @@ bench: $(VENV)/.dev ## measure the speed of scoring and of training
 	$(BIN)/python benchmarks/scoring.py $(ARGS)
 	$(BIN)/python benchmarks/training.py
 
+# One thread: campaigns fork.
+hostile: $(VENV)/.dev ## try hostile input, kills and full disks; minutes (ARGS="--scale 10" for longer)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile $(ARGS)
+
+# Time of the last commit: whoever builds it again gets the same bytes.
+EPOCH = $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
+
 # Built and installed with the pinned versions, too: an isolated build reads the same constraints.
 wheel: $(VENV)/.dev ## build sdist and wheel into dist/, and try each in an empty environment outside of the checkout
 	rm -rf dist
-	$(BIN)/python -m build -o dist .
-	$(BIN)/python scripts/smoke.py dist/*
+	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m build -o dist .
+	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python scripts/smoke.py dist/*
 
 .PHONY: reproduce reproduce-quick reproduce-whole
 reproduce: $(VENV)/.core ## run the paper's tables and figures into out/reproduce/ (ARGS="--data FILE" to train)

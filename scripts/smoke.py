@@ -2,6 +2,7 @@
 
     python scripts/smoke.py dist/plmia-0.1.0-py3-none-any.whl dist/plmia-0.1.0.tar.gz
 
+With SOURCE_DATE_EPOCH set, as for the build, the packages are also built a second time, which must give the same bytes.
 Exits with 1 at the first command that does not do what it should.
 """
 
@@ -75,9 +76,21 @@ def try_package(package: Path, folder: Path) -> None:
         sys.exit(f"plmia reproduce does not say in one line that it needs a checkout: {words}")
 
 
+def require_reproducible(packages: list[Path]) -> None:
+    """Build the checkout again and compare the bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "build", "-o", folder, "."], check=True, stdout=subprocess.DEVNULL)
+        for package in packages:
+            if package.read_bytes() != (Path(folder) / package.name).read_bytes():
+                sys.exit(f"{package.name} has other bytes when it is built again at the same SOURCE_DATE_EPOCH")
+            print(f"{package.name} has the same bytes when it is built again")
+
+
 def main() -> None:
     if not sys.argv[1:]:
         sys.exit("name the packages to try: python scripts/smoke.py dist/*")
+    if "SOURCE_DATE_EPOCH" in os.environ:
+        require_reproducible([Path(name) for name in sys.argv[1:]])
     for package in map(Path, sys.argv[1:]):
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:

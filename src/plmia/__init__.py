@@ -13,7 +13,8 @@ used, so ``import plmia`` takes no time; type checkers and editors see the impor
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+
+TYPE_CHECKING = False  # that of `typing`, which takes time to import
 
 if TYPE_CHECKING:
     from plmia.attacks.attack import (

@@ -1,5 +1,5 @@
 """``python -m plmia``: the command."""
 
-from plmia.cli.main import main
+from plmia.cli.start import run
 
-main(prog_name="plmia")
+run()

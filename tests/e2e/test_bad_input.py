@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 from plmia import ATTACKS, PlmiaError, read_signals
+from plmia import Run as Run_
 from plmia.data.files import Staging
 
 Run = Callable[..., click.testing.Result]
@@ -168,7 +170,11 @@ CASES = {
     ),
     "signals beyond reason": Case(
         lambda a: {"signals": a["signals"] * np.float32(1e30)},
-        ["not finite", "record 0, 1, 2, 3, 4 and 115 more", "check"],
+        ["e+30", "model 0, record 0, view 0", "-1,000,000 and 1,000,000"],
+    ),
+    "a signal beyond the limit": Case(_cell(-2e6), ["-2e+06", "model 3, record 17", "-1,000,000 and 1,000,000"]),
+    "a signal far from the others": Case(
+        _cell(3e9), ["model 3, record 17", "units of their spread", "1,000,000"], ["--scale", "signal"]
     ),
     "an object array": Case(lambda a: {"labels": np.array([{}], dtype=object)}, ["pickled", "never loaded", "numeric"]),
 }
@@ -202,6 +208,15 @@ def _zip(**members: bytes) -> bytes:
     return stream.getvalue()
 
 
+def _twice(npz: bytes, name: str) -> bytes:
+    """An npz with a second array of this name: all others, then zeros."""
+    stream = io.BytesIO(npz)
+    with zipfile.ZipFile(stream, "a") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        archive.writestr(name, _npy())
+    return stream.getvalue()
+
+
 def _npy() -> bytes:
     stream = io.BytesIO()
     np.save(stream, np.zeros((3, 4)))
@@ -216,6 +231,7 @@ FILES: dict[str, tuple[Callable[[bytes], bytes], list[str]]] = {
     "half an npz": (lambda good: good[: len(good) // 2], ["damaged", "again"]),
     "an npz without its last byte": (lambda good: good[:-1], ["damaged", "again"]),
     "an npz with a hole": (lambda good: good[:400] + bytes(200) + good[600:], ["damaged", "again"]),
+    "an npz with one name twice": (lambda good: _twice(good, "signals.npy"), ["two arrays 'signals'", "save it again"]),
     "a zip without arrays": (lambda _: _zip(readme=b"hello"), ["no array 'signals'", "add it"]),
     "a zip with other things in it": (lambda _: _zip(signals=b"1,2,3", membership=b"0"), ["'signals'", "numpy.savez"]),
 }
@@ -368,6 +384,7 @@ USER_FILES: dict[str, tuple[str, list[str]]] = {
     "statistic divides by zero": ("MINE = make(lambda view: view.target / 0)", ["not finite", "record 0, 1, 2, 3, 4"]),
     "statistic cannot be hashed": ("MINE = Attack('mine', NotFrozen(), NoCalibration())", ["mine", "frozen dataclass"]),
     "has a slash in its name": ("MINE = Attack('a/b', S(3), NoCalibration())", ["'a/b'", "slash"]),
+    "has a formula as its name": ("MINE = Attack('=cmd', S(3), NoCalibration())", ["'=cmd'", "start with a letter"]),
     "votes without a population": ("MINE = make(len, views=VotesOfViews())", ["mine", "add a calibration"]),
     "asks for too large a population": (
         "MINE = Attack('mine', RMIA.statistic, RMIA.calibration, population=FreshPopulation(999))",
@@ -401,6 +418,151 @@ def test_within_class_needs_labels(signals_file: Write, refused: Callable[..., s
     assert "store `labels`" in sentence
     labels = np.arange(POINTS)
     assert "3 are needed: enlarge" in refused(signals_file(replace={"labels": labels}), *options)
+
+
+# Recipes -------------------------------------------------------------------------------------------------------------
+
+DEEP = "-" * 900 + "1"
+RECIPES = {
+    "a list as a key": "mlp?widths={[]:1}",
+    "signs": "mlp?epochs=----1",
+    "many signs": f"mlp?epochs={DEEP}",
+    "a long sum": f"mlp?epochs={'1+' * 20_000}1",
+    "deep lists": f"mlp?widths={'[' * 450}1{']' * 450}",
+    "a zero byte": "mlp?epochs=1\0",
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_options_of_recipes_that_are_not_values(name: str, command: Run, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", X=np.eye(8), y=np.arange(8) % 2)
+    words = ("--data", tmp_path / "data.npz", "--references", 2, "-o", tmp_path / "run")
+    result = command("audit", "--recipe", RECIPES[name], *words)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("plmia: ")
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+# Files that are not regular ------------------------------------------------------------------------------------------
+
+# In these, PIPE is read as each kind of file that the command takes.
+READERS: dict[str, list[str]] = {
+    "signals": ["score", "PIPE.npz", "-o", "OUT"],
+    "signals of a report": ["report", "RUN", "--signals", "PIPE.npz"],
+    "columns of subgroups": ["score", "GOOD", "-o", "OUT", "--by", "sex", "--data", "PIPE.csv"],
+    "an attack": ["score", "GOOD", "-o", "OUT", "--attack", "PIPE.py:MINE"],
+    "data": ["audit", "--data", "PIPE.npz", "--recipe", "sklearn:LogisticRegression", "-o", "OUT"],
+    "a table": ["audit", "--data", "PIPE.csv", "--label", "y", "--recipe", "gbdt", "-o", "OUT"],
+    "a Parquet table": ["audit", "--data", "PIPE.parquet", "--label", "y", "--recipe", "gbdt", "-o", "OUT"],
+    "an archive": ["audit", "--data", "PIPE.tar.gz", "--recipe", "sklearn:LogisticRegression", "-o", "OUT"],
+    "a recipe": ["audit", "--data", "DATA", "--recipe", "PIPE.json", "-o", "OUT"],
+    "a function": ["audit", "--data", "DATA", "--recipe", "function:PIPE.py", "-o", "OUT"],
+    "a design": ["design", "--records", "9", "--design", "PIPE.npy", "-o", "OUT"],
+    "groups": ["design", "--records", "9", "--groups", "PIPE.npy", "-o", "OUT"],
+    "a table to import": ["import", "table", "PIPE.csv", "-o", "OUT"],
+    **{
+        f"a target in {end}": [
+            *("audit", "--data", "DATA", "--recipe", "sklearn:LogisticRegression", "--members", "MEMBERS"),
+            *("--target", f"PIPE.{end}", "-o", "OUT"),
+        ]
+        for end in ("npy", "npz", "csv", "parquet", "onnx", "skops")
+    },
+    **{
+        f"members in {end}": [
+            *("audit", "--data", "DATA", "--recipe", "sklearn:LogisticRegression", "--target", "MEMBERS"),
+            *("--members", f"PIPE.{end}", "-o", "OUT"),
+        ]
+        for end in ("txt", "npy", "csv")
+    },
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+@pytest.mark.parametrize("name", READERS)
+def test_a_pipe_is_refused_where_a_file_is_read(name: str, command: Run, signals_file: Write, tmp_path: Path) -> None:
+    """Nobody writes to it: reading it would wait forever."""
+    np.savez(tmp_path / "data.npz", X=np.eye(8), y=np.arange(8) % 2)
+    np.save(tmp_path / "members.npy", np.arange(8) % 2 == 0)
+    good, run = signals_file(name="good.npz"), tmp_path / "run"
+    assert command("score", good, "-o", run, "--attack", "lira", "--quiet").exit_code == 0
+    names = {"GOOD": good, "RUN": run, "DATA": tmp_path / "data.npz", "MEMBERS": tmp_path / "members.npy"}
+    names["OUT"] = tmp_path / "out"
+    words: list[object] = []
+    for word in READERS[name]:
+        kind, pipe, end = word.partition("PIPE")
+        if pipe:
+            os.mkfifo(tmp_path / f"pipe{end.partition(':')[0]}")
+        words.append(f"{kind}{tmp_path}/pipe{end}" if pipe else names.get(word, word))
+    result = command(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("plmia: ")
+    assert result.stderr.count("\n") == 1
+    assert "pipe" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there are no device files")
+def test_a_device_and_a_loop_of_links_are_refused(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "zero.npz").symlink_to("/dev/zero")
+    (tmp_path / "loop.npz").symlink_to(tmp_path / "loop.npz")
+    assert "a regular file is needed" in refused(tmp_path / "zero.npz")
+    assert "loop.npz" in refused(tmp_path / "loop.npz")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+@pytest.mark.parametrize("part", ["store.json", "membership.npy", "signals.npy", "labels.npy", "records"])
+def test_a_pipe_in_a_store_is_refused(part: str, command: Run, tmp_path: Path) -> None:
+    assert command("design", "--records", 40, "--references", 2, "-o", tmp_path / "run", "--quiet").exit_code == 0
+    run, rng = Run_(tmp_path / "run"), np.random.default_rng(0)
+    for model in run.models:
+        run.record(model, confidence=rng.normal(size=40), labels=np.arange(40) % 2)
+    path = tmp_path / "run" / "signals" / part
+    path = next(path.iterdir()) if path.is_dir() else path
+    path.unlink()
+    os.mkfifo(path)
+    for words in (["score", tmp_path / "run"], ["score", tmp_path / "run" / "signals", "-o", tmp_path / "out"]):
+        result = command(*words)
+        assert result.exit_code == 2, result.output
+        assert result.stderr.count("\n") == 1
+
+
+# Warnings ------------------------------------------------------------------------------------------------------------
+
+LOUD = """
+import warnings
+warnings.warn("when it is read")
+def train(X, y, seed):
+    warnings.simplefilter("always")
+    warnings.warn("did not converge", RuntimeWarning)
+    return X[:3]
+def query(model, X, y):
+    warnings.warn("is slow")
+    p = 1 / (1 + abs(X[:, :1]))
+    import numpy as np
+    return np.concatenate([p, 1 - p], axis=1)
+"""
+
+
+def test_quiet_silences_the_warnings_of_others_and_of_workers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", X=rng.normal(size=(200, 3)), y=np.arange(200) % 2)
+    (tmp_path / "loud.py").write_text(LOUD)
+    for number, (quiet, silent) in enumerate([(["--quiet"], True), ([], False)]):
+        words = ["audit", "--data", "data.npz", "--recipe", "function:loud.py", "--references", "4"]
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONWARNINGS"}
+        done = subprocess.run(
+            [*COMMAND, *words, "--workers", "2", "-o", f"run{number}", "--attack", "attack-p", *quiet],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        assert ("did not converge" in done.stderr) != silent
+        assert (done.stderr == "") == silent
 
 
 # Where to write ------------------------------------------------------------------------------------------------------

@@ -101,3 +101,30 @@ def test_a_killed_run_leaves_an_earlier_result_alone(signals_file: Write, comman
     process.kill()
     process.communicate(timeout=30)
     assert {name: content for name, content in _snapshot(out).items() if name in before} == before
+
+
+SLOW_IMPORT = """
+import sys, time
+from importlib.abc import MetaPathFinder
+class Slow(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "plmia.cli.main":
+            print("imports", flush=True)
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+from plmia.cli.start import run
+run()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_ctrl_c_during_imports_gives_no_traceback() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW_IMPORT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "imports\n"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stderr == "plmia: stopped\n"

@@ -19,6 +19,7 @@ import pytest
 
 import plmia
 from plmia import SignalStore
+from plmia.data.files import temporary_beside
 
 Command = Callable[..., click.testing.Result]
 RECORDS, REFERENCES = 400, 8
@@ -316,3 +317,14 @@ def test_the_example_runs_and_continues(tmp_path: Path) -> None:
         printed.append(done.stdout)
     assert "A leak was shown" in printed[0]
     assert printed[0] == printed[1]
+
+
+def test_a_design_that_was_killed_can_be_made_again(command: Command, tmp_path: Path) -> None:
+    """It left an unfinished file in the folder."""
+    (tmp_path / "run").mkdir()
+    temporary_beside(tmp_path / "run" / "design.npz").write_bytes(b"half of it")
+    designed(command, tmp_path / "run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / ".notes.tmp").write_text("of the user")
+    words = ("design", "--records", RECORDS, "--references", REFERENCES, "-o", tmp_path / "mine")
+    assert command(*words).exit_code == 2

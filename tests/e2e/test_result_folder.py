@@ -18,6 +18,7 @@ import click.testing
 import numpy as np
 import pytest
 
+import plmia
 from plmia.data.files import PARTS as EVERY_PART
 from plmia.data.files import PENDING
 from plmia.errors import SignalsError
@@ -280,11 +281,36 @@ def test_an_audit_makes_its_folder_for_its_owner(command: Run, tmp_path: Path) -
     X = rng.normal(size=(200, 4))
     np.savez(tmp_path / "data.npz", X=X, y=(X[:, 0] + rng.normal(size=200) > 0).astype(int))
     options = ("--recipe", "sklearn:DecisionTreeClassifier", "--references", 4, "--workers", 1, "--quiet")
-    result = command("audit", "--data", tmp_path / "data.npz", *options, "-o", tmp_path / "run", "--attack", "rmia")
+    before = os.umask(0)
+    try:
+        result = command("audit", "--data", tmp_path / "data.npz", *options, "-o", tmp_path / "run", "--attack", "rmia")
+    finally:
+        os.umask(before)
     assert result.exit_code == 0, result.output
     found = modes(tmp_path / "run")
-    assert found["run"] == 0o700
-    assert {found[f"run/{name}"] for name in (*PARTS, "report.html", "figures/roc.svg")} == {0o600}
+    assert {"run/signals/signals.npy", "run/signals/records", "run/report.html", "run/figures/roc.svg"} <= found.keys()
+    assert {
+        name: oct(mode) for name, mode in found.items() if mode != (0o700 if (tmp_path / name).is_dir() else 0o600)
+    } == {}
+
+
+def test_a_run_and_what_is_imported_are_for_their_owner(command: Run, tmp_path: Path) -> None:
+    rows = [f"{m},{r},{(m + r) % 2},{m - r}.5" for m in range(2) for r in range(3)]
+    (tmp_path / "table.csv").write_text("\n".join(["model,record,member,signal", *rows]) + "\n")
+    before = os.umask(0)
+    try:
+        assert command("design", "--records", 20, "--references", 2, "-o", tmp_path / "run", "--quiet").exit_code == 0
+        plmia.Run(tmp_path / "run").record(0, confidence=np.arange(20.0))
+        words = ("import", "table", tmp_path / "table.csv", "-o", tmp_path / "signals.npz", "--quiet")
+        assert command(*words).exit_code == 0
+    finally:
+        os.umask(before)
+    found = modes(tmp_path / "run")
+    assert "run/signals/records/000000.json" in found
+    assert {
+        name: oct(mode) for name, mode in found.items() if mode != (0o700 if (tmp_path / name).is_dir() else 0o600)
+    } == {}
+    assert stat.S_IMODE((tmp_path / "signals.npz").stat().st_mode) == 0o600
 
 
 # What gate, compare and report make of it ----------------------------------------------------------------------------
@@ -363,6 +389,35 @@ def test_python_refuses_signals_that_were_not_scored(scored: Path, tmp_path: Pat
     np.savez(tmp_path / "other.npz", signals=signals.values + 1, membership=signals.design.matrix)
     with pytest.raises(SignalsError, match=signals.digest[:12]):
         write_report(scored, Extras(signals=read_signals(tmp_path / "other.npz")))
+
+
+def test_a_report_takes_the_scale_that_it_advises(signals_file: Write, command: Run, tmp_path: Path) -> None:
+    file = signals_file(points=300)
+    with np.load(file) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    np.savez(file, **(arrays | {"signals": 1 / (1 + np.exp(-arrays["signals"]))}))
+    run, scale = tmp_path / "run", ("--scale", "probability")
+    assert command("score", file, "-o", run, "--attack", "lira", "--quiet", *scale).exit_code == 0
+    assert "--scale probability" in refused(command, "report", run, "--signals", file)
+    assert command("report", run, "--signals", file, "--quiet", *scale).exit_code == 0
+    assert (run / "figures" / "record-1.svg").exists()
+
+
+def test_the_same_audit_again_gives_the_same_bytes(command: Run, tmp_path: Path) -> None:
+    """The time that training took is in the store, and nowhere else."""
+    found = [_snapshot(audited(command, tmp_path)) for _ in range(2) if not _remove(tmp_path / "audit0")]
+    assert found[0].keys() == found[1].keys()
+    assert {"report.html", "metrics.json", "scores.npz", "records.csv"} <= found[0].keys()
+    assert [name for name in found[0] if found[0][name] != found[1][name]] == []
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _snapshot(run: Path) -> dict[str, bytes]:
+    files = [path for path in run.rglob("*") if path.is_file() and "records" not in path.parts]
+    return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
 def test_signals_that_were_not_scored_are_refused(

@@ -15,6 +15,7 @@ from plmia.auditing.subgroup_columns import By, column_names, subgroup_columns
 from plmia.data.arrays import BoolArray, Labels
 from plmia.data.dataset import LabelledData, labelled_table, read_data, require_rows
 from plmia.data.designs import count_split_groups
+from plmia.data.files import exists
 from plmia.data.npz import DATA_ARRAYS, unused_arrays
 from plmia.data.table_files import is_table_file, read_frame
 from plmia.data.tables import is_frame, names_persons, require_same_order
@@ -119,7 +120,7 @@ def _refuse_columns(X: LabelledData | str | Path) -> None:
     own = "a data set with its own labels: leave out y, label, groups, group and drop"
     if isinstance(X, LabelledData):
         raise DataError(f"X is {own}")
-    if not Path(X).exists():
+    if not exists(Path(X)):
         raise DataError(f"there is no {X}: check the path")
     if Path(X).is_dir() or Path(X).suffix in (".npz", ".npy"):
         raise DataError(f"{X} is not a CSV or Parquet file, but {own}")

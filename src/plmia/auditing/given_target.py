@@ -18,6 +18,7 @@ from plmia.auditing.predictions import Answers, Predictions
 from plmia.data.arrays import BoolArray, FloatArray32, Floats, IntArray, Labels, PredictionKind, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign, count_split_groups
+from plmia.data.files import exists
 from plmia.data.npz import load_array
 from plmia.data.records import array_of
 from plmia.data.table_files import is_table_file, read_frame
@@ -322,7 +323,7 @@ def _require_no_ids(ids: RecordIds | None, source: str) -> None:
 
 def _from_file(path: Path, kind: PredictionKind, ids: RecordIds | None, known: Mapping[str, Any]) -> Source:
     ending = path.suffix.lower()
-    if not path.is_file():
+    if not exists(path):
         raise DataError(f"there is no file {path} with the target's predictions or model: check the path")
     if ending in _PICKLED:
         raise DataError(

@@ -16,6 +16,7 @@ import numpy as np
 
 from plmia.auditing.matching import RecordIds, columns_in_order
 from plmia.data.arrays import BoolArray
+from plmia.data.files import exists, read_regular
 from plmia.data.npz import load_array
 from plmia.data.table_files import read_frame
 from plmia.data.tables import Column
@@ -37,7 +38,7 @@ def read_members(
     if not isinstance(members, str | Path):
         return members_of(Column.read("members", "members", members), n_records, "members")
     path, source = Path(members), str(members)
-    if not path.is_file():
+    if not exists(path):
         raise DataError(f"there is no column and no file {source!r} with the target's members: check the name")
     if path.suffix.lower() in (".npz", ".npy"):
         values = load_array(path, _NAMES, "the target's members", DataError)[1]
@@ -59,7 +60,7 @@ def read_members(
 def _lines(path: Path) -> list[str] | None:
     """Values of a text file with one per line; None if lines have several values."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read ({error}): give text in UTF-8") from error
     lines = [line.strip().strip('"') for line in text.splitlines() if line.strip()]
@@ -107,7 +108,7 @@ def _from_row_numbers(column: Column, n_records: int, source: str) -> tuple[Bool
     n, rows = len(column.values), column.integers
     if rows is None and column.kind == "number" and (column.values == np.rint(column.values)).all():
         rows = column.values.astype(np.int64)
-    if rows is None or n > n_records or len(np.unique(rows)) < n:
+    if rows is None or not n or n > n_records or len(np.unique(rows)) < n:
         raise DataError(
             f"{source} has {n:,} values, but the data have {n_records:,} records: give one flag per record ({_FLAGS}), "
             "or the row numbers of the members, counted from 0, each once"

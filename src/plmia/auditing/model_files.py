@@ -12,6 +12,7 @@ import numpy as np
 from plmia.auditing.predictions import Answers, Predictions
 from plmia.data.arrays import Array, BoolArray, FloatArray
 from plmia.data.dataset import LabelledData
+from plmia.data.files import require_regular
 from plmia.data.tables import Column, Table, is_frame
 from plmia.data.user_code import lacks_memory
 from plmia.errors import DataError, did_you_mean, install_hint
@@ -46,6 +47,7 @@ def read_skops(path: Path) -> Any:
     """Read a fitted estimator that `skops.io.dump` wrote; types that skops does not trust are refused by name."""
     io = _require("skops.io", path)
     try:
+        require_regular(path)
         unknown = io.get_untrusted_types(file=path)
         if not unknown:
             return io.load(path, trusted=[])
@@ -78,6 +80,7 @@ class OnnxModel:
         options = runtime.SessionOptions()
         options.log_severity_level = 4  # its log would repeat the error
         try:
+            require_regular(path)
             self._session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise DataError(

@@ -38,6 +38,8 @@ _SINGLE = ("values", "confidence", "signal")
 _MAX_NAMES = 5  # in a message
 # An error rate so many standard errors above one half is not due to chance.
 _MAX_STANDARD_ERRORS = 4.0
+# From this share of values in [0, 1] on, the others are mistakes among probabilities.
+_MOST_PROBABILITIES = 0.9
 _DECIMAL_COMMA = re.compile(r"\s*-?\d+,\d+\s*")
 
 
@@ -105,6 +107,8 @@ class Predictions:
                     f"column {column.name!r} of {source} holds text such as {column.levels[0]!r}: write numbers with a "
                     "decimal point"
                 )
+        if not columns:
+            raise DataError(f"{source} has no columns: give the target's probabilities, one column per class")
         if not numbers:
             names = _listed([column.name for column in columns])
             raise DataError(
@@ -218,7 +222,14 @@ class Predictions:
         own = None if self.names is None else _plain(self.names[0])
         named = [k for k, name in enumerate(classes) if _plain(name) == own]
         if named and len(classes) == 2:
-            inside = values.min() >= 0 and values.max() <= 1
+            within = (values >= 0) & (values <= 1)
+            inside = bool(within.all())
+            if self.kind == "auto" and not inside and within.mean() >= _MOST_PROBABILITIES:
+                record = int(np.argwhere(~within)[0][0])
+                raise DataError(
+                    f"{self.source} has values in [0, 1], like probabilities, but {values[record].flat[0]:.4g} at "
+                    f"record {record}: correct it, or state --target-kind (target_kind in Python) as `logits`"
+                )
             kind: PredictionKind = self.kind if self.kind != "auto" else "probabilities" if inside else "logits"
             others = 1 - values if kind == "probabilities" else np.zeros_like(values)
             both = np.concatenate([values, others] if named == [0] else [others, values], axis=2)

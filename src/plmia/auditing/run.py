@@ -33,7 +33,7 @@ from plmia.auditing.subgroup_columns import By
 from plmia.data.arrays import BoolArray, Counts, PredictionKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
-from plmia.data.files import make_private
+from plmia.data.files import exists, make_private
 from plmia.errors import (
     DataError,
     Note,
@@ -597,7 +597,7 @@ def given_target(
     if id_column is not None and id_column not in columns:
         hint = did_you_mean(id_column, names, "check its name")
         raise DataError(f"the data have no column {id_column!r} to match rows with: {hint}")
-    if isinstance(members, str) and members not in columns and not Path(members).is_file():
+    if isinstance(members, str) and members not in columns and not exists(Path(members)):
         hint = did_you_mean(members, names, "check the name")
         raise DataError(f"there is no column and no file {members!r} with the target's members: {hint}")
     ids = None if id_column is None else RecordIds.of(id_column, columns[id_column])

@@ -131,6 +131,7 @@ def report(
     drop: Sequence[str] = (),
     decimal_comma: bool = False,
     signals: str | Path | Signals | None = None,
+    scale: Scale = "auto",
     show_records: bool = False,
     title: str | None = None,
     attack: str | None = None,
@@ -147,6 +148,8 @@ def report(
         scored, to show those of single records; an audit has them in its folder.
     label, group, drop, decimal_comma : str, str, sequence of str, bool
         As in `plmia.audit`, if the data are a CSV or Parquet file.
+    scale : {"auto", "logit", "probability", "signal"}
+        Scale of the signals, as it was for `plmia.score`.
     show_records, title : bool, str
         As in `plmia.audit`.
     attack, target : str, int, optional
@@ -158,7 +161,7 @@ def report(
     extras = replace(Extras() if data is None else read_extras(Path(data), **columns), title=title)
     saved = open_results(folder)
     if signals is not None:
-        extras = replace(extras, signals=open_signals(signals).signals)
+        extras = replace(extras, signals=open_signals(signals, scale).signals)
     write_report(saved, extras, show_records=show_records, attack=attack, target=target)
     for note in extras.notes:
         warnings.warn(note.text, PlmiaWarning, stacklevel=2)

@@ -10,6 +10,7 @@ import click
 
 from plmia import __version__
 from plmia.auditing.progress import stderr
+from plmia.cli.start import INTERRUPTED, interruptible
 from plmia.cli.terminal import say
 from plmia.errors import PlmiaError, TrainingError, did_you_mean
 
@@ -29,9 +30,6 @@ COMMANDS = {
     "reproduce": ("reproduce", "Run the paper's experiments from a checkout."),
     "completion": ("completion", "Print a script for completion with the Tab key."),
 }
-
-# What shells expect of a command that Ctrl-C ended: 128 and the signal's number.
-INTERRUPTED = 130
 
 
 class Commands(click.Group):
@@ -69,7 +67,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            with interruptible():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             say("stopped; run the same command again to continue")
             ctx.exit(INTERRUPTED)

@@ -59,9 +59,17 @@ def say(sentence: str) -> None:
 
 @contextmanager
 def plain_warnings(quiet: bool = False) -> Iterator[None]:
-    """Print warnings of plmia as one line each, without the place in the code; not at all if ``quiet``."""
+    """Print warnings of plmia as one line each, without the place in the code.
+
+    If ``quiet``, no warning is printed, whichever library or worker process gives it.
+    """
+    options = list(sys.warnoptions)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore" if quiet else "always", PlmiaWarning)
+        if quiet:
+            warnings.simplefilter("ignore")
+            sys.warnoptions.append("ignore")  # processes that are started now inherit it
+        else:
+            warnings.simplefilter("always", PlmiaWarning)
         others = warnings.showwarning
 
         def show(
@@ -72,13 +80,18 @@ def plain_warnings(quiet: bool = False) -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
+            if quiet:
+                return  # a library set a filter of its own
             if issubclass(category, PlmiaWarning):
                 say(str(message))
             else:
                 others(message, category, filename, lineno, file, line)
 
         warnings.showwarning = show
-        yield
+        try:
+            yield
+        finally:
+            sys.warnoptions[:] = options
 
 
 def print_result(

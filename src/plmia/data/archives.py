@@ -24,6 +24,7 @@ from typing import IO, Literal, NamedTuple
 import numpy as np
 
 from plmia.data.arrays import Array, Labels
+from plmia.data.files import require_regular
 from plmia.errors import DataError, install_hint
 
 Part = Literal["train", "valid", "test"]
@@ -87,6 +88,8 @@ def read_archive(path: Path, part: Part = "train", verify: bool = True) -> Publi
     inside matter. CIFAR has no part "valid", Purchase-100 is all "train".
     """
     with _damage_named(path):
+        if not path.is_dir():
+            require_regular(path)
         published = _recognise(path)
         if part not in published.n_points:
             raise DataError(f"{published.name} has no part {part!r}: choose from {', '.join(published.n_points)}")

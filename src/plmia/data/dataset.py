@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from plmia.data.arrays import Array, FloatArray32, IntArray
+from plmia.data.files import exists, open_regular
 from plmia.data.labels import encode_groups, encode_labels
 from plmia.data.npz import (
     DATA_ARRAYS,
@@ -466,7 +467,7 @@ def read_data(
     values : bool
         Whether numbers in y are values to predict; see `LabelledData`. Then a file may also lack labels.
     """
-    if not path.exists():
+    if not exists(path):
         raise DataError(
             f"there is no {path}: give an npz with `X` and `y`, a CSV or Parquet file, or a published archive"
         )
@@ -526,7 +527,7 @@ def _located(
 
 def _starts_like_numpy(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(6)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror or error}): check its permissions") from error

@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -122,20 +123,64 @@ def _sync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
+def is_temporary(name: str, of: str = r".+") -> bool:
+    """Whether a name is one of `temporary_beside`, of a file whose final name matches ``of``."""
+    # Earlier versions wrote no machine into the name.
+    return re.fullmatch(rf"\.{of}\.\d+-(?:[0-9a-f]{{8}}-)?[0-9a-f]{{8}}\.tmp", name) is not None
+
+
 def remove_leftovers(folder: Path, of: str = r".+") -> None:
     """Remove temporary files and folders of killed writers whose final name matches ``of``.
 
     Age decides, since the process number of a writer on another machine means nothing here.
     """
-    # Earlier versions wrote no machine into the name.
-    pattern = re.compile(rf"\.{of}\.\d+-(?:[0-9a-f]{{8}}-)?[0-9a-f]{{8}}\.tmp")
     with suppress(OSError):
         for entry in folder.iterdir():
-            if pattern.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > LEFTOVER_SECONDS:
+            if is_temporary(entry.name, of) and time.time() - entry.stat().st_mtime > LEFTOVER_SECONDS:
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry, ignore_errors=True)
                 else:
                     entry.unlink()
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; OSError for a pipe, a device or a folder, which could wait or never end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "it is a pipe or a device, a regular file is needed", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def exists(path: Path) -> bool:
+    """Whether there is something at a path; Path's own check raises on a name that is too long, as do the next two."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a regular file at a path."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at a path."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def read_regular(path: Path) -> bytes:
+    """Contents of a regular file; see `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def require_regular(path: Path) -> None:
+    """Raise OSError unless a library that opens ``path`` itself finds a regular file, or a folder of these."""
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if not file.is_dir():
+            open_regular(file).close()
 
 
 # Locks and folders ---------------------------------------------------------------------------------------------------
@@ -316,15 +361,6 @@ def open_parts(folder: Path) -> dict[str, BinaryIO]:
         for name in PARTS:
             path = next((place / name for place in places if os.path.lexists(place / name)), folder / name)
             if name not in OPTIONAL_PARTS or os.path.lexists(path):
-                found[name] = opened.enter_context(_open_plain(path))
+                found[name] = opened.enter_context(open_regular(path))
         opened.pop_all()
     return found
-
-
-def _open_plain(path: Path) -> BinaryIO:
-    """Open a plain file; a pipe of that name raises an error, where opening it would wait."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a plain file", str(path))
-    return os.fdopen(descriptor, "rb")

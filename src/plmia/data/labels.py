@@ -123,7 +123,7 @@ def _numbered(what: str, column: Column) -> tuple[IntArray, Names | None]:
 
 
 def _require_whole(what: str, values: Array, missing: Array) -> None:
-    odd = np.flatnonzero(~missing & (values != np.rint(values)))
+    odd = np.flatnonzero(~missing & ~(np.isfinite(values) & (values == np.rint(values))))
     if len(odd):
         raise DataError(
             f"{what} holds {values[odd[0]]} at record {some(odd)}: whole numbers or names are needed, one per record"

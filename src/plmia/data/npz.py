@@ -17,7 +17,7 @@ from typing import IO, Literal, cast
 import numpy as np
 
 from plmia.data.arrays import Array, BoolArray
-from plmia.data.files import replacing
+from plmia.data.files import is_file, is_folder, open_regular, replacing, require_regular
 from plmia.errors import DataError, Note, OutputError, PlmiaError, did_you_mean, shown
 
 # Texts and names that a report may show beside the records.
@@ -35,9 +35,9 @@ _SIMILAR = 0.65
 def load_npz(path: Path, names: Collection[str] | None, needs: str, kind: type[PlmiaError]) -> dict[str, Array]:
     """Read those arrays called ``names`` that an npz file holds (None: all); errors say that it ``needs`` these."""
     with _named_damage(path, kind, "an npz file", f"give the path of an npz with {needs}"):
-        if path.is_dir():
+        if is_folder(path):
             raise kind(f"{path} is a folder: give an npz file with {needs}")
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             start = stream.read(len(NPY_MAGIC))
             if start == NPY_MAGIC:
                 raise kind(f"{path} is a single array: save {needs} with numpy.savez")
@@ -45,11 +45,15 @@ def load_npz(path: Path, names: Collection[str] | None, needs: str, kind: type[P
                 begins = f"it starts with {start!r}" if start else "it is empty"
                 raise kind(f"{path} is not an npz file ({begins}): save {needs} with numpy.savez")
             found: dict[str, Array] = {}
+            seen: set[str] = set()
             with zipfile.ZipFile(stream) as archive:
                 for entry in archive.infolist():
                     name = entry.filename.removesuffix(".npy")
                     if entry.comment:  # NumPy writes none; a damaged length would make one of the next entry
                         raise kind(f"{path} is damaged ({name!r} carries a comment): write or copy it again")
+                    if name in seen:
+                        raise kind(f"{path} holds two arrays {name!r}, and only one can be meant: save it again")
+                    seen.add(name)
                     # Opening compares the two names of an entry: a damaged name cannot hide an array.
                     with cast("zipfile.ZipExtFile", archive.open(entry)) as member:
                         if names is None or name in names:
@@ -96,6 +100,7 @@ def load_npy(path: Path, kind: type[PlmiaError] = DataError, of: str = "", mode:
     """
     named = f"{path} of {of}" if of else str(path)
     with _named_damage(named, kind, "an npy file", "write it again, or check that the folder is the right one"):
+        require_regular(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote
             array = np.lib.format.open_memmap(path, mode=mode)
@@ -186,7 +191,7 @@ def unused_arrays(path: Path, known: Collection[str], kind: type[PlmiaError]) ->
     Raises ``kind`` if a name resembles `groups` and there is no `groups`: without its groups, the rows of one patient
     land on both sides of a split, and nothing in the results would reveal it.
     """
-    if not (path.is_file() and zipfile.is_zipfile(path)):
+    if not (is_file(path) and zipfile.is_zipfile(path)):
         return []
     with zipfile.ZipFile(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]

@@ -24,6 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from plmia.data.files import read_regular, require_regular
 from plmia.errors import DataError, Note, install_hint, shown
 
 # Texts that stand for a missing value. "None" is not one of them: many tables use it for a category.
@@ -63,6 +64,7 @@ def read_frame(path: Path, decimal_comma: bool = False) -> tuple[Any, list[Note]
 
 
 def _read_parquet(path: Path) -> Any:
+    require_regular(path)
     frame = _library("pandas").read_parquet(path, engine="pyarrow")
     named = [name for name in frame.index.names if name is not None]
     return frame.reset_index(named) if named else frame
@@ -135,7 +137,7 @@ def _read_csv(path: Path, decimal_comma: bool) -> tuple[str, dict[str, _Read]]:
 
 def _contents(path: Path) -> bytes:
     """Bytes of a text file, unpacked if they are gzipped."""
-    raw = path.read_bytes()
+    raw = read_regular(path)
     raw = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{path} is UTF-16 text: save it as UTF-8")

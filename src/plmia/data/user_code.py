@@ -9,6 +9,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from plmia.data.files import read_regular
 from plmia.errors import PlmiaError
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "unable to allocate")
@@ -23,7 +24,7 @@ def read_user_file(path: Path, kind: type[PlmiaError]) -> bytes:
     """Text of a user's Python file; raises ``kind`` if there is none."""
     try:
         if path.suffix == ".py":
-            return path.read_bytes()
+            return read_regular(path)
     except (FileNotFoundError, ValueError):  # ValueError for names that no file can have
         pass
     except OSError as error:

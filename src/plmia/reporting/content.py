@@ -21,6 +21,7 @@ from scipy.special import ndtr, ndtri
 from plmia.attacks.scoring import Scores
 from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
 from plmia.data.dataset import LabelledData, read_data, writable_texts
+from plmia.data.files import is_file
 from plmia.data.npz import TEXT_ARRAYS, load_npz, text_array
 from plmia.data.tables import Column, Kind
 from plmia.errors import DataError, Note, SignalsError, StoreError, percent, sentence
@@ -79,7 +80,7 @@ def read_extras(path: Path, **columns: Any) -> Extras:
 
 def _has_texts_only(path: Path) -> bool:
     """Whether an npz has texts and no records."""
-    if path.suffix != ".npz" or not (path.is_file() and zipfile.is_zipfile(path)):
+    if path.suffix != ".npz" or not (is_file(path) and zipfile.is_zipfile(path)):
         return False
     with zipfile.ZipFile(path) as archive:
         held = {name.removesuffix(".npy") for name in archive.namelist()}
@@ -228,12 +229,6 @@ class Content:
         if self.extras.data is not None and self.about.data_digest is not None:
             return None
         return "texts" if self.extras.texts is not None else "data" if self.extras.data is not None else None
-
-    @property
-    def mean_model_seconds(self) -> float | None:
-        """Mean time to train one model, if it is known."""
-        times = [record.seconds for record in self.training.values() if record.seconds]
-        return sum(times) / len(times) if times else None
 
     @property
     def title(self) -> str:

@@ -192,14 +192,6 @@ def shortened(text: str, most: int = 24) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def duration(seconds: float) -> str:
-    """Write a time in a suitable unit."""
-    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / size:.2g} {unit}" if seconds / size < 10 else f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86_400:.1f} days"
-
-
 def rounded(values: npt.ArrayLike, digits: int = 5) -> list[Any]:
     """Return numbers [n] with a few significant digits, None where they are not finite."""
     array = np.asarray(values, dtype=np.float64)

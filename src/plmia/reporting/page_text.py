@@ -16,7 +16,7 @@ from plmia.evaluation.intervals import Interval, tpr_interval
 from plmia.evaluation.subgroups import MIN_UNITS, Subgroup, SubgroupTable
 from plmia.evaluation.trainings import TrainingsSummary
 from plmia.reporting.content import Content
-from plmia.reporting.drawing import duration, shortened
+from plmia.reporting.drawing import shortened
 from plmia.reporting.plots import rate_at
 from plmia.results.result import AttackSummary, OneRecordSummary, Verdict
 from plmia.results.saved import main_attacks
@@ -228,9 +228,9 @@ def _model(content: Content) -> str:
     found = [recipe for name in ("recipe", "reference_recipe") if isinstance(recipe := audit.get(name), Mapping)]
     kinds = dict.fromkeys(str(r.get("class", r.get("recipe", ""))).rpartition(".")[2] for r in found)
     parts = [" and ".join(kinds)] if kinds else []
-    times = [record.seconds for record in content.training.values() if record.seconds]
-    if times:
-        parts.append(f"{len(times)} models trained in {duration(sum(times))} of computing time")
+    # Without the time that they took, which differs between equal runs.
+    if trained := [record for record in content.training.values() if record.seconds]:
+        parts.append(f"{len(trained)} models trained")
     unknown = "not recorded: its signals were given" if content.about.audit is None else "trained by a separate script"
     return "; ".join(parts) or unknown
 

@@ -632,20 +632,19 @@ def references_figure(content: Content) -> Figure | Absent:
         domain = (k * (width + 0.14), k * (width + 0.14) + width)
         traces = [trace for i, curve in enumerate(group) for trace in _power_traces(curve, 3 * k + i, fig.panel_ref(k))]
         data += traces
-        layout |= fig.panel(k, *_power_axes(traces, words, domain, content.mean_model_seconds))
-    caption = _references_caption(found.attack, curves, content.mean_model_seconds, people=content.about.people)
+        layout |= fig.panel(k, *_power_axes(traces, words, domain))
+    caption = _references_caption(found.attack, curves, people=content.about.people)
     alt = " ".join(_expected_power(curve) for curve in curves)
     return Figure("references", title, caption, alt, data, layout)
 
 
-def _references_caption(attack: str, curves: Sequence[Curve], seconds: float | None, *, people: bool) -> str:
+def _references_caption(attack: str, curves: Sequence[Curve], *, people: bool) -> str:
     extrapolated = any(curve.times(2) is not None for curve in curves)
     return (
         f"Power of {attack} with all, half, a quarter, ... of its references (dots, with one standard deviation over "
         "random subsets)"
         + (", and a fitted curve for more references (dashed)." if extrapolated else ".")
         + (" The power is that with one record per person." if people else "")
-        + (f" Training one model took {fig.duration(seconds)} on average." if seconds else "")
         + " Healthy: the curve is flat at its right end, so a larger audit would find the same."
     )
 
@@ -667,17 +666,12 @@ def _power_traces(curve: Curve, number: int, ref: str) -> Iterator[Spec]:
         yield fig.line(name, x, y, colour, dash="dash", showlegend=False, hovertemplate=hover, **on)
 
 
-def _power_axes(
-    traces: Sequence[Spec], words: str, domain: tuple[float, float], seconds: float | None
-) -> tuple[Axis, Axis]:
+def _power_axes(traces: Sequence[Spec], words: str, domain: tuple[float, float]) -> tuple[Axis, Axis]:
     x = sorted({n for trace in traces for n in trace["x"]})
     y = [value for trace in traces for value in _heights(trace)]
     gap = max(0.12 * (max(y) - min(y)), 0.01)
     ticks = [n for i, n in enumerate(x) if i == 0 or n >= 1.6 * x[i - 1]]
-    labels, title = [f"{n:g}" for n in ticks], "References"
-    if seconds:
-        labels, title = [f"{n:g}\n{fig.duration(n * seconds)}" for n in ticks], "References (time to train them)"
-    across = Axis(title, x[0] / EDGE, x[-1] * EDGE, ticks, labels, log=True, domain=domain)
+    across = Axis("References", x[0] / EDGE, x[-1] * EDGE, ticks, [f"{n:g}" for n in ticks], log=True, domain=domain)
     return across, fig.percent_axis(words, max(0.0, min(y) - gap), min(1.0, max(y) + gap))
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from plmia.attacks.scoring import Scores
 from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
-from plmia.data.files import PAGE, open_parts
+from plmia.data.files import PAGE, open_parts, read_regular
 from plmia.data.npz import read_member
 from plmia.errors import Note, OutputError, after_colon, doubts, round_percent
 from plmia.evaluation.metrics import FPRS, Roc, fpr_key, roc_curve
@@ -254,7 +254,7 @@ class SavedRun(Overview):
     def still_there(self) -> bool:
         """Whether the folder holds these results and not those of another run; call it under the folder's lock."""
         try:
-            return hashlib.sha256((self.folder / "metrics.json").read_bytes()).digest() == self._text
+            return hashlib.sha256(read_regular(self.folder / "metrics.json")).digest() == self._text
         except OSError:
             return False
 

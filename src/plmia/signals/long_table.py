@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plmia.data.arrays import BoolArray, FloatArray, FloatArray32, IntArray
+from plmia.data.files import require_regular
 from plmia.errors import SignalsError, did_you_mean, install_hint, shown
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class TableContents:
 def read_long_table(path: Path, columns: Columns) -> TableContents:
     """Read a long table from a CSV or Parquet file; raises `SignalsError` if a combination is missing or repeated."""
     with _named_errors(path):
+        require_regular(path)
         source = _Source.open(path, columns)
         n_rows, names = _names(source)
         if not n_rows:

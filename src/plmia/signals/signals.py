@@ -12,6 +12,7 @@ import numpy as np
 
 from plmia.data.arrays import Array, BoolArray, Floats, IntArray, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
+from plmia.data.files import open_regular
 from plmia.data.npz import SIGNALS_ARRAYS, load_npz, unpack_bits, whole_number
 from plmia.data.table_files import is_table_file
 from plmia.errors import SignalsError, some
@@ -25,6 +26,9 @@ _MANY = 1000
 _SAMPLED_POINTS = 4096
 # Distance between the quartiles of a standard Gaussian.
 _QUARTILES_OF_GAUSSIAN = 1.349
+# Beyond, sums of squares lose the digits by which members differ, and the AUC depends on the scale of the signals.
+MAX_SIGNAL = 1e6
+_LIMIT_TEXT = f"must lie between -{MAX_SIGNAL:,.0f} and {MAX_SIGNAL:,.0f}"
 Scale = Literal["auto", "logit", "probability", "signal"]
 
 
@@ -86,6 +90,8 @@ class Signals:
                 "one per model, all different, from 0"
             )
         _require(self.values, self.models, np.isfinite, "must be finite")
+        if self.kind == "confidence":
+            _require(self.values, self.models, _within_limit, f"confidences {_LIMIT_TEXT}")
 
     @property
     def n_models(self) -> int:
@@ -116,6 +122,7 @@ class Signals:
         unit = (high - low) / _QUARTILES_OF_GAUSSIAN or float(sample.std()) or 1.0
         # Model by model, so that only one is held in 64 bits.
         values = np.stack([((row.astype(np.float64) - centre) / unit).astype(np.float32) for row in self.values])
+        _require(values, self.models, _within_limit, f"signals in units of their spread {_LIMIT_TEXT}")
         return replace(self, values=values)
 
     def rows(self, models: Iterable[int], what: str = "model") -> IntArray:
@@ -144,6 +151,10 @@ def _require(values: Floats, models: Iterable[int], are_good: Callable[[Floats],
                 f"signals hold {row[point, view]:.6g} at model {model}, record {point}, view {view}, but {limit}: "
                 "query that model again, or leave it out"
             )
+
+
+def _within_limit(values: Floats) -> BoolArray:
+    return np.abs(values) <= np.float64(MAX_SIGNAL)  # half floats cannot hold the limit
 
 
 def _in_unit_interval(values: Floats) -> BoolArray:
@@ -176,7 +187,7 @@ def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
         values = values[:, :, None]
     membership = _membership(arrays)
     values, n_clipped = _on_logit_scale(path, values, scale)
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     design, labels, groups = MembershipDesign(membership), arrays.get("labels"), arrays.get("groups")
     kind: SignalKind = "signal" if scale == "signal" else "confidence"

@@ -53,7 +53,10 @@ from plmia.data.files import (
     as_bytes,
     create_private,
     file_lock,
+    open_regular,
+    read_regular,
     remove_leftovers,
+    require_regular,
     sync_folder,
     temporary_beside,
     write_all,
@@ -282,6 +285,7 @@ class SignalStore:
         path, models = folder / "signals.npy", [record.model for record in records]
         n_rows = max(models) + 1
         with reading(str(path)):
+            require_regular(path)
             _raise_first(_cut_off(self.folder, self.layout, records))
             mapped = np.asarray(np.memmap(path, DTYPE, "r", NPY_HEADER_BYTES, (n_rows, *self.shape[1:])))
         for record in records:
@@ -920,7 +924,7 @@ def _read_about(path: Path, key: str) -> dict[str, Any]:
         size = path.stat().st_size
         if size > MAX_JSON_BYTES:
             raise StoreError(f"{path} has {size:,} bytes, at most {MAX_JSON_BYTES:,} are allowed: {_COPY_STACK}")
-        about = _unsealed(str(path), path.read_bytes(), _COPY_STACK)
+        about = _unsealed(str(path), read_regular(path), _COPY_STACK)
     if about.get("key") != key:
         raise StoreError(
             f"{path} belongs to another audit (key {str(about.get('key'))[:12]}, the store has {key[:12]}): "
@@ -940,7 +944,7 @@ def _read_about(path: Path, key: str) -> dict[str, Any]:
 
 def _read_stack(path: Path, about: dict[str, Any]) -> Stack:
     shape, data = tuple(about["shape"]), path.with_suffix(".npy")
-    with reading(str(data)), data.open("rb") as file:
+    with reading(str(data)), open_regular(data) as file:
         _check_npy(str(data), file.read(NPY_HEADER_BYTES), data.stat().st_size, DTYPE, shape)
         file.seek(0)
         if hashlib.file_digest(file, "sha256").hexdigest() != about.get("sha256"):
@@ -1221,7 +1225,7 @@ class _LocalFiles:
     def cat_ranges(self, paths: Sequence[str], starts: Sequence[Any], stops: Sequence[Any]) -> list[bytes]:
         found = []
         for path, start, stop in zip(paths, starts, stops, strict=True):
-            with Path(path).open("rb") as file:
+            with open_regular(Path(path)) as file:
                 file.seek(start or 0)
                 found.append(file.read() if stop is None else file.read(stop - start))
         return found
@@ -1289,6 +1293,7 @@ def writing(what: str) -> Iterator[None]:
 def _locked(path: Path) -> Iterator[FileIO]:
     """Open a file for positioned writes under its lock; without locks, checksums find two writers of one model."""
     try:
+        require_regular(path)
         opened = path.open("r+b", buffering=0)
     except FileNotFoundError as error:
         raise StoreError(f"{path} is missing: {_RESTORE}") from error

@@ -40,6 +40,8 @@ Result = TypeVar("Result")
 MOST_TRIES = 3
 
 _ANSWER_SECONDS = 20.0
+# Option of Linux's prctl: the signal that a process gets when its parent ends.
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -261,10 +263,9 @@ def _serve(pipe: Connection) -> None:
     # Standard output belongs to the command; prints of the training code go to standard error.
     with contextlib.suppress(OSError):
         os.dup2(2, 1)
-    warnings.simplefilter("once", UserWarning)
     _show_warnings_once()
     one_thread()
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    _die_with_parent()
     with contextlib.suppress(EOFError, OSError):
         work: Callable[[Any], Any] | Failed = attempt(lambda p: p.recv(), pipe)
         while True:
@@ -273,10 +274,14 @@ def _serve(pipe: Connection) -> None:
 
 
 def _show_warnings_once() -> None:
-    """Show a warning once per process instead of once per model.
+    """Show a warning once per process instead of once per model; never if the parent ignores all (--quiet).
 
     The filter "once" forgets what it showed whenever a library changes filters for a while, as most do in every fit.
     """
+    if "ignore" in sys.warnoptions:
+        warnings.showwarning = lambda *_where, **_options: None
+        return
+    warnings.simplefilter("once", UserWarning)
     shown: set[tuple[str, type[Warning]]] = set()
     show = warnings.showwarning
 
@@ -298,10 +303,24 @@ def _answer(pipe: Connection, result: Any) -> None:
 
 
 def _die_with_parent() -> None:
+    """End this process as soon as its parent has ended, even while training code holds the GIL (on Linux)."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
+    if parent is None:
+        return
+    if sys.platform == "linux":
+        # A system without the call, or a Python without ctypes, has the thread below.
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes
+
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent.pid:  # the parent ended before the call
+            os._exit(1)
+
+    def wait_for_end() -> None:
         parent.join()
         os._exit(1)
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
 
 
 def one_thread() -> None:

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from plmia.data.arrays import Array, BoolArray, IntArray, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
-from plmia.data.files import make_private
+from plmia.data.files import exists, is_file, is_folder, is_temporary, make_private
 from plmia.data.npz import load_npz, save_npz, unpack_bits, whole_number
 from plmia.errors import Note, SignalsError, StoreError
 from plmia.signals.store import SignalStore, groups_about, signal_about, write_groups, writing
@@ -343,8 +343,8 @@ class RunPlan:
     def read(cls, folder: Path) -> RunPlan:
         """Read and check the design of a run."""
         path = folder / DESIGN_FILE
-        if not path.exists():
-            what = "is an audit of plmia" if (folder / STORE).exists() else "has no design.npz"
+        if not is_file(path):
+            what = "is an audit of plmia" if exists(folder / STORE) else "has no design.npz"
             raise StoreError(f"{folder} is not a run ({what}): make one with plmia design (folder, -o)")
         arrays = load_npz(path, _ARRAYS, "a design", StoreError)
         try:
@@ -367,12 +367,12 @@ class RunPlan:
 
     def write(self, folder: Path) -> Run:
         """Write the design into a folder, which becomes a run; an existing run of the same plan may get more models."""
-        if (folder / DESIGN_FILE).exists():
+        if is_file(folder / DESIGN_FILE):
             existing = RunPlan.read(folder)
             self._require_continuation(existing, folder)
             if existing.design.n_models >= self.design.n_models:
                 return Run(folder)
-        elif folder.exists() and any(folder.iterdir()):
+        elif is_folder(folder) and not all(is_temporary(entry.name) for entry in folder.iterdir()):
             raise StoreError(f"{folder} exists and is not a run: choose a folder that is empty or does not exist yet")
         arrays = {
             "membership": np.packbits(self.design.matrix, axis=1),

@@ -393,11 +393,29 @@ def shared_data(data: LabelledData, folder: Path, engine: Engine) -> Iterator[La
             f"cannot write to {folder} ({error.strerror or error}): free some space, or use another folder"
         ) from error
     try:
-        with lock, file_lock(lock.fileno(), wait=False):
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(lock)
+            opened.enter_context(file_lock(lock.fileno(), wait=False))
             data.save(shared)
+            _delete_names(shared, opened)
             yield shared
     finally:
         shutil.rmtree(shared, ignore_errors=True)
+
+
+def _delete_names(shared: Path, opened: contextlib.ExitStack) -> None:
+    """Delete the shared files and leave links to them that end with this process, so that kill -9 leaves no copy.
+
+    Only Linux has such links; elsewhere, and where workers may not follow them, the files stay until the end.
+    """
+    descriptors = Path(f"/proc/{os.getpid()}/fd")
+    # The system gives this folder to root if other processes of the user may not look into it.
+    if sys.platform != "linux" or not descriptors.is_dir() or descriptors.stat().st_uid != os.geteuid():
+        return
+    for path in shared.glob("*.npy"):
+        link = descriptors / str(opened.enter_context(path.open("rb")).fileno())
+        path.unlink()
+        path.symlink_to(link)
 
 
 def is_running(folder: Path) -> bool:

@@ -217,3 +217,10 @@ def test_columns_of_the_data_are_taken_out(library: Any) -> None:
     assert take_columns(np.zeros((2, 2)), ("split",))[1] == {}
     with pytest.raises(DataError, match="'split' is named as"):
         take_columns(frame, ("split",), ("split", None))
+
+
+@pytest.mark.parametrize("text", ["members\n", "\0\0\n", "[[[\n"])
+def test_a_file_with_nothing_but_a_heading_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "members.txt").write_text(text)
+    with pytest.raises(DataError, match="0 values, but the data have 8 records"):
+        read_members(tmp_path / "members.txt", 8, None)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import log_softmax, softmax
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 
 from plmia.auditing.predictions import Predictions, match_names
 from plmia.data.dataset import LabelledData
@@ -260,3 +261,17 @@ def test_a_frame_of_probabilities_may_have_numbered_columns() -> None:
     np.testing.assert_allclose(found.trained.conf[:, 0], CONF)
     permuted = Predictions.of_frame(pandas.DataFrame(P)[[2, 0, 1]], "auto", "target", None)
     np.testing.assert_allclose(permuted.ask(DATA, MEMBERS, (View(),), Plain()).trained.conf[:, 0], CONF)
+
+
+def test_a_table_without_columns_is_refused() -> None:
+    with pytest.raises(DataError, match="no columns"):
+        Predictions.of_frame(pd.DataFrame(index=range(3)), "auto", "a table", None, {})
+
+
+def test_one_wrong_value_does_not_turn_one_column_of_probabilities_into_logits() -> None:
+    data = LabelledData(np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 2)
+    values = np.random.default_rng(0).random((30, 1))
+    values[7] = 8.2
+    recipe = Sklearn(LogisticRegression())
+    with pytest.raises(DataError, match=r"8\.2 at record 7"):
+        Predictions(values, names=["1"], source="it").ask(data, np.arange(30) < 15, (View(),), recipe)

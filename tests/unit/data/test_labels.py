@@ -125,3 +125,9 @@ def test_a_record_without_a_group_is_its_own(values: Any) -> None:
     assert LabelledData(X, [0, 1] * 3, values).notes == (note,)
     many = [*values, *([values[0]] * 94)]
     assert encode_groups(many, 100)[2][0].severity == "info"
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_groups_that_are_not_finite_are_refused(value: float) -> None:
+    with pytest.raises(DataError, match=f"{value} at record 3"):
+        encode_groups(np.array([0.0, 1.0, 2.0, value]), 4)

@@ -24,7 +24,7 @@ from plmia.evaluation.metrics import clopper_pearson
 from plmia.evaluation.targets import Setup
 from plmia.reporting import Extras, figures, read_extras, write_report
 from plmia.reporting.content import Content, read_content
-from plmia.reporting.drawing import Absent, Figure, duration, linear_axis, rounded
+from plmia.reporting.drawing import Absent, Figure, linear_axis, rounded
 from plmia.reporting.page import asset, in_script, policy, unbroken
 from plmia.reporting.page_text import (
     audited,
@@ -530,13 +530,6 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(copied: Path) -> None:
 
 
 def test_numbers_in_words() -> None:
-    assert [duration(value) for value in (0.31, 62, 600, 10_000, 400_000)] == [
-        "0.31 s",
-        "62 s",
-        "10 min",
-        "2.8 h",
-        "4.6 days",
-    ]
     assert rounded([1.234567, float("nan"), float("inf")]) == [1.2346, None, None]
 
 

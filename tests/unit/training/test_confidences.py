@@ -183,3 +183,12 @@ def test_percentages_are_no_logits() -> None:
     with pytest.raises(RecipeError, match="100"):
         conf_from_answers(100 * p, labels)
     conf_from_answers(np.log(p), labels)
+
+
+@pytest.mark.parametrize(("column", "value"), [(0, 7.3), (1, -0.4), (1, 0.2)])
+def test_one_wrong_probability_does_not_turn_the_others_into_logits(column: int, value: float) -> None:
+    p = np.random.default_rng(0).dirichlet([1, 1], size=12)
+    p[5] = [0.5, 0.5]
+    p[5, column] = value
+    with pytest.raises(RecipeError, match="record 5"):
+        conf_from_answers(p, np.arange(12) % 2)

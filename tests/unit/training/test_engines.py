@@ -19,6 +19,7 @@ from plmia.errors import TrainingError
 from plmia.training import engines
 from plmia.training.engines import MOST_TRIES, Failed, Inline, LocalProcesses
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="uses a call of Linux")
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 
 # What workers run: they cannot import a test, so it lies in a module of its own.
@@ -72,6 +73,9 @@ def work(job):
         os.kill(os.getpid(), signal.SIGKILL)
     if job["do"] == "exit":
         os._exit(7)
+    if job["do"] == "hold the GIL":
+        import ctypes
+        ctypes.PyDLL(None).sleep(60)
     if job["do"] == "sleep":
         time.sleep(60)
     if job["do"] == "raise":
@@ -350,7 +354,8 @@ if sys.argv[1] == "interrupt":
     engines._Worker = Interrupted
     jobs = [{"do": "square", "number": 7}]
 else:
-    jobs = [{"do": "sleep", "number": i, "log": sys.argv[1]} for i in range(2)]
+    doing = "hold the GIL" if sys.argv[1].endswith("held") else "sleep"
+    jobs = [{"do": doing, "number": i, "log": sys.argv[1]} for i in range(2)]
 for job, result in engines.LocalProcesses(2).run(work, jobs):
     print(result, flush=True)
 """
@@ -378,8 +383,10 @@ def script(there: Any, tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]
 
 
 @posix
-def test_workers_end_by_themselves_when_their_parent_is_killed(script: Any, tmp_path: Path) -> None:
-    log = tmp_path / "log"
+@pytest.mark.parametrize("log_name", ["log", pytest.param("held", marks=linux)])
+def test_workers_end_by_themselves_when_their_parent_is_killed(log_name: str, script: Any, tmp_path: Path) -> None:
+    """Even those that hold the GIL, so that no thread of theirs can run."""
+    log = tmp_path / log_name
     with script(str(log)) as process:
         try:
             assert wait_until(lambda: len(pids_in(log)) == 2)

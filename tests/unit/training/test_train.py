@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -466,6 +467,30 @@ def test_what_a_killed_run_shared_is_removed_and_what_is_in_use_is_not(data: Lab
             assert first != second
             assert LabelledData.load(Path(str(first))).digest == data.digest
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has links that end with a process")
+def test_a_killed_run_leaves_no_copy_of_the_data(data: LabelledData, tmp_path: Path) -> None:
+    """Whoever reads the links in another process finds the data, until the process that shares them is killed."""
+    data.save(tmp_path)
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom plmia.data.dataset import LabelledData\n"
+        "from plmia.training.engines import LocalProcesses\nfrom plmia.training.train import shared_data\n"
+        "folder = Path(sys.argv[1])\n"
+        "with shared_data(LabelledData.load(folder), folder, LocalProcesses(1)) as shared:\n"
+        "    print(shared, flush=True)\n    time.sleep(600)\n"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            shared = Path(process.stdout.readline().strip())
+            assert LabelledData.load(shared).digest == data.digest
+        finally:
+            process.kill()
+    assert shared.is_dir()
+    assert sum(path.lstat().st_size for path in shared.iterdir() if not path.is_symlink()) == 0
+    assert not any(path.exists() for path in shared.iterdir() if path.is_symlink())
 
 
 def test_the_same_process_needs_no_copy(data: LabelledData, tmp_path: Path) -> None:

@@ -126,12 +126,12 @@ def audit(
       plmia audit --data data.csv --label y --recipe mlp --target predictions.csv --members split -o run
       plmia audit --data cifar-10-binary.tar.gz --recipe wide-resnet --views rmia18 -o run
     """  # noqa: D301 - click wants the control character itself
-    way, layout = parse_recipe(recipe), None if design is None else parse_design(design)
-    others = None if reference_recipe is None else parse_recipe(reference_recipe)
-    local = engine_name == "local"
-    engine = default_engine(way, workers, reference_recipe=others) if local else Ray(ray_address, gpus)
-    number = None if isinstance(layout, MembershipDesign) else references
     with plain_warnings(quiet):
+        way, layout = parse_recipe(recipe), None if design is None else parse_design(design)
+        others = None if reference_recipe is None else parse_recipe(reference_recipe)
+        local = engine_name == "local"
+        engine = default_engine(way, workers, reference_recipe=others) if local else Ray(ray_address, gpus)
+        number = None if isinstance(layout, MembershipDesign) else references
         options |= {"references": number, "reference_recipe": others, "design": layout, "engine": engine}
         result = verb.audit(way, data, progress=not quiet, **options)
     print_result(result, options["attacks"], as_json, verbose, quiet)

@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from plmia.auditing import verbs
-from plmia.cli.commands.options import PATH, quiet_option, show_records_option, table_options, verbose_option
+from plmia.cli.commands.options import (
+    PATH,
+    quiet_option,
+    scale_option,
+    show_records_option,
+    table_options,
+    verbose_option,
+)
 from plmia.cli.terminal import NAMES_MEMBERS, plain_warnings, print_line, print_result, shown_notes
 from plmia.errors import doubts
 
@@ -28,6 +35,7 @@ from plmia.errors import doubts
     type=PATH,
     help="The signals that were scored, to show those of single records; an audit has them in its folder.",
 )
+@scale_option
 @show_records_option
 @click.option("--attack", metavar="NAME", help="Attack of the figures and the table; by default the verdict's.")
 @click.option("--target", type=int, metavar="I", help="Target of the figures and the table; by default the first.")

@@ -22,6 +22,8 @@ _ROUNDING = 1e-5
 _SUM_ROUNDING = 1e-2
 # In at least this many rows of logits, sums differ.
 _MANY_ROWS = 10
+# From this share of rows that are probabilities on, the others are mistakes; and values of a row that are shown.
+_MOST_ROWS, _LISTED = 0.5, 4
 # Classifiers that normalise large log-likelihoods in 32 bits (GaussianNB) lose all digits at a few records, where tied
 # classes get 1 each. So this share of the rows may miss 1 by more; rounding does not explain a larger share.
 _MAX_ROUNDED_SHARE = 0.05
@@ -118,6 +120,12 @@ def conf_from_answers(answers: npt.ArrayLike, labels: Labels, found: str = "quer
             return conf_from_probabilities(a, labels)
         if np.ptp(a) > 0:  # equal logits everywhere are valid: the model knows nothing
             raise RecipeError(f"{found} numbers in [0, 1] that add up to {sums[wrong]:.4g} at record {wrong}: {remedy}")
+    like_probabilities = ((a >= -_ROUNDING) & (a <= 1 + _ROUNDING)).all(axis=1) & (np.abs(sums - 1) <= _SUM_ROUNDING)
+    if like_probabilities.mean() >= _MOST_ROWS:  # one wrong digit must not turn the others into logits
+        wrong = int(np.argmin(like_probabilities))
+        if np.isfinite(a[wrong]).all():
+            listed = ", ".join(f"{value:.4g}" for value in a[wrong][:_LISTED])
+            raise RecipeError(f"{found} probabilities at most records, but {listed} at record {wrong}: {remedy}")
     alike = len(a) >= _MANY_ROWS and np.isfinite(sums).all() and np.ptp(sums) <= _ROUNDING * sums[0]
     if alike and a.min() >= 0 and np.ptp(a) > 0:
         raise RecipeError(f"{found} rows that all add up to {sums[0]:.4g}: {remedy}")

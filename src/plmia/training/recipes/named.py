@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
 
+from plmia.data.files import read_regular
 from plmia.errors import RecipeError, did_you_mean, install_hint, require_members
 from plmia.training.recipes.recipe import Recipe
 
@@ -24,6 +25,8 @@ _CLASSES = {
 }
 # Packages that the modules of recipes import, and the extra of plmia that installs them.
 _EXTRAS = {"torch": "torch", "lightgbm": "gbdt"}
+# Longest value of an option, in characters.
+_LONGEST_VALUE = 1000
 RECIPES = {
     "mlp": "multi-layer perceptron, a whole stack of models at once (torch)",
     "wide-resnet": "Wide-ResNet for images (torch)",
@@ -123,8 +126,8 @@ def recipe_from_json(description: dict[str, Any]) -> Recipe:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        description = json.loads(read_regular(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise RecipeError(f"{path} is not a recipe in JSON ({error}): write the output of to_json()") from error
     if not isinstance(description, dict):
         raise RecipeError(f"{path} is not a recipe in JSON: an object with the key 'recipe' is needed")
@@ -176,7 +179,12 @@ def _options(text: str, options: str) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     """Read a Python literal (``200``, ``0.1``, ``True``, ``512,256``), or else return the text itself."""
+    if len(text) > _LONGEST_VALUE:  # deep nesting can crash Python's parser
+        raise RecipeError(
+            f"the value {text[:40]!r}... of a recipe's option has {len(text):,} characters, at most "
+            f"{_LONGEST_VALUE:,} are allowed: give a shorter one, or write the recipe in a file"
+        )
     try:
         return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text, text))
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text

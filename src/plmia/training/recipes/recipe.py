@@ -26,6 +26,7 @@ import numpy as np
 from plmia.data.arrays import Array, BoolArray, FloatArray32, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.encoding import columns_of, features_encoding, is_plain
+from plmia.data.files import open_regular
 from plmia.errors import Note, RecipeError, require_members, shown
 from plmia.training.views import VIEW_SETS, View, Views, default_views
 
@@ -384,7 +385,7 @@ def _digest(path: Path, what: str) -> str:
 
 
 def _of_file(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

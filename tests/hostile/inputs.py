@@ -1,0 +1,866 @@
+"""Hostile input: mutants of the bytes of every file that plmia reads, and files that no tool writes."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import struct
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+from tests.contract.test_importer_contract import WRITERS, drawn
+from tests.e2e.test_bad_input import READERS
+from tests.hostile.campaign import Arrays, Finding, command, fresh, judged, results_of, scored, simulated, tried
+
+import plmia
+from plmia.auditing.given_target import as_target
+from plmia.data.dataset import LabelledData, read_data
+from plmia.data.designs import audit_design
+from plmia.data.table_files import MISSING, read_frame
+from plmia.results.saved import _self_digest
+from plmia.signals.signals import read_signals
+from plmia.signals.store import SignalStore, sealed, store_key, write_stack
+from plmia.training.recipes.named import parse_recipe
+from plmia.training.recipes.recipe import views_for
+
+Rng = np.random.Generator
+ATTACK = ("--attack", "attack-r", "--quiet")
+GATE = ("--max-tpr", "0.9", "--at-fpr", "0.1")
+
+
+# Mutants -------------------------------------------------------------------------------------------------------------
+
+
+def mutant(good: bytes, rng: Rng) -> tuple[str, bytes]:  # noqa: C901 - one branch per kind of damage
+    """Damage bytes in one to three ways; return how, too."""
+    changed, ways = bytearray(good), []
+    for _ in range(int(rng.choice([1, 1, 1, 2, 3]))):
+        n = max(len(changed), 1)
+        at, length = int(rng.integers(n)), int(rng.integers(1, 1 + min(n, 64)))
+        way = str(rng.choice(["flip", "byte", "cut", "delete", "insert", "zeros", "repeat", "swap", "digit", "text"]))
+        ways.append(f"{way} {at}+{length}")
+        part = changed[at : at + length]
+        if way == "flip" and changed:
+            changed[at] ^= 1 << int(rng.integers(8))
+        elif way == "byte" and changed:
+            changed[at] = int(rng.integers(256))
+        elif way == "cut":
+            del changed[at:]
+        elif way == "delete":
+            del changed[at : at + length]
+        elif way == "insert":
+            changed[at:at] = rng.bytes(length)
+        elif way == "zeros":
+            changed[at : at + length] = bytes(len(part))
+        elif way == "repeat":
+            changed[at:at] = part
+        elif way == "swap":
+            other = int(rng.integers(n))
+            changed[other : other + len(part)], changed[at : at + length] = part, changed[other : other + len(part)]
+        else:
+            places = [k for k, byte in enumerate(changed) if (0x30 <= byte <= 0x39) == (way == "digit")]
+            if places:
+                nasty = b"0123456789" if way == "digit" else b"\"',;\n\r\t{}[]()-+.eEnaN\xff\x00 "
+                changed[int(rng.choice(places))] = int(rng.choice(list(nasty)))
+    return ", ".join(ways), bytes(changed)
+
+
+def mutants(path: Path, count: int, rng: Rng, check: Callable[[str, bytes], Finding]) -> Iterator[Finding]:
+    """Put mutants of a file in its place, one after another; it is whole again at the end."""
+    good = path.read_bytes()
+    try:
+        for _ in range(count):
+            how, bad = mutant(good, rng)
+            path.write_bytes(bad)
+            yield check(f"{path.name}: {how}", bad)
+    finally:
+        path.write_bytes(good)
+
+
+def _table(path: Path, rng: Rng, rows: int = 40) -> Path:
+    """Write a table with numbers, text, missing values and a label."""
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 90, rows),
+            "dose": rng.normal(size=rows).round(3),
+            "sex": rng.choice(["f", "m", "other one"], rows),
+            "ill": np.arange(rows) % 2,
+        }
+    )
+    frame.loc[3, "dose"] = np.nan
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+    return path
+
+
+def _own_run(folder: Path, seed: int = 0) -> Path:
+    """Run of the user's own script with all models recorded."""
+    result = command("design", "--records", 48, "--references", 4, "-o", fresh(folder), "--quiet")
+    assert result.exit_code == 0, result.output
+    run, rng = plmia.Run(folder), np.random.default_rng(seed)
+    for model in run.models:
+        answers = rng.normal(size=48) + 1.5 * run.design.matrix[model]
+        run.record(model, confidence=answers, labels=np.arange(48) % 3)
+    return folder
+
+
+def mutants_of_signals(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Signals in an npz: the same results or a refusal."""
+    out = folder / "out"
+    for seed, save in enumerate((np.savez, np.savez_compressed)):
+        file = folder / f"signals{seed}.npz"
+        save(file, **simulated(seed))
+        good = scored(file, out, *ATTACK)
+        words: list[object] = ["score", file, "-o", out, *ATTACK]
+        yield from mutants(file, count // 2, rng, lambda case, _, w=words, g=good: judged(case, w, _same(out, g)))
+
+
+def _same(out: Path, good: dict[str, Any]) -> Callable[[Any], bool]:
+    return lambda _: results_of(out) == good
+
+
+def mutants_inside_signals(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Damaged arrays in an npz whose checksums fit: what NumPy reads is what was scored, or a refusal."""
+    arrays = simulated(0)
+    file, out = folder / "signals.npz", folder / "out"
+    for _ in range(count):
+        name = str(rng.choice(list(arrays)))
+        stream = io.BytesIO()
+        np.save(stream, arrays[name])
+        raw = stream.getvalue()
+        # Half of the damage is to the header.
+        end = 128 if rng.random() < 0.5 else len(raw)
+        how, bad = mutant(raw[:end], rng)
+        _write_npz(file, arrays | {name: bad + raw[end:]})
+        words: list[object] = ["score", file, "-o", fresh(out), *ATTACK, "--scale", "logit"]
+        yield judged(f"{name}: {how}", words, lambda _: _are_scored(file, out, _loaded(file)))
+
+
+def _loaded(file: Path) -> Arrays:
+    with np.load(file) as archive:
+        return {name: _flags(archive[name]) for name in archive.files}
+
+
+def mutants_of_data(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Data in an npz: the same design, which holds the digest of the data, or a refusal."""
+    file, run = folder / "data.npz", folder / "run"
+    X = rng.normal(size=(40, 3)).round(3)
+    np.savez(file, X=X, y=np.arange(40) % 2, groups=np.arange(40) // 2, feature_names=np.array(["a", "b", "c"]))
+    words = ["design", "--data", file, "--references", 2, "-o", run, "--quiet"]
+    assert command(*words).exit_code == 0
+    good = (run / "design.npz").read_bytes()
+
+    def check(case: str, _: bytes) -> Finding:
+        fresh(run)
+        return judged(case, words, lambda _: _design_of(run, folder) == _design_of_bytes(good, folder))
+
+    yield from mutants(file, count, rng, check)
+
+
+def _design_of(run: Path, folder: Path) -> dict[str, bytes]:
+    return _design_of_bytes((run / "design.npz").read_bytes(), folder)
+
+
+def _design_of_bytes(design: bytes, folder: Path) -> dict[str, bytes]:
+    """Arrays of a design but for notes, which may name parts of a file that are not used."""
+    with np.load(io.BytesIO(design)) as archive:
+        return {name: archive[name].tobytes() for name in archive.files if name != "notes"}
+
+
+def mutants_of_tables(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Tables in CSV: what Python's own csv module reads, cell by cell, or a refusal."""
+    file = _table(folder / "table.csv", rng)
+
+    def check(case: str, bad: bytes) -> Finding:
+        return tried(case, lambda: read_frame(file)[0], lambda frame: _is_read_alike(frame, bad))
+
+    yield from mutants(file, count, rng, check)
+
+
+def _is_read_alike(frame: pd.DataFrame, raw: bytes) -> bool:
+    text = raw.decode("utf-8-sig")
+    for separator in ",;\t|":
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row]
+        if len(rows) == len(frame) + 1 and len(rows[0]) == frame.shape[1]:
+            return all(_are_alike(frame.iloc[i, j], rows[i + 1][j]) for i, j in np.ndindex(*frame.shape))
+    return False
+
+
+def _are_alike(value: Any, cell: str) -> bool:
+    text = cell.strip()
+    if text in MISSING:
+        return bool(pd.isna(value))
+    if isinstance(value, bool | np.bool_):
+        return text.lower() == str(value).lower()
+    if isinstance(value, int | float | np.number):
+        return float(text) == float(value)
+    if isinstance(value, pd.Timestamp):
+        return pd.Timestamp(text) == value
+    return value == text
+
+
+def mutants_of_parquet(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Tables in Parquet: what pyarrow reads, or a refusal."""
+    file = _table(folder / "table.parquet", rng)
+
+    def check(case: str, bad: bytes) -> Finding:
+        return tried(case, lambda: read_frame(file)[0], lambda frame: frame.equals(pq.read_table(file).to_pandas()))
+
+    yield from mutants(file, count, rng, check)
+
+
+def mutants_of_predictions(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Predictions of an existing model: the confidences of what NumPy or csv reads, or a refusal."""
+    labels, members = np.arange(30) % 2, np.arange(30) % 3 == 0
+    data, recipe = LabelledData(rng.normal(size=(30, 2)), labels), parse_recipe("sklearn:GaussianNB")
+    views = views_for(recipe, data, None)
+    p = rng.dirichlet([1, 1], size=30)
+    np.savez(folder / "p.npz", probabilities=p)
+    np.save(folder / "p.npy", p)
+    pd.DataFrame(p.round(6), columns=["0", "1"]).to_csv(folder / "p.csv", index=False)
+
+    def is_right(conf: Any, file: Path) -> bool:
+        found = p if file.suffix == ".npz" else np.load(file) if file.suffix == ".npy" else _numbers(file)
+        if file.suffix == ".npy" and not 0 <= found.min() <= found.max() <= 1:
+            return True  # logits, or values: what NumPy reads cannot be compared
+        q = found[np.arange(30), labels] / found.sum(axis=1)
+        with np.errstate(divide="ignore"):
+            expected = np.log(q) - np.log1p(-q)
+        usual = np.abs(expected) < 30  # beyond, digits of 1 - p are lost here
+        return bool(np.allclose(conf[usual, 0], expected[usual], atol=1e-3))
+
+    for name in ("p.npz", "p.npy", "p.csv"):
+        file = folder / name
+
+        def ask(file: Path = file) -> Any:
+            target = as_target(file, members, data)
+            assert target is not None
+            assert target.source is not None
+            return target.source.ask(data, members, views, recipe).trained.conf
+
+        assert is_right(ask(), file)
+        check = lambda case, _, f=file, ask=ask: tried(case, ask, lambda conf: is_right(conf, f))  # noqa: E731
+        yield from mutants(file, count // 3, rng, check)
+
+
+def _numbers(path: Path) -> Any:
+    """Two columns of probabilities in a CSV; one that is not a number makes its column useless, so the other counts."""
+    rows = [row for row in csv.reader(io.StringIO(path.read_text(), newline="")) if row][1:]
+    cells = [[None if re.match(r"\s*[+-]?0\d", cell) else cell for cell in row] for row in rows]  # "007" is a name
+    columns = [pd.to_numeric(pd.Series(c), errors="coerce").to_numpy(float) for c in zip(*cells, strict=True)]
+    kept = [column for column in columns if not np.isnan(column).any()]
+    return np.stack(columns if len(kept) == 2 else [1 - kept[0], kept[0]][:: 1 if kept[0] is columns[1] else -1], 1)
+
+
+def mutants_of_stores(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Stores of signals: the same results or a refusal, whichever file is damaged."""
+    run, out = _own_run(folder / "run"), folder / "out"
+    store = run / "signals"
+    words: list[object] = ["score", store, "-o", out, *ATTACK]
+    good = scored(store, out, *ATTACK)
+    files = sorted(path for path in store.rglob("*") if path.is_file())
+    for file in files:
+        yield from mutants(file, count // len(files), rng, lambda case, _: judged(case, words, _same(out, good)))
+
+
+def mutants_of_designs(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """design.npz of a run, and a design of the user's own as npy."""
+    run, out = _own_run(folder / "run"), folder / "out"
+    good = scored(run, out, *ATTACK)
+    words: list[object] = ["score", run, "-o", out, *ATTACK]
+    yield from mutants(run / "design.npz", count // 2, rng, lambda c, _: judged(c, words, _same(out, good)))
+    own, made = folder / "own.npy", folder / "made"
+    np.save(own, simulated(1)["membership"])
+    words = ["design", "--records", 48, "--design", own, "-o", made, "--quiet"]
+
+    def check(case: str, _: bytes) -> Finding:
+        fresh(made)
+        return judged(case, words, lambda _: np.array_equal(plmia.Run(made).design.matrix, _flags(np.load(own))))
+
+    yield from mutants(own, count // 2, rng, check)
+
+
+def _flags(found: Any) -> Any:
+    """Booleans of a file, in which any byte but 0 is True."""
+    return found.view(np.uint8) != 0 if found.dtype == bool else found
+
+
+def mutants_of_stacks(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Stacks of another machine: the same signals in the store, or a refusal."""
+    design = audit_design(30, 4, np.random.default_rng(0))
+    signals = rng.normal(size=(5, 30, 1)).astype(np.float32)
+    key = store_key({"seed": 0}, design, ["a"])
+    stacks = folder / "stacks"
+    for models in ([0], [1, 2], [3, 4]):
+        write_stack(stacks, models, signals[models], [{"seed": k} for k in models], key=key)
+    SignalStore.create(folder / "empty", {"seed": 0}, design, ["a"])
+
+    def merged() -> SignalStore:
+        shutil.copytree(folder / "empty", fresh(folder / "store"))
+        store = SignalStore.open(folder / "store")
+        store.import_npy(stacks)
+        return store
+
+    files = sorted(stacks.iterdir())
+    for file in files:
+        yield from mutants(
+            file,
+            count // len(files),
+            rng,
+            lambda case, _: tried(case, merged, lambda store: np.array_equal(store.read(range(5)), signals)),
+        )
+
+
+def mutants_of_imports(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Files of other tools: the signals and members that NumPy or csv reads from them, or a refusal."""
+    confidences, membership = drawn()
+    npz = folder / "signals.npz"
+    for name, write in WRITERS.items():
+        source = folder / name
+        write(source, confidences, membership)
+        files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
+        words: list[object] = ["import", name, source, "-o", npz, "--quiet"]
+        assert command(*words).exit_code == 0
+        good = read_signals(npz, "signal")
+
+        def is_right(_: Any, file: Path, old: bytes, good: Any = good) -> bool:
+            found = read_signals(npz, "signal")
+            alike = np.array_equal(found.values, good.values)
+            if alike and np.array_equal(found.design.matrix, good.design.matrix):
+                return True
+            # These files have no checksums: other values are right if the file itself holds other values.
+            return _contents(file, old) != _contents(file, file.read_bytes())
+
+        for file in files:
+            old = file.read_bytes()
+            yield from mutants(
+                file,
+                max(count // (len(WRITERS) * len(files)), 1),
+                rng,
+                lambda case, _, w=words, f=file, o=old: judged(case, w, lambda r: is_right(r, f, o)),
+            )
+
+
+def _contents(path: Path, raw: bytes) -> Any:
+    """Values of an npy or CSV file, as NumPy or the csv module reads them."""
+    if path.suffix == ".npy":
+        array = np.load(io.BytesIO(raw))
+        return array.shape, array.dtype.kind, array.astype(float).tolist()
+    return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(raw.decode(), newline="")) if row]
+
+
+def mutants_of_results(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """metrics.json, scores.npz and records.csv: gate, compare and report find damage or do not depend on it."""
+    np.savez(folder / "signals.npz", **simulated(0))
+    out = folder / "out"
+    options = ("--attack", "attack-r", "--attack", "attack-p")
+    scored(folder / "signals.npz", out, *options)
+    calls: list[list[object]] = [
+        ["gate", out, *GATE],
+        ["compare", out, "--attack", "attack-r", "--attack", "attack-p"],
+        ["report", out],
+    ]
+    for call in calls:
+        said = command(*call)
+        page = (out / "report.html").read_bytes() if call[0] == "report" else b""
+        assert said.exit_code in (0, 3), said.output
+
+        def is_right(result: Any, call: list[object] = call, said: Any = said, page: bytes = page) -> bool:
+            same = (result.exit_code, result.stdout) == (said.exit_code, said.stdout)
+            return same and (call[0] != "report" or (out / "report.html").read_bytes() == page)
+
+        for name in ("metrics.json", "scores.npz", "records.csv"):
+            yield from mutants(
+                out / name, count // 9, rng, lambda case, _, c=call, r=is_right: judged(f"{c[0]} {case}", c, r)
+            )
+
+
+def mutants_of_recipes(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Recipes in JSON: the options that Python's json reads, or a refusal."""
+    for name in ("gbdt?depth=5", "sklearn:LogisticRegression?C=10"):
+        file = folder / f"{name.partition('?')[0].replace(':', '-')}.json"
+        file.write_text(json.dumps(parse_recipe(name).to_json(), indent=1))
+
+        def check(case: str, bad: bytes, file: Path = file) -> Finding:
+            return tried(case, lambda: parse_recipe(str(file)).to_json(), lambda made: _holds(made, json.loads(bad)))
+
+        yield from mutants(file, count // 2, rng, check)
+
+
+def _holds(made: dict[str, Any], given: dict[str, Any]) -> bool:
+    """Whether a recipe has all options of a JSON; those that the JSON lacks have defaults."""
+    return all(made.get(key) == value for key, value in given.items())
+
+
+# Monsters ------------------------------------------------------------------------------------------------------------
+
+
+def _header(text: str, version: bytes = b"\x01\x00", body: bytes = b"") -> bytes:
+    raw = text.encode("latin-1") + b"\n"
+    size = struct.pack("<H" if version[0] == 1 else "<I", len(raw))
+    return b"\x93NUMPY" + version + size + raw + body
+
+
+HEADERS = {
+    "code": "__import__('os').system('touch pwned')",
+    "code in a shape": "{'descr': '<f8', 'fortran_order': False, 'shape': (__import__('os').getpid(),)}",
+    "huge": "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000, 1000000)}",
+    "overflow": "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4)}",
+    "negative": "{'descr': '<f4', 'fortran_order': False, 'shape': (-8, 48)}",
+    "true as a size": "{'descr': '<f4', 'fortran_order': False, 'shape': (True, 48)}",
+    "objects": "{'descr': '|O', 'fortran_order': False, 'shape': (8, 48)}",
+    "structured": "{'descr': [('a', '<f4'), ('b', '|O')], 'fortran_order': False, 'shape': (8,)}",
+    "no type": "{'fortran_order': False, 'shape': (8, 48)}",
+    "deep": "(" * 150 + ")" * 150,
+    "unclosed": "{'descr': '<f4",
+    "unclosed text": "'''",
+    "empty": "",
+    "void": "{'descr': '|V0', 'fortran_order': False, 'shape': (8, 48)}",
+    "zero width": "{'descr': '<U0', 'fortran_order': False, 'shape': (8, 48)}",
+    "dates": "{'descr': '<M8[ns]', 'fortran_order': False, 'shape': (8, 48)}",
+    "long type": "{'descr': '<f99', 'fortran_order': False, 'shape': (8, 48)}",
+}
+
+
+def _strange_arrays(like: Any) -> dict[str, Any]:
+    """Arrays in place of a good one; raw bytes are files that NumPy would not write."""
+    rng = np.random.default_rng(0)
+    array = np.asarray(like)
+    whole = array.astype(np.int64) if array.dtype.kind in "biuf" else np.arange(array.size).reshape(array.shape)
+    found: dict[str, Any] = {
+        "0-d": array.reshape(-1)[0],
+        "0-d nan": np.float64(np.nan),
+        "empty": np.atleast_1d(array)[:0],
+        "no axis of length": np.empty((0,) * max(array.ndim, 1)),
+        "one more axis": array[..., None, None, None, None],
+        "one axis": array.reshape(-1),
+        "30 axes": array.reshape((1,) * (30 - array.ndim) + array.shape),
+        "half": array[: len(array) // 2] if array.ndim else array,
+        "twice": np.concatenate([array, array]) if array.ndim else array,
+        "text": np.full(array.shape, "high"),
+        "bytes": np.full(array.shape, b"high"),
+        "surrogates": np.full(array.shape, "\ud800"),
+        "complex": whole + 1j,
+        "dates": whole.astype("datetime64[s]"),
+        "structured": np.zeros(array.shape, [("a", "f4"), ("b", "i8")]),
+        "fortran": np.asfortranarray(array),
+        "other byte order": array.astype(array.dtype.newbyteorder(">")),
+        "half floats": whole.astype(np.float16),
+        "long floats": whole.astype(np.longdouble),
+        "flags": whole % 2 == 0,
+        "bytes of numbers": whole.astype(np.uint8),
+        "negative": -whole - 1,
+        "2**63": np.full(array.shape, 2**63, np.uint64),
+        "least integer": np.full(array.shape, -(2**63)),
+        "random integers": rng.integers(-(2**63), 2**63 - 1, array.shape),
+        "nothing but zeros": np.zeros(array.shape),
+    }
+    for value in (math.nan, math.inf, -math.inf, 1e100, -1e38, 2e6, 5e-324, -0.0):
+        spoilt = whole.astype(np.float64)
+        spoilt.reshape(-1)[-1:] = value
+        found[f"one {value}"] = spoilt
+        found[f"all {value}"] = np.full(array.shape, value)
+    for name, text in HEADERS.items():
+        for version in (b"\x01\x00", b"\x02\x00", b"\x03\x00", b"\x09\x00"):
+            found[f"header: {name} {version[0]}"] = _header(text, version, array.tobytes())
+    return found
+
+
+def _write_npz(path: Path, arrays: dict[str, Any]) -> None:
+    with zipfile.ZipFile(path, "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, array in arrays.items():
+            raw = array
+            if not isinstance(array, bytes):
+                stream = io.BytesIO()
+                np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+                raw = stream.getvalue()
+            archive.writestr(f"{name}.npy", raw)
+
+
+def monsters_in_signals(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Signals files with one strange array, or two: what was scored is what the file holds, or a refusal."""
+    arrays = simulated(0) | {"groups": np.arange(48) // 2, "n_points": np.array(48)}
+    file, out = folder / "signals.npz", folder / "out"
+    singles = [(name, how, bad) for name in arrays for how, bad in _strange_arrays(arrays[name]).items()]
+    for name, how, bad in _chosen(singles, count, rng):
+        given = arrays | {name: bad}
+        _write_npz(file, given)
+        yield judged(
+            f"{name}: {how}",
+            ["score", file, "-o", fresh(out), *ATTACK, "--scale", "logit"],
+            lambda _, given=given: _are_scored(file, out, given),
+        )
+
+
+def _chosen(cases: list[Any], count: int, rng: Rng) -> list[Any]:
+    """Return all cases, or ``count`` random ones if these are fewer."""
+    return cases if count >= len(cases) else [cases[k] for k in rng.choice(len(cases), count, replace=False)]
+
+
+def _are_scored(file: Path, out: Path, given: Arrays) -> bool:
+    """Whether results exist, and signals and members were read as they are in the file."""
+    found = read_signals(file, "logit")
+    signals = np.asarray(given["signals"], np.float64)
+    members = np.asarray(given["membership"])
+    same = np.array_equal(found.values.reshape(signals.shape).astype(np.float64), signals.astype(found.values.dtype))
+    return results_of(out) is not None and same and np.array_equal(found.design.matrix, members != 0)
+
+
+def monsters_in_data(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Data files with one strange array: the data that NumPy reads, or a refusal."""
+    arrays: Arrays = {"X": rng.normal(size=(40, 3)).round(3), "y": np.arange(40) % 2, "groups": np.arange(40) // 2}
+    arrays |= {"n_features": np.array(3), "texts": np.full(40, "a"), "class_names": np.array(["a", "b"])}
+    arrays["feature_names"] = np.array(["a", "b", "c"])
+    file = folder / "data.npz"
+    singles = [(name, how, bad) for name in arrays for how, bad in _strange_arrays(arrays[name]).items()]
+    for name, how, bad in _chosen(singles, count, rng):
+        _write_npz(file, arrays | {name: bad})
+        expected = arrays["X"] if name != "X" else bad
+        yield tried(
+            f"{name}: {how}",
+            lambda: read_data(file),
+            lambda data, x=expected: _are_equal(np.asarray(data.X).reshape(-1), np.asarray(x).reshape(-1)),
+        )
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
+
+
+def _strange_values() -> list[Any]:
+    deep: Any = 0
+    for _ in range(500):
+        deep = [deep]
+    return [
+        None,
+        True,
+        -1,
+        0,
+        2**70,
+        1e100,
+        -1e-300,
+        "",
+        "a" * 300,
+        "\ud800",
+        "../../etc",
+        "=cmd",
+        [],
+        {},
+        [None],
+        {"": {}},
+        deep,
+        [[1, 2], 3],
+    ]
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of all values within a JSON."""
+    yield path
+    entries = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, entry in entries:
+        yield from _leaves(entry, (*path, key))
+
+
+def _replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copied = dict(value) if isinstance(value, dict) else list(value)
+    copied[path[0]] = _replaced(copied[path[0]], path[1:], new)
+    return copied
+
+
+def monsters_in_json(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """store.json, records, stacks and metrics.json with strange values and digests that fit: no traceback.
+
+    Whoever writes digests anew may write any results; signals and members stay as they are, or are refused.
+    """
+    run, out = _own_run(folder / "run"), folder / "out"
+    good = scored(run, out, *ATTACK)
+    store = run / "signals"
+    record = next((store / "records").iterdir())
+    metrics = out / "metrics.json"
+    files: list[tuple[Path, list[object], Callable[[Any], bool]]] = [
+        (store / "store.json", ["score", store, "-o", folder / "again", *ATTACK], _same(folder / "again", good)),
+        (record, ["score", store, "-o", folder / "again", *ATTACK], lambda _: _same_scores(folder / "again", good)),
+        (metrics, ["gate", out, *GATE], lambda _: True),
+        (metrics, ["compare", out, "--attack", "attack-r"], lambda _: True),
+        (metrics, ["report", out], lambda _: True),
+    ]
+    cases = [
+        (path, words, is_right, where, value)
+        for path, words, is_right in files
+        for where in _leaves(json.loads(path.read_text()))
+        for value in _strange_values()
+    ]
+    texts = {path: path.read_text() for path, _, _ in files}
+    for path, words, is_right, where, value in _chosen(cases, count, rng):
+        changed = _replaced(json.loads(texts[path]), where, value)
+        path.write_text(_resealed(path, changed), encoding="utf-8", errors="surrogatepass")
+        yield judged(f"{words[0]} {path.name} {where}: {str(value)[:40]!a}", words, is_right)
+        path.write_text(texts[path])
+
+
+def _same_scores(out: Path, good: dict[str, Any]) -> bool:
+    found = results_of(out)
+    return found is not None and found["scores.npz"] == good["scores.npz"]
+
+
+def _resealed(path: Path, contents: Any) -> str:
+    if isinstance(contents, dict) and path.name == "metrics.json" and isinstance(contents.get("digests"), dict):
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            contents["digests"]["self"] = _self_digest(contents)
+    elif isinstance(contents, dict) and path.parent.name == "records":
+        fields = {key: value for key, value in contents.items() if key not in ("schema", "digest")}
+        if contents.get("schema") == 2:
+            return sealed(fields).decode()
+    return json.dumps(contents)
+
+
+def hostile_merges(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Stacks with numbers, shapes and keys that do not fit, and digests that do: finished models stay as they are."""
+    design = audit_design(30, 4, np.random.default_rng(0))
+    signals = rng.normal(size=(5, 30, 1)).astype(np.float32)
+    key = store_key({"seed": 0}, design, ["a"])
+    store = SignalStore.create(folder / "half", {"seed": 0}, design, ["a"])
+    store.append([0, 1], signals[:2], [{"seed": 0}, {"seed": 1}])
+    stack = write_stack(folder / "stacks", [2, 3], signals[2:4], [{"seed": 2}, {"seed": 3}], key=key)
+    about = json.loads(stack.with_suffix(".json").read_text())
+    strange = [*_strange_values(), [0, 1], [2], [3, 2], [2, 2], [2, 9], [2, 10**30], [2.0, 3.0], [30, 2, 1], [2, 30, 1]]
+    strange += [[{"seed": 2}], [{"seed": -1}, {}], [{"losses": [1e400]}, {}], [{"versions": {"a": "\n"}}, {}], "f" * 64]
+    cases = [(where, value) for where in _leaves(about) if where and where[0] != "digest" for value in strange]
+    cases += [((), value) for value in strange]
+    finished = store.read([0, 1])
+    for where, value in _chosen(cases, count, rng):
+        changed = _replaced(about, where, value)
+        text = json.dumps(changed)
+        if isinstance(changed, dict) and changed.get("schema") == 2:
+            fields = {name: entry for name, entry in changed.items() if name not in ("schema", "digest")}
+            with contextlib.suppress(ValueError):
+                text = sealed(fields).decode()
+        stack.with_suffix(".json").write_text(text, encoding="utf-8", errors="surrogatepass")
+        shutil.copytree(folder / "half", fresh(folder / "store"))
+        merged = SignalStore.open(folder / "store")
+        found = tried(
+            f"{where}: {str(value)[:40]!a}",
+            lambda m=merged: m.import_npy(folder / "stacks"),
+            # Whoever seals a stack decides which row belongs to which model.
+            lambda _, m=merged, c=changed: np.array_equal(m.read(c["models"]), signals[2:4]),
+        )
+        if not np.array_equal(merged.read([0, 1]), finished) or merged.verify():
+            found = Finding(found.case, "lost", "models 0 and 1 changed")
+        yield found
+
+
+def strange_paths(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Pipes, devices, sockets, links and names in place of every kind of file that the command reads."""
+    np.savez(folder / "data.npz", X=np.eye(8), y=np.arange(8) % 2)
+    np.save(folder / "members.npy", np.arange(8) % 2 == 0)
+    np.savez(folder / "good.npz", **simulated(0))
+    scored(folder / "good.npz", folder / "run", *ATTACK)
+    names = {"GOOD": folder / "good.npz", "RUN": folder / "run", "DATA": folder / "data.npz"}
+    names |= {"MEMBERS": folder / "members.npy", "OUT": folder / "out"}
+    cases = list(itertools.product(READERS, _PATHS))
+    for number, (reader, kind) in enumerate(_chosen(cases, count, rng)):
+        words: list[object] = []
+        for word in READERS[reader]:
+            before, here, end = word.partition("PIPE")
+            if here:
+                suffix, colon, rest = end.partition(":")
+                path = _PATHS[kind](folder / f"strange{number}{suffix}")
+                words.append(f"{before}{path}{colon}{rest}")
+            else:
+                words.append(names.get(word, word))
+        yield judged(f"{reader}: {kind}", words, lambda _: False)
+        fresh(folder / "out")
+
+
+def _linked(target: str) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        path.symlink_to(target)
+        return path
+
+    return make
+
+
+def _made(make: Callable[[Path], object]) -> Callable[[Path], Path]:
+    def at(path: Path) -> Path:
+        make(path)
+        return path
+
+    return at
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        here = Path.cwd()
+        os.chdir(path.parent)  # the address of a socket is short
+        try:
+            server.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+_PATHS: dict[str, Callable[[Path], Path]] = {
+    "a pipe": _made(lambda path: os.mkfifo(path)),
+    "a socket": _made(_socket),
+    "/dev/zero": _linked("/dev/zero"),
+    "/dev/null": _linked("/dev/null"),
+    "/dev/full": _linked("/dev/full"),
+    "/proc/self/mem": _linked("/proc/self/mem"),
+    "a loop of links": lambda path: _linked(path.name)(path),
+    "a link to nothing": _linked("nothing"),
+    "a folder": _made(Path.mkdir),
+    "an empty file": _made(Path.touch),
+    "300 characters": lambda path: path.with_name("a" * 300 + path.suffix),
+    "deep": lambda path: path.parent / "/".join(["a" * 100] * 60) / path.name,
+    "not UTF-8": lambda path: path.with_name("\udcff\udcfe" + path.suffix),
+    "two lines": lambda path: path.with_name("two\nlines" + path.suffix),
+    "brackets": lambda path: path.with_name("[red]x" + path.suffix),
+    "zeros": _made(lambda path: path.write_bytes(bytes(4096))),
+    "a pickle": _made(lambda path: path.write_bytes(b"\x80\x04\x95\x1e\x00cos\nsystem\n(S'touch pwned'\ntR.")),
+    "deep JSON": _made(lambda path: path.write_text("[" * 100_000)),
+    "an encrypted zip": _made(lambda path: path.write_bytes(_encrypted())),
+    "a zip bomb": _made(lambda path: path.write_bytes(_bomb())),
+}
+
+
+def _encrypted() -> bytes:
+    stream = io.BytesIO()
+    _write_npz(stream, {"signals": np.eye(3), "X": np.eye(3)})  # type: ignore[arg-type]
+    raw = bytearray(stream.getvalue())
+    for magic, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        start = raw.find(magic)
+        while start >= 0:
+            raw[start + at] |= 1
+            start = raw.find(magic, start + 4)
+    return bytes(raw)
+
+
+def _bomb() -> bytes:
+    """Zeros, whose header claims more than there are."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("signals", "membership", "X", "y", "probabilities"):
+            header = _header("{'descr': '<f8', 'fortran_order': False, 'shape': (100000, 100000)}")
+            archive.writestr(f"{name}.npy", header + bytes(1 << 20))
+    return stream.getvalue()
+
+
+# Options -------------------------------------------------------------------------------------------------------------
+
+_VALUES = (
+    *("", "0", "1", "-1", "2", "7", "1.5", "nan", "inf", "-inf", "1e400", "1e-400", "0x10", "²", "٣", "1_0", " 1 "),
+    *(
+        "99999999999999999999",
+        "all",
+        "auto",
+        "\0",
+        "a" * 5000,
+        "\udcff",
+        "--",
+        "-",
+        "=cmd",
+        "[red]",
+        "%s",
+        "{}",
+        "../..",
+    ),
+    *(
+        "/",
+        ".",
+        "a,b",
+        "a=b",
+        "lira",
+        "attack-p",
+        "attack-r",
+        "rmia",
+        "0.5",
+        "0.05",
+        "5%",
+        "True",
+        "None",
+        "[]",
+        "null",
+    ),
+    *("'", '"', "\n", "1;2"),
+)
+_SCORE = [
+    *("--target", "--attack", "--mode", "--align", "--references", "--population", "--unit", "--by", "--prior"),
+    *("--data", "--trainings", "--scale", "--merge", "--seed", "--verbose", "--json", "--show-records", "--nonsense"),
+]
+_OTHERS = {
+    "gate": ["--max-tpr", "--at-fpr", "--attack", "--confidence", "--accept", "--junit", "--verbose", "--quiet"],
+    "compare": ["--attack", "--names", "--confidence", "--fpr", "--json", "--verbose"],
+    "report": ["--data", "--label", "--title", "--signals", "--scale", "--attack", "--target", "--show-records"],
+    "plan": ["--budget", "--align", "--scale", "--seed", "--attack", "--target"],
+}
+_RECIPES = ["epochs", "widths", "lr", "batch", "depth", "trees", "library", "C", "penalty", "n_estimators", "x", ""]
+
+
+def options(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Random options: a whole result, or a refusal."""
+    np.savez(folder / "signals.npz", **simulated(0))
+    out, run = folder / "out", folder / "run"
+    scored(folder / "signals.npz", run, "--attack", "attack-r")
+
+    def drawn_options(known: list[str]) -> list[object]:
+        words: list[object] = []
+        for _ in range(int(rng.integers(1, 4))):
+            words += [str(rng.choice(known)), str(rng.choice(_VALUES))]
+        return words
+
+    def is_right(_: Any) -> bool:
+        return results_of(out) is not None
+
+    for number in range(count):
+        if number % 3 == 0:
+            words = ["score", folder / "signals.npz", "-o", out, "--attack", "attack-r", *drawn_options(_SCORE)]
+            yield judged(f"{words[6:]!a}", words, is_right)
+        elif number % 3 == 1:
+            name = str(rng.choice(list(_OTHERS)))
+            words = [name, folder / "signals.npz" if name == "plan" else run, *drawn_options(_OTHERS[name])]
+            yield judged(f"{name} {words[2:]!a}", words, lambda _: results_of(run) is not None)
+        else:
+            key, value = str(rng.choice(_RECIPES)), "".join(rng.choice(_VALUES, 2))
+            names = ["gbdt", "sklearn:LogisticRegression", "mlp", "sklearn:", "nothing", "function:x.py"]
+            text = f"{rng.choice(names)}?{key}={value}"
+            yield tried(f"recipe {text[:100]!a}", lambda t=text: parse_recipe(t), lambda _: True)
+
+
+CAMPAIGNS = {
+    "mutants of signals": (mutants_of_signals, 600),
+    "mutants inside signals": (mutants_inside_signals, 600),
+    "mutants of data": (mutants_of_data, 600),
+    "mutants of CSV tables": (mutants_of_tables, 600),
+    "mutants of Parquet tables": (mutants_of_parquet, 400),
+    "mutants of predictions": (mutants_of_predictions, 600),
+    "mutants of stores": (mutants_of_stores, 800),
+    "mutants of designs": (mutants_of_designs, 600),
+    "mutants of stacks": (mutants_of_stacks, 600),
+    "mutants of other tools' files": (mutants_of_imports, 600),
+    "mutants of results": (mutants_of_results, 600),
+    "mutants of recipes": (mutants_of_recipes, 400),
+    "strange arrays in signals": (monsters_in_signals, 300),
+    "strange arrays in data": (monsters_in_data, 300),
+    "strange values in JSON": (monsters_in_json, 400),
+    "hostile stacks": (hostile_merges, 200),
+    "strange paths": (strange_paths, 200),
+    "options": (options, 400),
+}

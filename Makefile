@@ -61,7 +61,10 @@ reproduce: $(VENV)/.core ## run the paper's tables and figures into out/reproduc
 
 reproduce-quick: $(VENV)/.core ## the same on small signals, compared with the committed results
 	$(BIN)/plmia reproduce all --quick --quiet -o out/reproduce-quick
+	$(BIN)/plmia reproduce table-2 table-s2 --quick --quiet --signals experiments/signals/cifar100_wrn.npz \
+	    -o out/reproduce-quick/cifar-100
 	$(BIN)/python -m experiments.compare out/reproduce-quick experiments/results/quick
+	$(BIN)/python -m experiments.compare out/reproduce-quick/cifar-100 experiments/results/quick/cifar-100
 
 WHOLE := out/reproduce-whole
 reproduce-whole: $(VENV)/.dev ## train what full/ lacks on the data in DATA=FOLDER; the committed results anew, compared
@@ -71,8 +74,12 @@ reproduce-whole: $(VENV)/.dev ## train what full/ lacks on the data in DATA=FOLD
 	$(BIN)/plmia reproduce table-2 table-3 --targets 30 --signals full --quiet -o $(WHOLE)
 	$(BIN)/plmia reproduce table-5 figure-2 figure-4 table-s3 --signals full/cifar10_wrn_plain --quiet \
 	    -o $(WHOLE)/no-augmentation
+	$(BIN)/python -m experiments.kept write cifar100_wrn full
+	$(BIN)/plmia reproduce table-2 table-3 table-4 table-5 table-s1 table-s2 table-s3 figure-2 figure-3 figure-4 \
+	    --signals full/cifar100_wrn --quiet -o $(WHOLE)/cifar-100
 	$(BIN)/python -m experiments.compare $(WHOLE) experiments/results --retrained
 	$(BIN)/python -m experiments.compare $(WHOLE)/no-augmentation experiments/results/no-augmentation --retrained
+	$(BIN)/python -m experiments.compare $(WHOLE)/cifar-100 experiments/results/cifar-100 --retrained
 
 constraints: ## compile constraints.txt anew (ARGS=--upgrade for the newest releases)
 	PYTHON="$(PYTHON)" sh scripts/compile_constraints.sh $(ARGS)

@@ -1,6 +1,6 @@
 """Cut small signals for the repository from the whole signals.
 
-    python -m experiments.cut_signals FOLDER
+    python -m experiments.cut_signals FOLDER [NAME...]
 
 FOLDER contains the signals named below, stores or npz files, each with a description in NAME.json. Points are drawn at
 random with a fixed seed. If there are many networks with many views, the last ones are kept. Signals have 16 bits.
@@ -18,14 +18,16 @@ from .script import end
 from .setting import MLPS, SIGNALS, read_named
 
 SEED = 0
-MODELS = {"cifar10_wrn": 70}
-POINTS = {"cifar10_wrn": 2000, "cifar10_wrn_plain": 2000}
+MODELS = {"cifar10_wrn": 70, "cifar100_wrn": 44}
+POINTS = {"cifar10_wrn": 2000, "cifar10_wrn_plain": 2000, "cifar100_wrn": 2000}
 POINTS |= dict.fromkeys((*MLPS, "location_gbdt_3", "location_gbdt_5", "location_gbdt_7"), 800)
 
 
-def main(folder: Path) -> None:
-    """Cut every file."""
+def main(folder: Path, *names: str) -> None:
+    """Cut the named signals, by default all."""
     for name, n_points in POINTS.items():
+        if names and name not in names:
+            continue
         signals, about = read_named(folder, name)
         rng = np.random.default_rng(SEED)
         chosen = np.sort(rng.choice(signals.n_points, n_points, replace=False))
@@ -45,6 +47,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("name the folder of the large signals: python -m experiments.cut_signals FOLDER")
-    end(main, Path(sys.argv[1]))
+    if len(sys.argv) < 2:
+        sys.exit("name the folder of the large signals: python -m experiments.cut_signals FOLDER [NAME...]")
+    end(main, Path(sys.argv[1]), *sys.argv[2:])

@@ -24,9 +24,9 @@ which has both; the population's IN signals are then moved around that line.
 
 **Validity.** Records are cut into folds; those of a fold are moved by what the records of other folds say. Known
 non-members and queries of one fold are therefore exchangeable, whatever was learned. (Offline, the line for the IN mean
-is learned from the references of all known non-members; the target has no part in it.) P-values compare records of
-different folds, whose maps differ little: 200 simulated audits of each kind show no excess. A mismatch that remains
-costs power only.
+is learned from the references of all known non-members; the target has no part in it.) Two steps are not covered:
+p-values compare records of different folds, whose maps differ little, and one of two maps of the IN side is chosen by
+all records. 200 simulated audits of each kind show no excess. A mismatch that remains costs power only.
 """
 
 from __future__ import annotations

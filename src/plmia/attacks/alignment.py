@@ -13,8 +13,8 @@ the target. k is the spread of the target around that prediction, relative to th
 - OUT: robust regression (Student's t errors) over the known non-members.
 - IN: the target's signals on all other records are a mixture of both sides with a known share of members. With the OUT
   side fixed, expectation maximisation finds the IN side; no label is used. It starts from the OUT values and keeps them
-  unless the likelihood rises clearly. References in the place of the target show how it errs. Of the maps with and
-  without this correction, those are taken that separate the queries better from the known non-members.
+  unless the likelihood rises clearly. References in the place of the target show how it errs, and the map is corrected.
+  With few known non-members, IN is moved as OUT: queries that lie above them by chance would look like members.
 
 Where signals grow more uneven with their size, all this is done on the scale asinh(conf / bend): that on which
 references in the place of the target are attacked best. `AttackView.bend` tells statistics that choose such a scale.
@@ -22,11 +22,12 @@ references in the place of the target are attacked best. `AttackView.bend` tells
 Offline, queries have no IN references. Their IN mean is predicted from the OUT mean by a line through the population,
 which has both; the population's IN signals are then moved around that line.
 
-**Validity.** Records are cut into folds; those of a fold are moved by what the records of other folds say. Known
-non-members and queries of one fold are therefore exchangeable, whatever was learned. (Offline, the line for the IN mean
-is learned from the references of all known non-members; the target has no part in it.) Two steps are not covered:
-p-values compare records of different folds, whose maps differ little, and one of two maps of the IN side is chosen by
-all records. 200 simulated audits of each kind show no excess. A mismatch that remains costs power only.
+**Validity.** Records are divided into folds; those of a fold are moved by maps of the other folds. Given the maps,
+known non-members and queries of one fold are exchangeable. (Offline, the line for the IN mean is learned from the
+references of all known non-members; the target has no part in it.) Some choices use the target's signals on all
+records: whether to align, whether the IN side has a map of its own, and its correction. P-values also compare records
+of different folds, whose maps differ little. So p-values are approximate; 200 simulated audits of each kind show no
+excess. A mismatch that remains costs power only.
 """
 
 from __future__ import annotations
@@ -37,16 +38,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from plmia.attacks.empirical_bayes import BENDS, EmpiricalBayesLR, held_out_auc
+from plmia.attacks.empirical_bayes import BENDS, held_out_auc
 from plmia.attacks.empirical_bayes.evidence import IN, OUT, Evidence, evenly, exact_evidence, gather
 from plmia.attacks.empirical_bayes.model import Knots
 from plmia.attacks.view import AttackView, Mode, References
 from plmia.data.arrays import BoolArray, FloatArray, Floats, IntArray
-from plmia.numerics import auc_of
 
 FOLDS = 5
 # With fewer known non-members outside a fold, the regression is too uncertain.
 MIN_KNOWN = 20
+# With fewer outside a fold, IN is moved as OUT.
+MIN_KNOWN_FOR_IN = 150
 # Degrees of freedom of the errors of a prediction: a few records are far off.
 FREEDOM = 6.0
 ROBUST_STEPS, EM_STEPS = 8, 200
@@ -83,6 +85,8 @@ MIN_AUC_GAIN = 0.001
 MOST_SIGNAL = 1e4
 # Standard errors above which references are correlated at all.
 CLEAR_CORRELATION = 3.0
+# Records that cannot tell such a correlation from 0 are too few to say that there is none.
+SMALL_CORRELATION = 0.15
 _MOMENTS = ("n", "mean", "variance")
 
 
@@ -165,6 +169,20 @@ class Alignment:
 
     @property
     def match(self) -> float | None:
+        """See `Match.value`."""
+        return Match(self.correlation, self.peers, 0).value
+
+
+@dataclass(frozen=True)
+class Match:
+    """How well references predict which records are hard for the target, over known non-members."""
+
+    correlation: float  # rank correlation of the target's signals with the references' means
+    peers: float | None  # the same of the references among themselves; 0 if not clear, None if they cannot be compared
+    n_known: int
+
+    @property
+    def value(self) -> float | None:
         """Correlation with the target as a share of that among the references: 1 if it is like one of them.
 
         0 if references have nothing in common with each other; None if they cannot be compared.
@@ -172,6 +190,29 @@ class Alignment:
         if self.peers is None:
             return None
         return max(0.0, self.correlation) / self.peers if self.peers > 0 else 0.0
+
+    def clearly_below(self, share: float) -> bool:
+        """Whether the correlation is below this share of that among the references, by more than chance."""
+        if self.peers is None or self.n_known < MIN_KNOWN:
+            return False
+        chance = CLEAR_CORRELATION * (1 - self.correlation**2) / math.sqrt(self.n_known)
+        return self.correlation + chance < share * self.peers
+
+
+def match_of(view: AttackView) -> Match | None:
+    """Return how well the references match the target on its known non-members; None without OUT references there."""
+    rows = view.population[(~view.references.in_mask[:, view.population]).any(axis=0)] if len(view.references) else []
+    if not len(rows):
+        return None
+    signals = view.references.signals[view.references.rows[:, None], rows].mean(axis=2, dtype=np.float64)
+    centre = signals.mean(axis=0, where=~view.references.in_mask[:, rows])
+    return _match(view, np.asarray(rows), view.target[rows].mean(axis=1), centre)
+
+
+def _match(view: AttackView, rows: IntArray, target: FloatArray, centre: FloatArray) -> Match:
+    peers = list(_peers(view.references, rows))
+    among = _clear(float(np.mean(peers)), len(rows)) if peers else None
+    return Match(_correlation(target, centre), among, len(rows))
 
 
 def align(
@@ -195,14 +236,15 @@ def align(
     least = ALIGN_ABOVE if only_if_unlike else 0.0
     if only_if_unlike:
         # One map for all records gains more on them than held-out maps, and is several times as fast to learn.
-        once = _fit(probe, share, np.zeros(len(some), np.intp), folds=1)
+        once = _fit_once(probe, share)
         if once is None or not once.gain > least:
             return None
     fitted = _fit(probe, share, fold[some])
     if fitted is None or not fitted.gain > least:
         return None
+    peers = list(_peers_as_targets(probe, rng)) if only_if_unlike or fitted.maps[0].learned else []
     if only_if_unlike:
-        gains = list(_gains_of_peers(probe, rng))
+        gains = [peer.fitted.gain for peer in peers if math.isfinite(peer.fitted.gain)]
         # Two references, for example, do not show what like references gain.
         if len(gains) < MIN_PEERS or not fitted.gain > least + max(0.0, *gains):
             return None
@@ -211,10 +253,9 @@ def align(
         fitted = _fit(view, share, fold, bend=bend)
         if fitted is None or not fitted.gain > least:
             return None
-    rehearsal = _Rehearsal.of(probe, rng, bend)
-    if rehearsal is not None and fitted.maps[0].learned:
-        corrected = rehearsal.corrected(fitted.maps, fitted.laws.centre[IN, fitted.laws.exists[IN]])
-        fitted = replace(fitted, maps=_more_powerful(view, fitted.laws, fold, [corrected, fitted.maps], bend))
+    rehearsal = _Rehearsal.of(peers, bend) if fitted.maps[0].learned else None
+    if rehearsal is not None:
+        fitted = replace(fitted, maps=rehearsal.corrected(fitted.maps, fitted.laws.centre[IN, fitted.laws.exists[IN]]))
     moved = _moved(view.references, fitted.laws, fold, fitted.maps, bend)
     return replace(view, references=moved, known=None, bend=bend), _about(view, fitted, bend)
 
@@ -247,16 +288,27 @@ def _unbent(signals: Floats, bend: float) -> Floats:
     return np.sinh(np.clip(signals, -most, most)) * bend
 
 
-def _gains_of_peers(view: AttackView, rng: np.random.Generator) -> Iterator[float]:
-    """Yield what alignment gains for some references that take the place of the target."""
-    for peer, _, share in _peers_as_targets(view, rng):
-        fitted = _fit(peer, share, np.zeros(peer.n_points, np.intp), folds=1)
-        if fitted is not None and math.isfinite(fitted.gain):
-            yield fitted.gain
+@dataclass(frozen=True)
+class _Peer:
+    """A reference that takes the place of the target."""
+
+    view: AttackView
+    members: BoolArray  # [records]
+    share: float  # of members among the queries
+    fitted: _Fitted  # one map for all records
+
+    def fitted_on(self, bend: float) -> _Fitted | None:
+        """Return the map on the bent scale."""
+        return self.fitted if math.isinf(bend) else _fit_once(self.view, self.share, bend)
 
 
-def _peers_as_targets(view: AttackView, rng: np.random.Generator) -> Iterator[tuple[AttackView, BoolArray, float]]:
-    """Yield views of some references that take the place of the target, their members, and the share among queries.
+def _fit_once(view: AttackView, share: float, bend: float = math.inf) -> _Fitted | None:
+    """Learn one map for all records."""
+    return _fit(view, share, np.zeros(view.n_points, np.intp), folds=1, bend=bend)
+
+
+def _peers_as_targets(view: AttackView, rng: np.random.Generator) -> Iterator[_Peer]:
+    """Let some references take the place of the target; those for which nothing can be learned are left out.
 
     Offline, a reference plays at records that it did not train on, and at known non-members of the target: no IN
     signal of a query is read.
@@ -274,11 +326,16 @@ def _peers_as_targets(view: AttackView, rng: np.random.Generator) -> Iterator[tu
         known = np.sort(rng.choice(possible, min(n_known, len(possible) // 2), replace=False))
         if not (len(known) and members.any()):
             continue
-        others = np.flatnonzero((references.in_mask != own).any(axis=1))
+        # Neither the reference itself nor its complement, which would reveal its membership.
+        equal = references.in_mask == own
+        others = np.flatnonzero(equal.any(axis=1) & ~equal.all(axis=1))
         seen = References(references.signals, references.rows[others], references.in_mask[others])
         target = references.signals[references.rows[i], played].astype(np.float64)
         share = float(members.sum()) / (len(played) - len(known))
-        yield AttackView(target, gather(seen, played), known, mode=view.mode), members, share
+        peer = AttackView(target, gather(seen, played), known, mode=view.mode)
+        fitted = _fit_once(peer, share)
+        if fitted is not None:
+            yield _Peer(peer, members, share, fitted)
 
 
 @dataclass(frozen=True)
@@ -293,18 +350,18 @@ class _Rehearsal:
     scatter: FloatArray  # [3, views]: its standard deviation over references
 
     @classmethod
-    def of(cls, view: AttackView, rng: np.random.Generator, bend: float) -> _Rehearsal | None:
-        """Let references take the place of the target; None if too few of them teach a map."""
+    def of(cls, peers: list[_Peer], bend: float) -> _Rehearsal | None:
+        """Compare what is found for references with what their labels give; None if too few of them teach a map."""
         bias, usual = [], []
-        for peer, members, share in _peers_as_targets(view, rng):
-            fitted = _fit(peer, share, np.zeros(peer.n_points, np.intp), folds=1, bend=bend)
+        for peer in peers:
+            fitted = peer.fitted_on(bend)
             if fitted is None or not fitted.maps[0].learned:
                 continue
             laws, maps = fitted.laws, fitted.maps[0]
-            rows = np.flatnonzero(members & laws.exists.all(axis=0))
+            rows = np.flatnonzero(peer.members & laws.exists.all(axis=0))
             if len(rows) < MIN_KNOWN:
                 continue
-            centre, target = laws.centre[IN, rows], _with_mean(_bent(peer.target[rows], bend))
+            centre, target = laws.centre[IN, rows], _with_mean(_bent(peer.view.target[rows], bend))
             labelled = _regress(target, centre, laws.variance[IN, rows], None, maps.inside.knots)
             bias.append(_difference(maps.inside, labelled, centre))
             usual.append(_difference(maps.inside, maps.outside, centre))
@@ -321,31 +378,6 @@ class _Rehearsal:
         if (np.abs(found - self.usual) <= UNUSUAL * self.scatter).all():
             return [_Maps(each.outside, each.outside, learned=False) for each in maps]
         return [replace(each, inside=_shifted(each.inside, -self.bias, centre)) for each in maps]
-
-
-def _more_powerful(
-    view: AttackView, laws: _Laws, fold: IntArray, options: list[list[_Maps]], bend: float
-) -> list[_Maps]:
-    """Return the maps with which empirical Bayes separates queries best from known non-members; the first if equal.
-
-    No label is needed: with a share s of members, this AUC is 1/2 + s (AUC of members - 1/2).
-    """
-    n_in = view.references.in_mask.sum(axis=0)
-    usable = n_in < len(view.references)
-    if view.mode == "online":
-        usable &= n_in > 0
-    known = np.zeros(view.n_points, bool)
-    known[view.population] = True
-    sides = [evenly(np.flatnonzero(usable & side), MOST_QUERIES) for side in (known, ~known)]
-    if not all(map(len, sides)):
-        return options[0]
-    points = np.sort(np.concatenate(sides))
-    part, here = _at(view, points), laws.at(points)
-    powers = []
-    for maps in options:
-        moved = replace(part, references=_moved(part.references, here, fold[points], maps, bend), bend=bend)
-        powers.append(auc_of(EmpiricalBayesLR().fit(moved)(moved.whole())[:, 0], ~known[points]))
-    return options[int(np.argmax(powers))]
 
 
 def _difference(found: SideMap, other: SideMap, centre: FloatArray) -> FloatArray:
@@ -395,6 +427,8 @@ def _fit(view: AttackView, share: float, fold: IntArray, folds: int = FOLDS, ben
     usable = known & (evidence.n[OUT] > 0)
     # Without two references on a side of some record, nothing tells how far references scatter.
     scattered = bool((evidence.freedom[OUT] > 0).any()) and not _mostly_ties(view.references)
+    if view.mode == "online" and not (evidence.n[IN] > 0).any():
+        return None
     others = [fold != k if folds > 1 else fold == k for k in range(folds)]
     if not scattered or min((usable & rest).sum() for rest in others) < MIN_KNOWN:
         return None
@@ -536,7 +570,7 @@ def _learn(target: FloatArray, laws: _Laws, known: BoolArray, queries: BoolArray
     bends = min(MOST_KNOTS, int(known.sum()) // KNOWN_PER_KNOT)
     outside = _regress(target[known], centre, variance, None, _knots(centre, bends))
     rows = evenly(np.flatnonzero(queries & laws.exists.all(axis=0)), MOST_QUERIES)
-    if not (0 < share < 1 and len(rows) >= MIN_KNOWN):
+    if not (0 < share < 1 and len(rows) >= MIN_KNOWN and int(known.sum()) >= MIN_KNOWN_FOR_IN):
         return _Maps(outside, outside, learned=False)
     centre, variance = laws.centre[IN, rows], laws.variance[IN, rows]
     knots = _knots(centre, bends)
@@ -712,7 +746,7 @@ def _gain(
 
 def _about(view: AttackView, fitted: _Fitted, bend: float) -> Alignment:
     rows, laws, maps = np.flatnonzero(fitted.usable), fitted.laws, fitted.maps
-    peers = list(_peers(view.references, rows))
+    match = _match(view, rows, _bent(view.target[rows], bend).mean(axis=1), laws.centre[OUT, rows, -1])
     slope, spread = [], []
     for centres, *side in zip(laws.centre[:, :, -1:], *(found.sides for found in maps), strict=True):
         slope.append(float(np.mean([found.slope(centres[:, 0]) for found in side])))
@@ -720,8 +754,8 @@ def _about(view: AttackView, fitted: _Fitted, bend: float) -> Alignment:
         spread.append(float(np.mean([found.spread(centres).mean() for found in last])))
     return Alignment(
         fitted.gain,
-        _correlation(_bent(view.target[rows], bend).mean(axis=1), laws.centre[OUT, rows, -1]),
-        _clear(float(np.mean(peers)), len(rows)) if peers else None,
+        match.correlation,
+        match.peers,
         (slope[IN], slope[OUT]),
         (spread[IN], spread[OUT]),
         maps[0].learned,
@@ -740,9 +774,12 @@ def _peers(references: References, rows: IntArray) -> Iterator[float]:
             yield _correlation(own[some], (total - own)[some] / (n[some] - 1))
 
 
-def _clear(correlation: float, n: int) -> float:
-    """Return a correlation over ``n`` records; 0 unless it clearly exceeds 0."""
-    return correlation if correlation > CLEAR_CORRELATION / math.sqrt(n) else 0.0
+def _clear(correlation: float, n: int) -> float | None:
+    """Return a correlation over ``n`` records; if it does not clearly exceed 0, 0, or None for few records."""
+    least = CLEAR_CORRELATION / math.sqrt(n)
+    if correlation > least:
+        return correlation
+    return 0.0 if least < SMALL_CORRELATION else None
 
 
 def _correlation(a: FloatArray, b: FloatArray) -> float:

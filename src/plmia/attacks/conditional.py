@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from scipy.special import ndtri
@@ -52,6 +52,7 @@ class ConditionalExcess(Statistic):
 
     folds: int = 5
     seed: int = 0
+    reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.folds < 3:

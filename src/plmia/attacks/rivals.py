@@ -289,6 +289,7 @@ class QuantileExcess(Statistic):
 
     folds: int = 5
     seed: int = 0
+    reads_records: ClassVar[bool] = True
     levels: ClassVar[tuple[float, float, float]] = (0.1587, 0.5, 0.8413)  # of a Gaussian: one deviation around the mean
 
     def __post_init__(self) -> None:

@@ -41,6 +41,8 @@ class Statistic(Protocol):
 
     uses: ClassVar[frozenset[SumName]] = frozenset()
     """Sums of `Block` that the fitted statistic reads. Many targets share them."""
+    reads_records: ClassVar[bool] = False
+    """Whether it needs `AttackView.features`, which only ``plmia screen`` provides."""
 
     @abstractmethod
     def fit(self, view: AttackView) -> Fitted:

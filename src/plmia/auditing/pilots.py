@@ -18,6 +18,7 @@ from plmia.results.saved import Overview, results_folder
 from plmia.signals.signals import Scale, Signals
 from plmia.training.records import TrainingRecord
 
+MOST = 1e30
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _OPERATIONS = {"flop": 1.0, "gflop": 1e9, "tflop": 1e12, "pflop": 1e15}
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([smh]|(?i:[gtp]?flop)|)")
@@ -42,6 +43,8 @@ class Budget:
                 "90s, 30m, 2h, 20TFLOP or 1e15flop"
             )
         amount, unit = float(match[1]), match[2].lower()
+        if amount > MOST:
+            raise PlmiaError(f"a budget of {text} is too large: give at most {MOST:g}")
         if unit in _SECONDS:
             return cls(amount * _SECONDS[unit], "seconds")
         return cls(amount * _OPERATIONS[unit], "operations") if unit else cls(amount, "models")

@@ -151,7 +151,9 @@ def score(
     found = open_signals(signals, scale, column_names(by))
     values = found.signals
     earlier = _results_in(where)
-    same = earlier if earlier is not None and earlier.about.signals.sha256 == values.digest else None
+    same = _of_signals(earlier, values)
+    # What only the audit could know of its target stays true wherever the results go.
+    audited = same if where == run or run is None else _of_signals(_results_in(run), values)
     if trainings is None:
         again = same is not None and where == run and same.trainings is not None
         trainings = same.trainings.trainings if again and same and same.trainings else 0
@@ -165,7 +167,7 @@ def score(
     for note in found.notes:
         if note.code == "unfinished-models":
             warnings.warn(note.text, PlmiaWarning, stacklevel=2)
-    notes = _with_those_of_the_audit(found.notes, same if where == run else None)
+    notes = _with_those_of_the_audit(found.notes, None if run is None else audited)
     notes += [*found.other_recipe(targets), *split_groups(values, targets)]
     runs = len(targets) * len(chosen) + further.n_trainings(values)
     with Meter("scoring", runs * values.n_points, progress) as meter:
@@ -175,9 +177,9 @@ def score(
             audit=found.about,
             class_names=found.class_names,
         )
-        if same is not None and where == run:
-            recipes = same.about.recipe, same.about.reference_recipe
-            about = replace(about, recipe=recipes[0], reference_recipe=recipes[1], class_names=same.about.class_names)
+        if run is not None and audited is not None:
+            of = audited.about
+            about = replace(about, recipe=of.recipe, reference_recipe=of.reference_recipe, class_names=of.class_names)
         result = run_attacks(
             values,
             chosen,
@@ -225,8 +227,9 @@ class Opened:
     def other_recipe(self, targets: Sequence[int]) -> list[Note]:
         """Note the models to attack that were trained by another recipe than the target of the audit."""
         others = [target for target in targets if target != 0] if self.two_recipes else []
+        who = f"Models {some(others)} were" if len(others) > 1 else f"Model {some(others)} was"
         text = (
-            f"Model {some(others)} was trained by the references' recipe, not by that of the audit's target, so these "
+            f"{who} trained by the references' recipe, not by that of the audit's target, so these "
             "results are not about the target. Attack model 0 (--target 0)."
         )
         return [Note("other-recipe", "caution", text)] if others else []
@@ -353,8 +356,11 @@ def output_folder(folder: str | Path | None) -> Path:
     return path
 
 
-def choose_attacks(attacks: Sequence[str | Attack] | None) -> list[Attack]:
-    """Return the attacks that were named or given, each name once; all attacks by default."""
+def choose_attacks(attacks: Sequence[str | Attack] | None, *, with_records: bool = False) -> list[Attack]:
+    """Return the attacks that were named or given, each name once; all attacks by default.
+
+    Raises `AttackError` for attacks that read the records, unless they are given (``with_records``).
+    """
     chosen = [find_attack(attack) if isinstance(attack, str) else attack for attack in attacks or ATTACKS]
     names = [attack.name for attack in chosen]
     repeated = [name for i, name in enumerate(names) if name in names[:i]]
@@ -362,6 +368,11 @@ def choose_attacks(attacks: Sequence[str | Attack] | None) -> list[Attack]:
         raise AttackError(
             f"two attacks are called {repeated[0]!r}, so their results would overwrite each other: rename one of them, "
             "or name it once"
+        )
+    readers = [attack.name for attack in chosen if attack.statistic.reads_records and not with_records]
+    if readers:
+        raise AttackError(
+            f"attack {readers[0]!r} reads the records, and only plmia screen gives it these: run it there"
         )
     return chosen
 
@@ -372,6 +383,11 @@ def _results_in(folder: Path) -> RunResult | None:
         return SavedRun(folder).result
     except PlmiaError:
         return None
+
+
+def _of_signals(results: RunResult | None, signals: Signals) -> RunResult | None:
+    """Return the results if they are of these signals."""
+    return results if results is not None and results.about.signals.sha256 == signals.digest else None
 
 
 def _with_those_of_the_audit(notes: Sequence[Note], earlier: RunResult | None) -> list[Note]:

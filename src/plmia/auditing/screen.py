@@ -300,7 +300,7 @@ def _notes(signals: Signals, data: LabelledData | None) -> Iterator[Note]:
 def _choose(attacks: Sequence[str | Attack] | None, features: Features | None) -> list[Attack]:
     """Return the attacks that were given, or those that the data allow; refuse those that need references."""
     default = [ATTACK_P] if features is None else list(SCREENING.values())
-    chosen = choose_attacks(attacks or default)
+    chosen = choose_attacks(attacks or default, with_records=True)
     if needy := [attack.name for attack in chosen if attack.uses_references]:
         raise AttackError(
             f"the attack {needy[0]} needs references, which a screening does not have: take {', '.join(SCREENING)}, or "

@@ -26,6 +26,7 @@ _BAND_RATIO = 1.08  # of successive ranks of a band
 SHARED_REFERENCES = 2.0
 """Factor of the variance of a mean over targets that are references for each other."""
 _PER_DECADE = 100  # rates at which a band is stored
+FEW_FOR_DELONG = 100  # members or non-members
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ def auc_interval(roc: Roc, confidence: float = 0.95) -> Interval:
     """Interval of the AUC: the variance of DeLong et al. (1988) on the logit scale, in one pass over the curve.
 
     If that variance is 0 or does not exist, the largest variance of an AUC replaces it: ``AUC (1 - AUC) / min(members,
-    non-members)`` (Birnbaum and Klose, 1957), solved for the AUC as in the score interval.
+    non-members)`` (Birnbaum and Klose, 1957), solved for the AUC as in the score interval. With fewer than 100
+    members or non-members, the interval contains both. With 100 to 200 and an AUC of 0.98, the lower end of a 95 %
+    interval is too high in about 4 instead of 2.5 % of all samples.
     """
     low, high = auc_limits(roc, np.array([tail_of(confidence)]))
     return Interval(float(low[0]), float(high[0]), float(confidence))
@@ -75,14 +78,16 @@ def auc_interval(roc: Roc, confidence: float = 0.95) -> Interval:
 def auc_limits(roc: Roc, tails: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Ends [T] of `auc_interval` for several error probabilities of one side, `tails` [T]."""
     auc, z = roc.auc, -ndtri(tails)
-    variance = _auc_variance(roc)
-    if variance > 0 and 0 < auc < 1:
-        half = z * math.sqrt(variance) / (auc * (1 - auc))
-        return expit(logit(auc) - half), expit(logit(auc) + half)
-    n = min(roc.n_members, roc.n_non_members)
+    variance, n = _auc_variance(roc), min(roc.n_members, roc.n_non_members)
+    # Birnbaum and Klose: no variance is larger, whatever the scores.
     half = z * np.sqrt(auc * (1 - auc) / n + z**2 / (4 * n**2))
     low, high = np.clip((auc + z**2 / (2 * n) + np.stack([-half, half])) / (1 + z**2 / n), 0, 1)
-    return low, high
+    if not (variance > 0 and 0 < auc < 1):
+        return low, high
+    half = z * math.sqrt(variance) / (auc * (1 - auc))
+    ends = expit(logit(auc) - half), expit(logit(auc) + half)
+    # DeLong's variance is too small if it is estimated from few records.
+    return (np.minimum(low, ends[0]), np.maximum(high, ends[1])) if n < FEW_FOR_DELONG else ends
 
 
 def over_targets(values: Sequence[float] | FloatArray, confidence: float = 0.95, *, in_turn: bool = False) -> Interval:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from plmia.attacks.alignment import Match, match_of
 from plmia.data.arrays import FloatArray
 from plmia.errors import Note, PlmiaError, Severity
 from plmia.evaluation.decisions import (
@@ -148,6 +149,7 @@ class Summary:
         self._references: set[int] = set()
         self._excluded: dict[int, list[int]] = {}
         self._checks: dict[int, typed.TargetChecks] = {}
+        self._matches: dict[int, Match] = {}  # of targets whose references were not aligned
         self._gaussianity: Gaussianity | None = None
         self._grouped: int | None = None  # target by whose references the records are grouped
         self._by_group: dict[str, tuple[Measured | None, ...]] = {}
@@ -185,6 +187,8 @@ class Summary:
             unlike = if_possible(lambda: unlike_references(result.view))
             size = population_size(len(result.population))
             self._checks[result.target] = typed.TargetChecks(unlike, size, result.alignment)
+            if result.alignment is None and (match := match_of(result.view)) is not None:
+                self._matches[result.target] = match
             self.add_notes(result.notes)
         self._measure_groups(result)
 
@@ -313,8 +317,10 @@ class Summary:
         moved = {target: checks.alignment for target, checks in sorted(self._checks.items()) if checks.alignment}
         if moved:
             yield Note("references-aligned", "info", wording.references_aligned(moved, len(likeness)))
-        if poor := {k: found for k, found in moved.items() if found.match is not None and found.match < POOR_MATCH}:
-            yield Note("references-match-poorly", "caution", wording.references_match_poorly(poor, len(likeness)))
+        poor = {k: found for k, found in moved.items() if found.match is not None and found.match < POOR_MATCH}
+        others = {k: found for k, found in self._matches.items() if found.clearly_below(POOR_MATCH)}
+        if all_poor := {**poor, **others}:
+            yield Note("references-match-poorly", "caution", wording.references_match_poorly(all_poor, len(likeness)))
         if self._power and self._power.warning:
             yield Note("more-references", "info", self._power.warning)
         if excluded := {target: models for target, models in self._excluded.items() if models}:

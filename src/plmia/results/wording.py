@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from plmia.errors import Note, after_colon, percent, round_percent, sentence, some
 
 if TYPE_CHECKING:
-    from plmia.attacks.alignment import Alignment
+    from plmia.attacks.alignment import Alignment, Match
     from plmia.evaluation.accusations import Accusation
     from plmia.evaluation.metrics import Operating
     from plmia.evaluation.subgroups import Subgroup, SubgroupTable
@@ -185,17 +185,17 @@ def references_aligned(found: Mapping[int, Alignment], targets: int) -> str:
     return f"{text} {sentence(correlations(first))}"
 
 
-def references_match_poorly(found: Mapping[int, Alignment], targets: int) -> str:
-    """References tell little about the target, even on its scale."""
-    target, worst = min(found.items(), key=lambda pair: pair[1].match or 0.0)
+def references_match_poorly(found: Mapping[int, Alignment | Match], targets: int) -> str:
+    """References predict the target poorly, even on its scale."""
+    target, worst = min(found.items(), key=lambda pair: pair[1].correlation)
     who = f"target {target}" if targets > 1 else "the target"
     return (
-        f"The references tell little about {who}, so a leak may be missed: {correlations(worst)}. Train references "
+        f"The references predict {who} poorly, so a leak may be missed: {correlations(worst)}. Train references "
         "that are more like the target."
     )
 
 
-def correlations(found: Alignment) -> str:
+def correlations(found: Alignment | Match) -> str:
     """How well references predict which records are hard for the target."""
     among = "" if found.peers is None else f", among the references {found.peers:.2f}"
     return f"the rank correlation with the target is {found.correlation:.2f}{among}"

@@ -116,7 +116,8 @@ def main() -> None:
         numbers = given.references, given.seed
         train_stacks(data, recipe, views, *numbers, given.output, models, reference_recipe=other)
     except PlmiaError as error:
-        sys.exit(f"plmia: {error}")
+        sys.stderr.write(f"plmia: {error}\n")
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -68,9 +68,15 @@ def test_rivals_run_only_if_they_are_named() -> None:
     assert not {attack.name for attack in AuditPlan.__dataclass_fields__["attacks"].default} & set(RIVALS)
     for name, attack in RIVALS.items():
         assert find_attack(name) is attack
-        assert [chosen.name for chosen in choose_attacks([name])] == [name]
+        assert [chosen.name for chosen in choose_attacks([name], with_records=True)] == [name]
         assert attack.note
         assert type(attack.statistic).__doc__
+
+
+@pytest.mark.parametrize("name", ["attack-p-conditional", "quantile-regression"])
+def test_attacks_that_read_records_are_refused_before_anything_is_trained(name: str) -> None:
+    with pytest.raises(AttackError, match=name):
+        choose_attacks([name])
 
 
 # BaVarIA --------------------------------------------------------------------------------------------------------------

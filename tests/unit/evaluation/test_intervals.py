@@ -110,13 +110,23 @@ def naive_delong(scores: Floats, members: Bools) -> float:
 
 @pytest.mark.parametrize("levels", [0, 1, 3])
 def test_the_auc_interval_has_delongs_variance(levels: int) -> None:
-    scores, members = queries(40, 70, levels=levels, seed=3)
+    scores, members = queries(140, 170, levels=levels, seed=3)
     roc = roc_curve(scores, members)
     found = auc_interval(roc, 0.9)
     half = stats.norm.ppf(0.95) * math.sqrt(naive_delong(scores, members)) / (roc.auc * (1 - roc.auc))
     centre = math.log(roc.auc / (1 - roc.auc))
     assert found.low == pytest.approx(1 / (1 + math.exp(half - centre)), rel=1e-12)
     assert found.high == pytest.approx(1 / (1 + math.exp(-half - centre)), rel=1e-12)
+
+
+def test_the_auc_interval_of_few_records_contains_that_of_the_largest_variance() -> None:
+    scores, members = queries(40, 70, levels=0, seed=3)
+    roc, z = roc_curve(scores, members), stats.norm.ppf(0.95)
+    found, auc, n = auc_interval(roc, 0.9), roc.auc, min(members.sum(), (~members).sum())
+    # Both ends solve |AUC - a| = z sqrt(a (1 - a) / n) for a.
+    ends = np.roots([1 + z**2 / n, -(2 * auc + z**2 / n), auc**2])
+    assert found.low <= min(ends) + 1e-12
+    assert found.high >= max(ends) - 1e-12
 
 
 def test_perfect_separation_is_not_certainty() -> None:

@@ -201,12 +201,13 @@ class Match:
 
 def match_of(view: AttackView) -> Match | None:
     """Return how well the references match the target on its known non-members; None without OUT references there."""
-    rows = view.population[(~view.references.in_mask[:, view.population]).any(axis=0)] if len(view.references) else []
+    known = evenly(np.sort(view.population), MOST_QUERIES)
+    rows: IntArray = known[(~view.references.in_mask[:, known]).any(axis=0)]
     if not len(rows):
         return None
     signals = view.references.signals[view.references.rows[:, None], rows].mean(axis=2, dtype=np.float64)
     centre = signals.mean(axis=0, where=~view.references.in_mask[:, rows])
-    return _match(view, np.asarray(rows), view.target[rows].mean(axis=1), centre)
+    return _match(view, rows, view.target[rows].mean(axis=1), centre)
 
 
 def _match(view: AttackView, rows: IntArray, target: FloatArray, centre: FloatArray) -> Match:

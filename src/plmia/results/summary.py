@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from plmia.attacks.alignment import Match, match_of
+from plmia.attacks.alignment import Alignment, Match, match_of
 from plmia.data.arrays import FloatArray
 from plmia.errors import Note, PlmiaError, Severity
 from plmia.evaluation.decisions import (
@@ -317,10 +317,12 @@ class Summary:
         moved = {target: checks.alignment for target, checks in sorted(self._checks.items()) if checks.alignment}
         if moved:
             yield Note("references-aligned", "info", wording.references_aligned(moved, len(likeness)))
-        poor = {k: found for k, found in moved.items() if found.match is not None and found.match < POOR_MATCH}
-        others = {k: found for k, found in self._matches.items() if found.clearly_below(POOR_MATCH)}
-        if all_poor := {**poor, **others}:
-            yield Note("references-match-poorly", "caution", wording.references_match_poorly(all_poor, len(likeness)))
+        poor: dict[int, Alignment | Match] = {
+            target: found for target, found in self._matches.items() if found.clearly_below(POOR_MATCH)
+        }
+        poor |= {k: found for k, found in moved.items() if found.match is not None and found.match < POOR_MATCH}
+        if poor:
+            yield Note("references-match-poorly", "caution", wording.references_match_poorly(poor, len(likeness)))
         if self._power and self._power.warning:
             yield Note("more-references", "info", self._power.warning)
         if excluded := {target: models for target, models in self._excluded.items() if models}:

@@ -327,9 +327,11 @@ def _peers_as_targets(view: AttackView, rng: np.random.Generator) -> Iterator[_P
         known = np.sort(rng.choice(possible, min(n_known, len(possible) // 2), replace=False))
         if not (len(known) and members.any()):
             continue
-        # Neither the reference itself nor its complement, which would reveal its membership.
+        # Without its complement, whose members would reveal its own, unless too few others remain to show a scatter.
         equal = references.in_mask == own
         others = np.flatnonzero(equal.any(axis=1) & ~equal.all(axis=1))
+        if len(others) < MIN_PEERS:
+            others = np.flatnonzero(~equal.all(axis=1))
         seen = References(references.signals, references.rows[others], references.in_mask[others])
         target = references.signals[references.rows[i], played].astype(np.float64)
         share = float(members.sum()) / (len(played) - len(known))

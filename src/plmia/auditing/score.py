@@ -371,9 +371,7 @@ def choose_attacks(attacks: Sequence[str | Attack] | None, *, with_records: bool
         )
     readers = [attack.name for attack in chosen if attack.statistic.reads_records and not with_records]
     if readers:
-        raise AttackError(
-            f"attack {readers[0]!r} reads the records, and only plmia screen gives it these: run it there"
-        )
+        raise AttackError(f"attack {readers[0]!r} reads the records: run it with plmia screen --data")
     return chosen
 
 

@@ -71,23 +71,29 @@ def auc_interval(roc: Roc, confidence: float = 0.95) -> Interval:
     members or non-members, the interval contains both. With 100 to 200 and an AUC of 0.98, the lower end of a 95 %
     interval is too high in about 4 instead of 2.5 % of all samples.
     """
-    low, high = auc_limits(roc, np.array([tail_of(confidence)]))
-    return Interval(float(low[0]), float(high[0]), float(confidence))
+    tails, n = np.array([tail_of(confidence)]), min(roc.n_members, roc.n_non_members)
+    (low,), (high,) = auc_limits(roc, tails)
+    if n < FEW_FOR_DELONG:  # the variance is too small if it is estimated from few records
+        (least,), (most,) = _widest_limits(roc.auc, n, -ndtri(tails))
+        low, high = min(low, least), max(high, most)
+    return Interval(float(low), float(high), float(confidence))
 
 
 def auc_limits(roc: Roc, tails: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Ends [T] of `auc_interval` for several error probabilities of one side, `tails` [T]."""
+    """Ends [T] of DeLong's interval for several error probabilities of one side, `tails` [T]; see `auc_interval`."""
     auc, z = roc.auc, -ndtri(tails)
-    variance, n = _auc_variance(roc), min(roc.n_members, roc.n_non_members)
-    # Birnbaum and Klose: no variance is larger, whatever the scores.
+    variance = _auc_variance(roc)
+    if variance > 0 and 0 < auc < 1:
+        half = z * math.sqrt(variance) / (auc * (1 - auc))
+        return expit(logit(auc) - half), expit(logit(auc) + half)
+    return _widest_limits(auc, min(roc.n_members, roc.n_non_members), z)
+
+
+def _widest_limits(auc: float, n: int, z: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Ends [T] by the largest variance of an AUC with ``n`` records on the smaller side, at normal quantiles [T]."""
     half = z * np.sqrt(auc * (1 - auc) / n + z**2 / (4 * n**2))
     low, high = np.clip((auc + z**2 / (2 * n) + np.stack([-half, half])) / (1 + z**2 / n), 0, 1)
-    if not (variance > 0 and 0 < auc < 1):
-        return low, high
-    half = z * math.sqrt(variance) / (auc * (1 - auc))
-    ends = expit(logit(auc) - half), expit(logit(auc) + half)
-    # DeLong's variance is too small if it is estimated from few records.
-    return (np.minimum(low, ends[0]), np.maximum(high, ends[1])) if n < FEW_FOR_DELONG else ends
+    return low, high
 
 
 def over_targets(values: Sequence[float] | FloatArray, confidence: float = 0.95, *, in_turn: bool = False) -> Interval:

@@ -222,7 +222,7 @@ def test_points_whose_references_agree_on_an_atom_are_not_certain():
 def test_online_laws_match_the_derivation(n_views):
     """Means and variances of one point after another, by generalised least squares with the shift as a parameter."""
     view = view_of(4, 6, 700, n_views, correlation=-0.4, contrast=0.8)
-    fit = EmpiricalBayesLR(8, 1000.0, np.inf).fit(view)
+    fit = EmpiricalBayesLR(2, 1000.0, np.inf).fit(view)
     assert len(fit.knots) == 2
     evidence = collect(view.references, fit.coordinates, fit.n_pairs)
     laws, centre = fit.laws(evidence), fit.centre(evidence)
@@ -438,7 +438,7 @@ def test_a_single_out_reference_is_enough_offline():
     assert np.isfinite(evaluate(EmpiricalBayesLR(), view)).all()
 
 
-@pytest.mark.parametrize("n_points", [2, 5, 40, 300])
+@pytest.mark.parametrize("n_points", [2, 5, 40, 90])
 @pytest.mark.parametrize("mode", ["online", "offline"])
 def test_few_points_have_constant_priors(n_points, mode):
     view = view_of(13, 8, n_points, mode=mode)

@@ -76,7 +76,7 @@ def test_one_knot_is_a_constant():
     assert isinstance(hats, Hats)
 
 
-@pytest.mark.parametrize(("n", "expected"), [(1, 1), (300, 1), (599, 1), (600, 2), (2_000, 6), (10_000, 8)])
+@pytest.mark.parametrize(("n", "expected"), [(1, 1), (50, 1), (99, 1), (100, 2), (300, 6), (10_000, 8)])
 def test_knots_are_as_many_as_points_allow(n, expected):
     knots = Knots.place(np.random.default_rng(1).normal(size=n))
     assert len(knots) == expected

@@ -12,7 +12,7 @@ import pytest
 from scipy.optimize import brentq
 
 from plmia.errors import PlmiaError
-from plmia.evaluation.intervals import auc_interval, tpr_interval
+from plmia.evaluation.intervals import auc_limits, tpr_interval
 from plmia.evaluation.metrics import clopper_pearson, roc_curve
 from plmia.evaluation.subgroups import (
     MAX_VALUES,
@@ -72,8 +72,8 @@ def naive_table_p(codes, score, members, fpr):
         return t - f - math.hypot(t - tl, fh - f), t - f + math.hypot(th - t, f - fl)
 
     def area(k, tail):
-        found = auc_interval(roc_curve(score[parts[k]], members[parts[k]]), 1 - 2 * tail)
-        return found.low, found.high
+        (low,), (high,) = auc_limits(roc_curve(score[parts[k]], members[parts[k]]), np.array([tail]))
+        return low, high
 
     advantage = [(score[p & members] >= threshold).mean() - (score[p & ~members] >= threshold).mean() for p in parts]
     aucs = [roc_curve(score[p], members[p]).auc for p in parts]

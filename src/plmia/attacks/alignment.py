@@ -26,8 +26,8 @@ which has both; the population's IN signals are then moved around that line.
 known non-members and queries of one fold are exchangeable. (Offline, the line for the IN mean is learned from the
 references of all known non-members; the target has no part in it.) Some choices use the target's signals on all
 records: whether to align, whether the IN side has a map of its own, and its correction. P-values also compare records
-of different folds, whose maps differ little. So p-values are approximate; 200 simulated audits of each kind show no
-excess. A mismatch that remains costs power only.
+of different folds, whose maps differ little. So p-values are approximate: 200 simulated audits of each kind show no
+excess, but cannot show one of a fraction of a point. A mismatch that remains costs power only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from plmia.data.arrays import BoolArray, FloatArray, Floats, IntArray
 FOLDS = 5
 # With fewer known non-members outside a fold, the regression is too uncertain.
 MIN_KNOWN = 20
-# With fewer outside a fold, IN is moved as OUT.
+# With fewer outside a fold, queries that lie above them by chance look like members: simulated p-values were too small.
 MIN_KNOWN_FOR_IN = 150
 # Degrees of freedom of the errors of a prediction: a few records are far off.
 FREEDOM = 6.0

@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check docs bench wheel hostile constraints clean
+.PHONY: help demo test check docs bench bench-memory bench-scale wheel hostile vulnerabilities constraints clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-25s%s\n", $$1, $$2 }'
@@ -42,9 +42,19 @@ bench: $(VENV)/.dev ## measure the speed of scoring and of training
 	$(BIN)/python benchmarks/scoring.py $(ARGS)
 	$(BIN)/python benchmarks/training.py
 
+bench-memory: $(VENV)/.dev ## measure the memory of score, report and compare; half an hour (ARGS=--quick for less)
+	$(BIN)/python benchmarks/memory.py $(ARGS)
+
+bench-scale: $(VENV)/.dev ## measure small audits and extrapolate to 10^9 records; ten minutes (ARGS=--quick for less)
+	$(BIN)/python benchmarks/scale.py $(ARGS)
+
 # One thread: campaigns fork.
-hostile: $(VENV)/.dev ## try hostile input, kills and full disks; minutes (ARGS="--scale 10" for longer)
+hostile: $(VENV)/.dev ## try hostile input, kills and full disks; minutes (ARGS="--scale 6 --faults 3" for longer)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile $(ARGS)
+
+# pip-audit has an environment of its own: it would change the version of pip in the other one.
+vulnerabilities: $(VENV)-audit/.made ## compare the pinned versions with known vulnerabilities, where a service answers
+	$(VENV)-audit/bin/python scripts/audit_dependencies.py $(ARGS)
 
 # Time of the last commit: whoever builds it again gets the same bytes.
 EPOCH = $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
@@ -66,15 +76,19 @@ reproduce-quick: $(VENV)/.core ## the same on small signals, compared with the c
 	$(BIN)/python -m experiments.compare out/reproduce-quick experiments/results/quick
 	$(BIN)/python -m experiments.compare out/reproduce-quick/cifar-100 experiments/results/quick/cifar-100
 
+# Some networks on CIFAR-100 are kept in the repository. Training adds the others, unless KEPT=only: the committed
+# results are from the kept ones alone.
 WHOLE := out/reproduce-whole
+CIFAR100 := cifar100_wrn cifar100_wrn_plain cifar100_wrn_long cifar100_wrn_jpeg
 reproduce-whole: $(VENV)/.dev ## train what full/ lacks on the data in DATA=FOLDER; the committed results anew, compared
 	@test -d "$(DATA)" || { echo "name the folder of the data sets: make reproduce-whole DATA=FOLDER" >&2; exit 1; }
+	@test -z "$(KEPT)" || test "$(KEPT)" = only || { echo "KEPT is $(KEPT): give KEPT=only, or none" >&2; exit 1; }
+	for name in $(if $(KEPT),$(CIFAR100)); do $(BIN)/python -m experiments.kept write $$name full || exit 1; done
 	$(BIN)/python -m experiments.whole "$(DATA)" full
 	$(BIN)/plmia reproduce all --signals full --quiet -o $(WHOLE)
 	$(BIN)/plmia reproduce table-2 table-3 --targets 30 --signals full --quiet -o $(WHOLE)
 	$(BIN)/plmia reproduce table-5 figure-2 figure-4 table-s3 --signals full/cifar10_wrn_plain --quiet \
 	    -o $(WHOLE)/no-augmentation
-	$(BIN)/python -m experiments.kept write cifar100_wrn full
 	$(BIN)/plmia reproduce table-2 table-3 table-4 table-5 table-s1 table-s2 table-s3 figure-2 figure-3 figure-4 \
 	    --signals full/cifar100_wrn --quiet -o $(WHOLE)/cifar-100
 	$(BIN)/python -m experiments.compare $(WHOLE) experiments/results --retrained
@@ -85,7 +99,7 @@ constraints: ## compile constraints.txt anew (ARGS=--upgrade for the newest rele
 	PYTHON="$(PYTHON)" sh scripts/compile_constraints.sh $(ARGS)
 
 clean: ## remove the virtual environment and everything else that was made
-	rm -rf $(VENV) demo-out bench-out site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-audit demo-out bench-out site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -96,6 +110,11 @@ $(VENV)/.made:
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
 	    { echo "$(PYTHON) has no venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+$(VENV)-audit/.made: $(VENV)/.made .ci/pip-audit.txt
+	$(BIN)/python -m venv $(VENV)-audit
+	PIP_CONSTRAINT= $(VENV)-audit/bin/python -m pip install -qq -r .ci/pip-audit.txt
 	@touch $@
 
 $(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt

@@ -98,9 +98,12 @@ def roc_chart(title: str, rates: Sequence[float], lines: Mapping[str, Sequence[f
     return Chart(log_percent_axis(f"FPR, {title}", low), log_percent_axis("TPR", min(floor, 0.1)), curves)
 
 
-def dots(item: str, ours: Rows, metrics: Sequence[str]) -> Figure:
-    """Our numbers (filled) and the paper's (hollow), one line per row of the table, one panel per metric."""
-    theirs, titles = paper_rows(item), paper_item(item)["keys"]
+def dots(item: str, ours: Rows, metrics: Sequence[str], on: str | None = None) -> Figure:
+    """Our numbers (filled) and the paper's (hollow), one line per row of the table, one panel per metric.
+
+    ``on`` names the data set of tables whose rows do not name it.
+    """
+    theirs, titles = paper_rows(item, on), paper_item(item)["keys"]
     shown = [keys for keys in ours if any(isinstance(ours[keys].get(m), Value) for m in metrics)]
     places = list(range(len(shown), 0, -1))
     data: list[Spec] = []
@@ -121,7 +124,8 @@ def dots(item: str, ours: Rows, metrics: Sequence[str]) -> Figure:
         data.append(points("ours", mine, places, "@blue", "circle", size=9, **where))
         if any(value is not None for value in paper):
             data.append(points("paper", paper, places, "@vermilion", "square", size=9, hollow=True, **where))
-    alt = f"{paper_item(item)['title']}: {', '.join(metrics)} of each row of the table, ours and the paper's."
+    whose = "ours and the paper's" if theirs else "ours"
+    alt = f"{paper_item(item)['title']}: {', '.join(metrics)} of each row of the table, {whose}."
     return Figure(item, paper_item(item)["title"], alt, alt, data, layout, 90 + 22 * len(shown))
 
 

@@ -9,7 +9,8 @@ same. The explanation of a verdict may differ, since it contains numbers.
 
 Models that are trained again on another kind of machine are different models. With --retrained, only entries that both
 results have are compared: means must agree within four standard errors of their difference over targets, and no verdict
-may be reversed. Entries that only the committed results have are listed and do not count as a difference.
+may be reversed. Entries that only the committed results have are listed and do not count as a difference. Neither do
+results whose targets have another number of references: attacks gain from references.
 """
 
 from __future__ import annotations
@@ -104,6 +105,13 @@ def not_compared(found: Mapping[str, Any], committed: Mapping[str, Any]) -> str:
     return f"{len(missing)} row{'s' * (len(missing) > 1)} from {' '.join(missing[0])} on" if missing else ""
 
 
+def other_references(found: Mapping[str, Any], committed: Mapping[str, Any]) -> str:
+    """Say how many references per target two results have, for each data set where that differs; else empty."""
+    now, then = ({run["data"]: run["references"] for run in part.get("run", [])} for part in (found, committed))
+    differing = [data for data in then if data in now and now[data] != then[data]]
+    return ", ".join(f"{now[data]} references on {data}, committed are {then[data]}" for data in differing)
+
+
 def main(folder: Path, committed: Path, retrained: bool = False) -> int:
     """Compare all files of the committed folder, with retrained ones if they exist; return the number that differ."""
     wrong, left_out = 0, []
@@ -114,9 +122,10 @@ def main(folder: Path, committed: Path, retrained: bool = False) -> int:
     for path in paths:
         if path in there:
             contents = [json.loads(p.read_text(encoding="utf-8")) for p in (folder / path.name, path)]
-            lines = list((differences_retrained if retrained else differences)(*contents))
-            rows = not_compared(*contents)
-            left_out += [f"{path.stem} ({rows})"] * bool(rows)
+            why = other_references(*contents) if retrained else ""
+            lines = [] if why else list((differences_retrained if retrained else differences)(*contents))
+            why = why or not_compared(*contents)
+            left_out += [f"{path.stem} ({why})"] * bool(why)
         else:
             lines = [] if retrained else ["not there"]
             left_out.append(path.stem)

@@ -2,6 +2,8 @@
 
     python -m experiments.cost train DATA [SET...]      train the models that are missing in runs/cost
     python -m experiments.cost measure DATA [SET...]    attack, and write cost.json
+    python -m experiments.cost plan DATA [SET...]       let `plmia plan` choose references, and add what they find
+    python -m experiments.cost fit DATA [SET...]        train half-width references longer, and add what they find
     python -m experiments.cost write                    tables and figures of docs/explanation/cost.md, from cost.json
 
 DATA is a folder with the files of the data sets. All kinds of models of a set share one membership design, in
@@ -18,6 +20,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,8 @@ from scipy import stats
 from plmia.attacks.attack import ATTACKS
 from plmia.attacks.scoring import score
 from plmia.attacks.view import References
+from plmia.auditing.planning import Choice, MeasuredKind, plan_measured, start
+from plmia.auditing.planning import Cost as PlannedCost
 from plmia.data.arrays import BoolArray, FloatArray, FloatArray32
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign, complementary_pairs, exact_k_per_point
@@ -50,8 +55,12 @@ POINTS, SEED = 10_000, 0
 REFERENCES, TARGETS = range(32), range(32, 44)
 FEW = range(16)
 FULL, HALF, LESS = "full", "half width", "half the data"
+# Half the width, for more epochs than the target.
+MORE, LONGER = "half width, 1.5 times the epochs", "half width, twice the epochs"
 OURS, CIFAR, RESULT = "pl-mia-eb", "cifar10", HERE / "cost.json"
 BUDGETS, FPRS, LEVEL = (4, 8, 16, 32), (0.01, 0.001), 0.05
+# Plans: the largest false-positive rate of the tables, the targets that pilots attack, and the budgets in full models.
+PLAN_FPR, PILOTS, PLANNED = FPRS[0], 4, (4, 8, 16)
 # By attack and alignment.
 WAYS: dict[tuple[str, Align], str] = {
     (OURS, "auto"): "aligned",
@@ -70,6 +79,7 @@ LINES = (
     ("quarter width", "aligned", "pl-mia-eb, quarter width"),
     ("half width, 16 layers", "aligned", "pl-mia-eb, half width, 16 layers"),
 )
+KINDS_TO_PLAN = (FULL, HALF, "quarter width", "half width, 16 layers")
 AS_TARGETS_ONLY = ("sgd", "no augmentation")
 # Kinds of networks under the names of the other sets.
 NETWORKS = {
@@ -105,7 +115,9 @@ def _perceptrons(base: str, long: int, other: str = "&") -> dict[str, tuple[str,
     both = (*FEW, *TARGETS)
     return {
         FULL: (base.format(long), both),
-        "half width": (base.format(long) + f"{other}widths=256,128,64,32", tuple(REFERENCES)),
+        HALF: (base.format(long) + f"{other}widths=256,128,64,32", tuple(REFERENCES)),
+        MORE: (base.format(3 * long // 2) + f"{other}widths=256,128,64,32", tuple(FEW)),
+        LONGER: (base.format(2 * long) + f"{other}widths=256,128,64,32", tuple(FEW)),
         "quarter width": (base.format(long) + f"{other}widths=128,64,32,16", tuple(REFERENCES)),
         "half the epochs": (base.format(long // 2), both),
         LESS: (base.format(long), both),
@@ -128,7 +140,7 @@ SETS = {
     "fashion": Cost(
         "Fashion-MNIST",
         "fashion_mnist.npz",
-        {kind: _perceptrons(_LONG, 100)[kind] for kind in (FULL, HALF, "quarter width")}
+        {kind: _perceptrons(_LONG, 100)[kind] for kind in (FULL, HALF, MORE, LONGER, "quarter width")}
         | {"half the epochs": (_LONG.format(50), tuple(FEW))},
     ),
 }
@@ -159,18 +171,24 @@ def members_of(n_points: int, kind: str) -> BoolArray:
     return fewer
 
 
-def train(name: str, folder: Path, runs: Path = RUNS / "cost") -> None:
-    """Train the models of a set that are missing, pair by pair."""
+def train(name: str, folder: Path, kinds: Collection[str] = (), runs: Path = RUNS / "cost") -> None:
+    """Train the models of a set that are missing, pair by pair; by default, of all kinds."""
     cost = SETS[name]
     data = read_set(cost, folder)
     (runs / name).mkdir(parents=True, exist_ok=True)
     np.save(runs / name / "labels.npy", data.y)
     for kind, (recipe, models) in cost.kinds.items():
+        if kinds and kind not in kinds:
+            continue
         say(f"{name}: {kind}")
         for first in models[::2]:
-            path = runs / name / f"{kind.replace(' ', '-')}-{first}.npz"
+            path = _pair_file(runs / name, kind, first)
             if not path.exists():
                 _train_pair(path, parse_recipe(recipe), data, members_of(data.n_points, kind), first)
+
+
+def _pair_file(folder: Path, kind: str, first: int) -> Path:
+    return folder / f"{kind.replace(' ', '-').replace(',', '')}-{first}.npz"
 
 
 def _train_pair(path: Path, recipe: Recipe, data: LabelledData, members: BoolArray, first: int) -> None:
@@ -213,13 +231,14 @@ class Source:
         return Signals(np.stack(rows), MembershipDesign(np.stack(matrix)))
 
 
-def trained_source(name: str, folder: Path, runs: Path = RUNS / "cost") -> Source:
-    """Read the models of a set that was trained here."""
+def trained_source(name: str, folder: Path, kinds: Collection[str] = (), runs: Path = RUNS / "cost") -> Source:
+    """Read the models of a set that was trained here; by default, all kinds."""
     cost = SETS[name]
+    cost = replace(cost, kinds={kind: each for kind, each in cost.kinds.items() if not kinds or kind in kinds})
     data = read_set(cost, folder)
     signals, members = {}, {}
     for kind, (_, models) in cost.kinds.items():
-        parts = [np.load(runs / name / f"{kind.replace(' ', '-')}-{first}.npz")["conf"] for first in models[::2]]
+        parts = [np.load(_pair_file(runs / name, kind, first))["conf"] for first in models[::2]]
         signals[kind] = list(models), np.concatenate(parts)
         members[kind] = members_of(data.n_points, kind)
     return Source(cost.data, signals, members, _costs(cost, data), tuple(REFERENCES), tuple(TARGETS))
@@ -250,7 +269,10 @@ def _seconds(recipe: Recipe, data: LabelledData, members: BoolArray) -> float:
 
 
 def networks_source() -> Source:
-    """Read the kept part of the CIFAR-10 networks; references and targets do not overlap."""
+    """Read the kept part of the CIFAR-10 networks.
+
+    The last references are targets, too: plmia excludes the target and its complement, so that 30 of 32 are used.
+    """
     from . import cost_networks
 
     found, members = cost_networks.read_kept()
@@ -428,6 +450,72 @@ def _equal(found: Measured, source: Source, rows: list[dict[str, Any]]) -> list[
     return compared
 
 
+def planned(source: Source) -> list[dict[str, Any]]:
+    """What the references find that a plan chooses, against full ones of the same budget.
+
+    Each of the first targets has a pilot of full references and of every kind of smaller ones. Its plan is carried out
+    against the other targets, which no pilot attacks; where it asks for more references than were trained, with all of
+    these. A difference is a mean over plans for each target.
+    """
+    kinds = [kind for kind in KINDS_TO_PLAN if kind in source.signals]
+    pilots, others = source.targets[:PILOTS], source.targets[PILOTS:]
+    chosen: dict[int, list[tuple[str, int]]] = {budget: [] for budget in PLANNED}
+    for target in pilots:
+        measured = [_pilot(source, kind, target) for kind in kinds]
+        for budget in PLANNED:
+            cost, views = measured[0].kind.cost, measured[0].pilot.signals.n_views
+            best = plan_measured(measured, cost.of(budget, views), SEED).best
+            chosen[budget].append((best.kind, min(best.references, source.budgets(best.kind)[-1])))
+    found = Measured()
+    for kind, n in {*((FULL, budget) for budget in PLANNED), *(choice for some in chosen.values() for choice in some)}:
+        for target in others:
+            (result,) = attack_targets(source.with_target(kind, n, target), [ATTACKS[OURS]], [0], Setup(seed=SEED))
+            found.add((kind, str(n)), result)
+    return [_planned_row(found, budget, choices) for budget, choices in chosen.items()]
+
+
+def _pilot(source: Source, kind: str, target: int) -> MeasuredKind:
+    """Measure the power of all references of a kind against one target."""
+    signals = source.with_target(kind, source.budgets(kind)[-1], target)
+    pilot = start(signals, ATTACKS[OURS], 0, Setup(seed=SEED), PLAN_FPR)
+    return MeasuredKind.of(Choice(kind, pilot, PlannedCost(source.cost[kind])), PLAN_FPR, SEED, lambda _: None)
+
+
+def _planned_row(found: Measured, budget: int, choices: list[tuple[str, int]]) -> dict[str, Any]:
+    each = np.mean([found.each[kind, str(n)] for kind, n in choices], axis=0)
+    found.each["planned", str(budget)] = [tuple(row) for row in each.tolist()]
+    plans = sorted(choices, key=lambda choice: (-choices.count(choice), choice))
+    return {
+        "full": budget,
+        "plans": [f"{choices.count(plan)} x {plan[1]} of {plan[0]}" for plan in dict.fromkeys(plans)],
+        "difference": found.difference(("planned", str(budget)), (FULL, str(budget))),
+    }
+
+
+def fitted(name: str, folder: Path, runs: Path = RUNS / "cost") -> list[dict[str, Any]]:
+    """What 16 references of half the width find that trained as long as the target, 1.5 times and twice as long.
+
+    Full models are trained again, so that all differences are those of models of one machine.
+    """
+    kinds, n = (FULL, HALF, MORE, LONGER), FEW.stop
+    train(name, folder, kinds, runs)
+    source, found, rows = trained_source(name, folder, kinds, runs), Measured(), []
+    for kind in kinds:
+        _attack(found, source, kind, n)
+        accuracy = [np.load(_pair_file(runs / name, kind, first))["accuracy"][:, 0] for first in FEW[::2]]
+        key = (kind, str(n), "plain" if kind == FULL else "aligned")
+        rows.append(
+            {
+                "kind": kind,
+                "cost": round(n * source.cost[kind], 4),
+                "accuracy": round(100 * float(np.mean(accuracy)), 2),
+            }
+            | {"found": found.mean(key), "difference": found.difference(key, (FULL, str(n), "plain"))}
+        )
+        say(f"{source.data}: {kind}: {rows[-1]}")
+    return rows
+
+
 def _unlike(source: Source) -> dict[str, Any]:
     """Attack targets that were trained in another way than their references, aligned and not."""
     rows = {}
@@ -469,6 +557,14 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
                 for row in name["equal"]
             ],
         ),
+        "planned": markdown_table(
+            ("full references", "plans of four pilots", "AUC", "TPR at 1 %", "TPR at 0.1 %"),
+            [
+                (name["data"], row["full"], ", ".join(row["plans"]).replace(" x ", " × "), *_signs(row))
+                for name in found.values()
+                for row in name["planned"]
+            ],
+        ),
         "like": markdown_table(
             ("references", "AUC", "TPR at 1 %", "TPR at 0.1 %"),
             [
@@ -491,6 +587,15 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
             [
                 (name["data"], *map(_rates, _halves(name)), *map(_signed, name["half"]["16"][:3]))
                 for name in found.values()
+            ],
+        ),
+        "fit": markdown_table(
+            ("references", "cost", "accuracy", "found", "AUC", "TPR at 1 %", "TPR at 0.1 %"),
+            [
+                (name["data"], row["kind"], f"{row['cost']:.3g}", f"{row['accuracy']:.1f} %", _rates(row["found"]))
+                + (("",) * 3 if row["kind"] == FULL else tuple(_signs(row)))
+                for name in found.values()
+                for row in name.get("fit", ())
             ],
         ),
         "unlike": markdown_table(
@@ -591,16 +696,23 @@ def main(task: str, folder: str = "", *names: str) -> None:
     if task == "write":
         write()
         return
-    for name in names or ((*SETS, CIFAR) if task == "measure" else SETS):
+    for name in names or (SETS if task in ("train", "fit") else (*SETS, CIFAR)):
         if task == "train":
             train(name, Path(folder))
             continue
-        made = measure(networks_source() if name == CIFAR else trained_source(name, Path(folder)))
+        if task == "fit":
+            made = {"fit": fitted(name, Path(folder))}
+        else:
+            source = networks_source() if name == CIFAR else trained_source(name, Path(folder))
+            made = {"planned": planned(source)} if task == "plan" else measure(source)
         found = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
-        RESULT.write_text(f"{json_text(found | {name: made})}\n", encoding="utf-8")
+        found[name] = found.get(name, {}) | made
+        RESULT.write_text(f"{json_text(found)}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["write"] and (len(sys.argv) < 3 or sys.argv[1] not in ("train", "measure")):
-        sys.exit("python -m experiments.cost train DATA [SET...] | measure DATA [SET...] | write")
+    if sys.argv[1:] != ["write"] and (len(sys.argv) < 3 or sys.argv[1] not in ("train", "measure", "plan", "fit")):
+        sys.exit(
+            "python -m experiments.cost train|measure|plan|fit DATA [SET...]; or: python -m experiments.cost write"
+        )
     end(main, *sys.argv[1:])

@@ -28,6 +28,18 @@ def read_whole(*paths: Path) -> LabelledData:
     return LabelledData(X, y, None, parts[0].name)
 
 
+def jpeg_copies(data: LabelledData, quality: int) -> LabelledData:
+    """Return data whose images were stored as JPEG with halved chroma, and read again."""
+    pillow = import_module("PIL.Image")
+    copies = np.empty_like(data.X)
+    for i, pixels in enumerate(data.X):
+        stored = BytesIO()
+        pillow.fromarray(pixels).save(stored, "JPEG", quality=quality, subsampling="4:2:0")
+        with pillow.open(stored) as image:
+            copies[i] = np.asarray(image)
+    return LabelledData(copies, data.y, None, data.name)
+
+
 def _read_part(path: Path) -> LabelledData:
     names = {"buf", "off", "y"}
     arrays = load_npz(path, names, "`X` and `y`", DataError) if path.suffix == ".npz" else {}

@@ -26,16 +26,15 @@ import numpy.typing as npt
 from plmia.attacks.attack import ATTACKS
 from plmia.data.designs import MembershipDesign, audit_design
 from plmia.data.npz import load_npz
-from plmia.errors import DataError, SignalsError
+from plmia.errors import SignalsError
 from plmia.evaluation.metrics import evaluate
 from plmia.evaluation.targets import Setup, attack_targets
 from plmia.signals.signals import Signals
-from plmia.signals.store import read_stacks, store_key
+from plmia.signals.store import SignalStore, read_stacks, store_key
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.train import audit_about
 from plmia.training.views import VIEW_SETS
 
-from .images import read_whole
 from .script import end, say
 from .setting import SIGNALS
 from .whole import WHOLE
@@ -131,10 +130,7 @@ def _digest(path: Path) -> str:
 def add(name: str, stacks: Path, data_folder: Path, folder: Path = SIGNALS) -> list[int]:
     """Add the models of some stacks to ``folder/name``; return the new ones."""
     whole, place = WHOLE[name], folder / name
-    files = whole.files_in(data_folder)
-    if not files:
-        raise DataError(f"there is no {whole.wanted} in {data_folder}: name the folder of the data sets")
-    data, recipe = read_whole(*files), parse_recipe(whole.recipe)
+    data, recipe = whole.read(data_folder), parse_recipe(whole.recipe)
     design = audit_design(data.n_points, whole.references, np.random.default_rng(SEED), data.groups)
     views = [str(view) for view in VIEWS]
     key = store_key(audit_about(data, recipe, VIEWS, SEED), design, views, data.y)
@@ -181,6 +177,34 @@ def read_kept(folder: Path) -> tuple[Signals, dict[str, Any]]:
         raise SignalsError(f"{folder / 'labels.npz'} is damaged (not the labels of about.json): copy it again")
     values, members = (np.stack([part[i] for part in parts]) for i in (0, 1))
     return Signals(values, MembershipDesign(members.astype(np.bool_)), labels.astype(np.int64)), about
+
+
+def fill(store: SignalStore, folder: Path) -> list[int]:
+    """Add kept models that a store lacks; return their numbers. Their signals are rounded, and their records say so."""
+    about = _read_about(folder)
+    if about.get("key") != store.key:
+        raise SignalsError(
+            f"the models in {folder} were trained on other data or by another recipe: name another folder of data sets"
+        )
+    added = [model for model in store.missing() if str(model) in about["models"]]
+    for model in added:
+        made = about["models"][str(model)]
+        values, members = read_model(_file(folder, model), *store.shape[1:], made["sha256"])
+        if not np.array_equal(members, store.design.matrix[model]):
+            raise SignalsError(f"{_file(folder, model)} has other members than the design: copy it again")
+        record = {key: value for key, value in made.items() if key != "sha256"}
+        store.append([model], values[None], [record | {"rounded_to": about["step"]}])
+    return added
+
+
+def read_kept_design(folder: Path) -> tuple[MembershipDesign, dict[str, Any]]:
+    """Read the membership of all models of a folder without their signals, and their description."""
+    about = _read_about(folder)
+    rows = []
+    for model in about["models"]:
+        with np.load(_file(folder, int(model)), allow_pickle=False) as arrays:
+            rows.append(np.unpackbits(arrays["membership"], count=about["n_points"]))
+    return MembershipDesign(np.stack(rows).astype(np.bool_)), about
 
 
 def _read_about(folder: Path) -> dict[str, Any]:

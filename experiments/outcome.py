@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from plmia.data.files import make_private, write_atomically
 from plmia.errors import OutputError
 from plmia.reporting.drawing import Figure, svg
 
@@ -122,7 +123,10 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """Return plain values; the same input gives the same output."""
         paper = paper_item(self.item)
-        theirs = paper_rows(self.item)
+        theirs = paper_rows(self.item, *(source.about.get("data") for source in self.sources))
+        text = paper.get("text")
+        if paper["rows"] and not theirs:
+            text = f"{paper['data']} only, so its numbers are not shown beside these."
         return {
             "item": self.item,
             "title": paper["title"],
@@ -135,19 +139,19 @@ class Outcome:
                 for keys in _merged(list(theirs), list(self.ours))
             ],
             "claims": [claim.to_json(paper["claims"]) for claim in self.claims],
-            "notes": [*([f"The paper: {paper['text']}"] if "text" in paper else []), *self.notes],
+            "notes": [*([f"The paper: {text}"] if text else []), *self.notes],
         }
 
     def write(self, folder: Path, command: str) -> dict[str, Any]:
         """Write NAME.json, NAME.md and the figures NAME.svg, NAME-2.svg, ...; return the JSON."""
         contents = self.to_json() | {"command": command}
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{self.item}.json").write_text(_text(contents), encoding="utf-8")
+            make_private(folder)
+            write_atomically(folder / f"{self.item}.json", _text(contents).encode())
             names = [f"{self.item}{f'-{i}' if i > 1 else ''}.svg" for i in range(1, len(self.figures) + 1)]
             for name, figure in zip(names, self.figures, strict=True):
-                (folder / name).write_text(svg(figure) + "\n", encoding="utf-8")
-            (folder / f"{self.item}.md").write_text(markdown(contents, names), encoding="utf-8")
+                write_atomically(folder / name, f"{svg(figure)}\n".encode())
+            write_atomically(folder / f"{self.item}.md", markdown(contents, names).encode())
         except OSError as error:
             raise OutputError(f"cannot write to {folder} ({error.strerror}): choose another folder with -o") from error
         return contents
@@ -172,8 +176,11 @@ def paper_item(item: str) -> dict[str, Any]:
     return entry
 
 
-def paper_rows(item: str) -> dict[Keys, dict[str, Any]]:
-    """Cells of the paper's rows, by their keys."""
+def paper_rows(item: str, *data: str | None) -> dict[Keys, dict[str, Any]]:
+    """Cells of the paper's rows, by their keys; none if they are about other data than ours (None: not known)."""
+    of = paper_item(item).get("data")
+    if of and any(name is not None and BESIDE.get(name, name) != of for name in data):
+        return {}
     return {tuple(row["keys"]): row["cells"] for row in paper_item(item)["rows"]}
 
 
@@ -228,15 +235,20 @@ def run_line(run: Mapping[str, Any]) -> str:
     if run.get("epochs"):
         words.append(f"{run['epochs']} epochs")
     words.append(f"{run['models']} models, {run['points']:,} points, {run['views']} view{'s' * (run['views'] > 1)}")
-    words.append(f"{run['references']} references, {len(run['targets'])} targets, seed {run['seed']}")
+    words.append(f"{run['references']} references, {_targets(run)}, seed {run['seed']}")
     if run.get("train_accuracy") is not None:
         train, test = (100 * run[key] for key in ("train_accuracy", "test_accuracy"))
         words.append(f"accuracy {train:.1f} % train, {test:.1f} % held out")
     return f"*Run: {'; '.join(words)}.*"
 
 
+def _targets(run: Mapping[str, Any]) -> str:
+    n = len(run["targets"])
+    return f"{n} target{'s' * (n != 1)}"
+
+
 def table(contents: Mapping[str, Any]) -> str:
-    """The rows as a Markdown table."""
+    """The rows as a Markdown table; `elsewhere` of a row says where to find what was not run on these signals."""
     rows, keys, metrics = contents["rows"], contents["keys"], contents["metrics"]
     shared = {name for row in rows for name in row["paper"] or {}}
     columns = [(name, side) for name in metrics for side in ("ours", "paper") if side == "ours" or name in shared]
@@ -249,7 +261,7 @@ def table(contents: Mapping[str, Any]) -> str:
 def _shown(row: Mapping[str, Any], name: str, side: str) -> str:
     cells = row[side]
     if cells is None:
-        return NOT_RUN if side == "ours" and name in (row["paper"] or {}) else ""
+        return row.get("elsewhere", NOT_RUN) if side == "ours" and name in (row["paper"] or {}) else ""
     if cells.get(name) is None:
         return NOT_RESOLVED if side == "ours" and name in cells else ""
     cell = cells[name]

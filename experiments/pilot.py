@@ -13,9 +13,8 @@ import re
 import sys
 from pathlib import Path
 
-from plmia.errors import DataError, RecipeError
+from plmia.errors import RecipeError
 
-from .images import read_whole
 from .script import end
 from .setting import RUNS, about_store, train_store
 from .whole import LONG, WHOLE
@@ -38,10 +37,7 @@ def main(folder: Path, name: str, runs: Path = RUNS) -> int:
     names = [known for known, whole in WHOLE.items() if whole.recipe.startswith("mlp")]
     if name not in names:
         raise RecipeError(f"there are no perceptrons called {name}: there are {', '.join(names)}")
-    files = WHOLE[name].files_in(folder)
-    if not files:
-        raise DataError(f"there is no {WHOLE[name].wanted} in {folder}: name the folder of the data sets")
-    data = read_whole(*files)
+    data = WHOLE[name].read(folder)
     for text in recipes(name):
         run = runs / re.sub(r"[^a-z0-9]+", "-", f"pilot-{name}-{text}")
         about = about_store(train_store(name, data, text, REFERENCES, run, 0, True))

@@ -19,14 +19,12 @@ import numpy as np
 
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import audit_design
-from plmia.errors import DataError
 from plmia.signals.store import read_stacks, store_key
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.remote_worker import train_stacks
 from plmia.training.train import audit_about
 from plmia.training.views import VIEW_SETS, View
 
-from .images import read_whole
 from .kept import SEED
 from .script import end
 from .setting import SIGNALS
@@ -62,10 +60,7 @@ def folder_name(text: str) -> str:
 def main(data_folder: Path, stacks: Path, kept: Path = SIGNALS) -> None:
     """Print the accuracies and the chosen recipe."""
     whole = WHOLE[NAME]
-    files = whole.files_in(data_folder)
-    if not files:
-        raise DataError(f"there is no {whole.wanted} in {data_folder}: name the folder of the data sets")
-    data, found = read_whole(*files), {}
+    data, found = whole.read(data_folder), {}
     for text in (SHORT, LONG, *COMPARED):
         found[text] = accuracies(data, text, whole.references, stacks / folder_name(text))
         sys.stdout.write(

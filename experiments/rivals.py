@@ -1,13 +1,24 @@
 """Which attack wins? All attacks of the package, those published since the paper included, on the same targets.
 
-    python -m experiments.rivals measure [--signals FOLDER] [--data DATA] [--targets N] [SET ...]
+    python -m experiments.rivals measure [--signals FOLDER] [--data DATA] [--targets N] [--references N] [SET ...]
     python -m experiments.rivals write
 
-``measure`` attacks the sets of signals in FOLDER, by default the small ones of the repository, and adds each set to
-rivals.json. A set is NAME.npz, a store, or a folder of kept models (`kept.py`), such as cifar100_wrn. With DATA, the
-folder of the data sets, attacks that read the records and need no references are measured as well. ``write`` puts the
-tables and the figure into docs/explanation/which-attack.md. Targets start at ``first_target``, because earlier models
-influenced the design of pl-mia-eb. References are not aligned.
+``measure`` attacks the sets of signals in FOLDER and adds each set to rivals.json. By default these are all sets of the
+repository that have enough models, `SETS`, with at most `TARGETS` targets and with the numbers of references of
+`steps`. So this command measures every row of the repository's own signals again:
+
+    python -m experiments.rivals measure --data DATA
+
+The signals of two sets are not in the repository. The folder `full` has those that `experiments.whole` trains:
+
+    python -m experiments.rivals measure --signals FOLDER cifar10_cnn
+    python -m experiments.rivals measure --signals full --targets 20 location_mlp
+
+A set is NAME.npz, a store, or a folder of kept models (`kept.py`), such as cifar100_wrn. With DATA, the folder of the
+data sets, attacks that read the records and need no references are measured as well; without it, their earlier rows
+stay if their targets are the same. With ``--references``, only these numbers of references are measured, and the other
+rows of a set stay. ``write`` puts the tables and the figures into docs/explanation/which-attack.md. Targets start at
+``first_target``, because earlier models influenced the design of pl-mia-eb. References are not aligned.
 """
 
 from __future__ import annotations
@@ -16,7 +27,7 @@ import argparse
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +39,27 @@ from plmia.auditing.screen import features_of
 from plmia.errors import DataError
 from plmia.evaluation.targets import AttackResult, Setup, attack_targets
 from plmia.reporting.drawing import Figure
+from plmia.signals.signals import read_signals
 
 from .charts import Chart, figure, steps_axis, value_axis
 from .cost import json_text, markdown_table, with_tables
 from .cut_signals import POINTS
 from .cut_signals import SEED as CUT_SEED
 from .images import read_whole
-from .kept import read_kept
+from .kept import read_kept, read_kept_design
 from .measure import AUC, RATES, Measured, difference, of_result
 from .script import end, say
-from .setting import HERE, SIGNALS, Setting, Source
+from .setting import HERE, SIGNALS, Setting, Source, read_named
 from .whole import WHOLE
 
 RESULT, PAGE = HERE / "rivals.json", HERE.parent / "docs" / "explanation" / "which-attack.md"
-OURS, TARGETS, BUDGETS = "pl-mia-eb", 20, (2, 4, 8, 16, 64)
+OURS, TARGETS, BUDGETS = "pl-mia-eb", 100, (2, 4, 8, 16, 64)
+# Attacks that read the records fit trees for every target, so they take the first ones only.
+SCREENED = 20
+# The largest number of references of a set is measured as well, if it is at least this multiple of the last step.
+LAST_STEP = 4 / 3
+# Sets of the repository. Two more are measured from signals elsewhere: see the commands above.
+SETS = (*POINTS, "cifar100_wrn_plain", "cifar100_wrn_jpeg")
 MODES: tuple[Mode, ...] = ("online", "offline")
 METRICS = (AUC, *RATES)
 ALL = ATTACKS | RIVALS
@@ -49,9 +67,16 @@ WITH_REFERENCES = [attack for attack in ALL.values() if attack.uses_references]
 RECORD_ATTACKS = [*SCREENING.values(), RIVALS["quantile-regression"]]
 # Columns of the tables; the other attacks are in rivals.json.
 SHOWN = ("lira", "lira-fixed", "rmia", "pl-mia", "bavaria-t", "info-rmia", "base", OURS)
-# Sets and attacks of the figure.
-PANELS = ("location_mlp", "adult_mlp", "cifar10_wrn")
-LINES = ("lira-fixed", "rmia", "pl-mia", OURS, "bavaria-t", "base")
+# Sets and attacks of the figures, and the set of the one on low rates. pl-mia would stretch the axes.
+PANELS = ("location_mlp-800", "adult_mlp-800", "cifar100_wrn-50000")
+LINES = ("lira-fixed", "rmia", OURS, "bavaria-t", "info-rmia")
+TAIL = "cifar100_wrn-50000"
+TITLES = {AUC: "AUC", "TPR@1%": "TPR at 1 %", "TPR@0.1%": "TPR at 0.1 %", "TPR@0.01%": "TPR at 0.01 %"}
+TITLES |= {"TPR@0%": "TPR at 0 %"}
+# Whole signals that were given, not trained here, and are not in the repository.
+GIVEN: dict[str, dict[str, Any]] = {
+    "cifar10_cnn": {"data": "CIFAR-10, small CNN", "model": "small CNN on images kept as JPEG", "first_target": 42}
+}
 
 
 # Measuring ------------------------------------------------------------------------------------------------------------
@@ -62,7 +87,26 @@ def read_set(name: str, folder: Path, targets: int) -> Source:
     setting = Setting(targets=targets, signals=folder)
     if (folder / name / "about.json").exists():
         return setting.source_of(*read_kept(folder / name))
+    if name in GIVEN:
+        return setting.source_of(read_signals(folder / f"{name}.npz"), GIVEN[name])
     return setting.source(name)
+
+
+def steps(most: int) -> list[int]:
+    """Numbers of references that are measured if a target has at most this many."""
+    found = [n for n in BUDGETS if n <= most]
+    return [*found, most] if most >= LAST_STEP * found[-1] else found
+
+
+def planned(name: str, folder: Path = SIGNALS) -> tuple[str, list[int], list[int]]:
+    """Return a set's name in rivals.json, and the targets and numbers of references that ``measure`` uses."""
+    if (folder / name / "about.json").exists():
+        design, about = read_kept_design(folder / name)
+    else:
+        signals, about = read_named(folder, name)
+        design = signals.design
+    targets, most = Setting(targets=TARGETS).choice(design, about)
+    return f"{name}-{design.n_points}", list(targets), steps(most)
 
 
 def records_of(name: str, source: Source, data: Path) -> Features | None:
@@ -81,21 +125,22 @@ def records_of(name: str, source: Source, data: Path) -> Features | None:
     return Features(features.columns[rows], features.categories)
 
 
-def measure(source: Source, features: Features | None = None) -> dict[str, Any]:
-    """Attack all targets of a set in both modes with all numbers of references."""
+def measure(source: Source, features: Features | None = None, budgets: Sequence[int] | None = None) -> dict[str, Any]:
+    """Attack all targets of a set in both modes with these numbers of references, by default those of `steps`."""
     rows = []
     for mode in MODES:
-        for n in [n for n in BUDGETS if n <= source.references]:
+        for n in [n for n in budgets or steps(source.references) if n <= source.references]:
             setup = source.setup(mode, n)
             results = attack_targets(
                 source.signals, WITH_REFERENCES, source.targets, setup, refused=lambda _name, _error: None
             )
-            rows += [{"mode": mode, "references": n} | row for row in _rows(results, len(source.targets))]
+            rows += [{"mode": mode, "references": n} | row for row in rows_of(results, len(source.targets))]
             say(f"{source.data}, {mode}, {n} references")
+    few = source.targets[:SCREENED]
     screened: Iterable[AttackResult] = ()
     if features is not None:
         setup = Setup(references=0, seed=source.seed)
-        screened = attack_targets(source.signals, RECORD_ATTACKS, source.targets, setup, features=features)
+        screened = attack_targets(source.signals, RECORD_ATTACKS, few, setup, features=features)
     return {
         "data": source.data,
         "model": source.about.get("model") or source.about.get("recipe"),
@@ -104,11 +149,22 @@ def measure(source: Source, features: Features | None = None) -> dict[str, Any]:
         "targets": list(source.targets),
         "metrics": list(METRICS),
         "rows": rows,
-        "screened": list(_rows(screened, len(source.targets))),
+        "screened": list(rows_of(screened, len(few))),
     }
 
 
-def _rows(results: Iterable[AttackResult], n_targets: int) -> Iterator[dict[str, Any]]:
+def merged(before: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """Return a set with its new rows in place of the old ones; rows of other numbers of references stay."""
+    for name in ("targets", "records", "views", "metrics"):
+        if before[name] != made[name]:
+            raise DataError(f"the {name} of {made['data']} have changed: measure all numbers of references again")
+    new = {row["references"] for row in made["rows"]}
+    rows = [*made["rows"], *(row for row in before["rows"] if row["references"] not in new)]
+    rows.sort(key=lambda row: (MODES.index(row["mode"]), row["references"]))
+    return before | {"rows": rows} | ({"screened": made["screened"]} if made["screened"] else {})
+
+
+def rows_of(results: Iterable[AttackResult], n_targets: int) -> Iterator[dict[str, Any]]:
     """Mean of every attack that could judge all targets, and its difference to `OURS`, where that could too."""
     found: dict[str, Measured] = {}
     population: list[int] = []
@@ -139,6 +195,7 @@ def _interval(ours: Measured, theirs: Measured, metric: str) -> list[float] | No
 def tables(found: dict[str, Any]) -> dict[str, str]:
     """Tables of the page, as Markdown."""
     made = {
+        "summary": _summary(found),
         "sets": markdown_table(
             ("model", "records", "views", "targets", "known non-members"),
             [
@@ -159,6 +216,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
         made[f"{mode} auc"] = _means(found, mode, 0)
         made[f"{mode} tpr"] = _means(found, mode, 1)
         made[f"{mode} low"] = _means(found, mode, 2)
+        made[f"{mode} lowest"] = _means(found, mode, 3)
         made[f"{mode} wins"] = _wins(found, mode)
         made[f"{mode} exceptions"] = _exceptions(found, mode)
     return made
@@ -177,10 +235,12 @@ def _title(each: dict[str, Any]) -> str:
 def _settings(found: dict[str, Any], mode: str) -> Iterator[tuple[dict[str, Any], int, dict[str, dict[str, Any]]]]:
     """Yield every set and number of references with its rows by attack."""
     for each in found.values():
-        for n in BUDGETS:
-            rows = {row["attack"]: row for row in each["rows"] if (row["mode"], row["references"]) == (mode, n)}
-            if rows:
-                yield each, n, rows
+        for n in sorted({row["references"] for row in each["rows"] if row["mode"] == mode}):
+            yield (
+                each,
+                n,
+                {row["attack"]: row for row in each["rows"] if (row["mode"], row["references"]) == (mode, n)},
+            )
 
 
 def _means(found: dict[str, Any], mode: str, metric: int) -> str:
@@ -206,90 +266,154 @@ def outcome(interval: list[float]) -> str:
     return "ahead" if low > 0 else "behind" if high < 0 else "open"
 
 
+def compared(rows: dict[str, dict[str, Any]], metric: str) -> dict[str, list[float]]:
+    """Paired intervals of `OURS` against every other attack of a setting, where the metric is resolved."""
+    place = METRICS.index(metric)
+    return {name: row["ahead"][place] for name, row in rows.items() if row.get("ahead") and row["ahead"][place]}
+
+
+def behind(rows: dict[str, dict[str, Any]], metric: str) -> list[str]:
+    """Names of the attacks that are shown to be ahead of `OURS`, the one that leads by most first."""
+    found = compared(rows, metric)
+    ahead = [name for name, interval in found.items() if outcome(interval) == "behind"]
+    return sorted(ahead, key=lambda name: found[name][0])
+
+
+def standing(rows: dict[str, dict[str, Any]], metric: str) -> str | None:
+    """Whether `OURS` is shown to be ahead of all attacks of a setting ("first"), "behind" one of them, or "level"."""
+    outcomes = {outcome(interval) for interval in compared(rows, metric).values()}
+    if not outcomes:
+        return None
+    return "behind" if "behind" in outcomes else "level" if "open" in outcomes else "first"
+
+
+def _summary(found: dict[str, Any]) -> str:
+    """In how many settings `OURS` is first, level and behind, for each mode and metric."""
+    lines = []
+    for mode in MODES:
+        for metric, title in TITLES.items():
+            counts = Counter(standing(rows, metric) for _, _, rows in _settings(found, mode))
+            lines.append((mode, title, *(counts[what] for what in ("first", "level", "behind"))))
+    head = ("metric", "ahead of every attack", "level with at least one, behind none", "behind at least one")
+    return markdown_table(head, lines).replace("| data |", "| mode |", 1)
+
+
 def _wins(found: dict[str, Any], mode: str) -> str:
-    """In how many settings `OURS` is ahead of each attack, neither, and behind, for three metrics."""
+    """In how many settings `OURS` is ahead of each attack, neither, and behind, for all metrics."""
     counts: dict[str, dict[str, Counter[str]]] = {}
     for _, _, rows in _settings(found, mode):
-        for name, row in rows.items():
-            for metric, interval in zip(METRICS, row.get("ahead", ()), strict=False):
-                if interval is not None:
-                    counts.setdefault(name, {}).setdefault(metric, Counter())[outcome(interval)] += 1
-    shown = (AUC, "TPR@1%", "TPR@0%")
+        for metric in METRICS:
+            for name, interval in compared(rows, metric).items():
+                counts.setdefault(name, {}).setdefault(metric, Counter())[outcome(interval)] += 1
     lines = [
-        (f"`{name}`", *(" / ".join(str(of[metric][what]) for what in ("ahead", "open", "behind")) for metric in shown))
+        (
+            f"`{name}`",
+            *(" / ".join(str(of[metric][what]) for what in ("ahead", "open", "behind")) for metric in METRICS),
+        )
         for name, of in counts.items()
     ]
-    return markdown_table(("AUC", "TPR at 1 %", "TPR at 0 %"), lines).replace("| data |", "| attack |", 1)
+    return markdown_table(tuple(TITLES.values()), lines).replace("| data |", "| attack |", 1)
+
+
+def exceptions(found: dict[str, Any], mode: str) -> Iterator[tuple[dict[str, Any], int, str, list[str], list[float]]]:
+    """Yield settings and metrics in which `OURS` is behind: the attacks, and the interval to the first of them."""
+    for metric in METRICS:
+        for each, n, rows in _settings(found, mode):
+            if names := behind(rows, metric):
+                yield each, n, metric, names, compared(rows, metric)[names[0]]
 
 
 def _exceptions(found: dict[str, Any], mode: str) -> str:
-    """Settings in which `OURS` is behind some attack, and the one that leads by most, for AUC and TPR at 1 %."""
-    lines = []
-    for metric, title in ((0, "AUC"), (1, "TPR at 1 %")):
-        for each, n, rows in _settings(found, mode):
-            behind = {
-                name: row["ahead"][metric]
-                for name, row in rows.items()
-                if row.get("ahead") and row["ahead"][metric] and outcome(row["ahead"][metric]) == "behind"
-            }
-            if behind:
-                first = min(behind, key=lambda name: behind[name][0])
-                apart, low, high = behind[first]
-                lines.append((_title(each), n, title, f"`{first}`", f"{apart:+.1f} ({low:+.1f} to {high:+.1f})"))
-    return markdown_table(("references", "metric", "best attack", "pl-mia-eb minus it"), lines)
+    """Settings in which `OURS` is behind some attack, for all metrics."""
+    lines = [
+        (
+            _title(each),
+            n,
+            TITLES[metric],
+            ", ".join(f"`{name}`" for name in names),
+            f"{apart:+.2f} ({low:+.2f} to {high:+.2f})",
+        )
+        for each, n, metric, names, (apart, low, high) in exceptions(found, mode)
+    ]
+    return markdown_table(("references", "metric", "attacks ahead", "pl-mia-eb minus the first of them"), lines)
 
 
-def chart(found: dict[str, Any]) -> Figure:
-    """AUC against the number of references, online."""
-    charts = []
-    for name in PANELS:
-        each = next(each for key, each in found.items() if key.startswith(f"{name}-"))
-        rows = [row for row in each["rows"] if row["mode"] == "online"]
-        lines = {
-            attack: (
-                [row["references"] for row in rows if row["attack"] == attack],
-                [row["mean"][0] for row in rows if row["attack"] == attack],
-            )
-            for attack in LINES
-        }
-        steps = sorted({float(row["references"]) for row in rows})
-        charts.append(Chart(steps_axis(f"references, {each['data']}", steps), value_axis("AUC (%)", lines), lines))
-    alt = "AUC against the number of references, online: " + ", ".join(found_name(found, name) for name in PANELS) + "."
-    return figure("which-attack", charts, alt, 320, "AUC against the number of references")
+def charts(found: dict[str, Any]) -> dict[str, Figure]:
+    """Figures of the page by file name: AUC in both modes, and low rates of one set."""
+    title, made = "against the number of references", {}
+    for mode in MODES:
+        panels = [_chart(found[name], mode, AUC, f"references, {found[name]['data']}", "AUC (%)") for name in PANELS]
+        alt = f"AUC {title}, {mode}: {', '.join(found[name]['data'] for name in PANELS)}."
+        made[f"which-attack-{mode}"] = figure(f"which-attack-{mode}", panels, alt, 320, f"AUC {title}, {mode}")
+    places = [("online", "TPR@0.1%"), ("offline", "TPR@0.1%"), ("offline", "TPR@0.01%")]
+    panels = [
+        _chart(found[TAIL], mode, metric, f"references, {mode}", f"{TITLES[metric]} (%)") for mode, metric in places
+    ]
+    alt = f"TPR at 0.1 % FPR online and offline, and at 0.01 % FPR offline, {title}, {found[TAIL]['data']}."
+    made["which-attack-tail"] = figure("which-attack-tail", panels, alt, 320, f"Low rates on {found[TAIL]['data']}")
+    return made
 
 
-def found_name(found: dict[str, Any], name: str) -> str:
-    """Name of the data of a set."""
-    return str(next(each["data"] for key, each in found.items() if key.startswith(f"{name}-")))
+def _chart(each: dict[str, Any], mode: str, metric: str, x_title: str, y_title: str) -> Chart:
+    """One metric against the number of references."""
+    place, rows = METRICS.index(metric), [row for row in each["rows"] if row["mode"] == mode]
+    lines = {
+        attack: (
+            [row["references"] for row in rows if row["attack"] == attack],
+            [row["mean"][place] for row in rows if row["attack"] == attack],
+        )
+        for attack in LINES
+    }
+    found = sorted({float(row["references"]) for row in rows})
+    # Labels of 64 and 86 would overlap.
+    values = [n for n in found[:-1] if found[-1] / n > 1.5] + found[-1:]
+    return Chart(steps_axis(x_title, values), value_axis(y_title, lines), lines)
 
 
 def write(page: Path = PAGE) -> None:
-    """Replace the tables of the page, and write its figure beside it."""
+    """Replace the tables of the page, and write its figures beside it."""
     found = json.loads(RESULT.read_text(encoding="utf-8"))
     page.write_text(with_tables(page.read_text(encoding="utf-8"), tables(found), "rivals"), encoding="utf-8")
-    (page.parent / "which-attack.svg").write_text(f"{chart(found).svg}\n", encoding="utf-8")
+    for name, drawn in charts(found).items():
+        (page.parent / f"{name}.svg").write_text(f"{drawn.svg}\n", encoding="utf-8")
 
 
-def main(task: str, names: list[str], signals: Path, data: Path | None, targets: int) -> None:
+def main(
+    task: str, names: list[str], signals: Path, data: Path | None, targets: int, budgets: Sequence[int] | None = None
+) -> None:
     """Run one task."""
     if task == "write":
         write()
         return
-    for name in names or POINTS:
+    for name in names or SETS:
         source = read_set(name, signals, targets)
         features = None if data is None else records_of(name, source, data)
-        made = measure(source, features)
+        made = measure(source, features, budgets)
         found = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
-        key = f"{name}-{source.signals.n_points}"
+        n_points = source.signals.n_points
+        key = f"{name}-{n_points}"
+        if n_points != POINTS.get(name) and f"{name}-{POINTS.get(name)}" in found:
+            made["data"] += ", all records"
+        before = found.get(key)
+        if before and budgets:
+            made = merged(before, made)
+        elif before and before["targets"][:SCREENED] == made["targets"][:SCREENED] and not made["screened"]:
+            made["screened"] = before["screened"]
         RESULT.write_text(f"{json_text(found | {key: made})}\n", encoding="utf-8")
 
 
-if __name__ == "__main__":
+def arguments() -> argparse.ArgumentParser:
+    """Options of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=("measure", "write"))
     parser.add_argument("names", nargs="*", metavar="SET")
     parser.add_argument("--signals", type=Path, default=SIGNALS)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--targets", type=int, default=TARGETS)
-    given = parser.parse_intermixed_args()
-    end(main, given.task, given.names, given.signals, given.data, given.targets)
+    parser.add_argument("--references", type=int, action="append", metavar="N")
+    return parser
+
+
+if __name__ == "__main__":
+    given = arguments().parse_intermixed_args()
+    end(main, given.task, given.names, given.signals, given.data, given.targets, given.references)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from plmia.attacks.view import Mode
 from plmia.auditing.progress import Meter
-from plmia.auditing.run import AuditPlan, train_run
+from plmia.auditing.run import AuditPlan, open_store, train_run
 from plmia.data.arrays import IntArray
 from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import MembershipDesign
@@ -156,10 +157,14 @@ class Setting:
 
     def source_of(self, signals: Signals, about: dict[str, Any]) -> Source:
         """Return given signals with the targets and references that the options ask for."""
-        wanted = self.targets or (QUICK_TARGETS if self.quick else TARGETS)
-        targets = _targets(signals, wanted, int(about.get("first_target", 0)))
-        most = _references(signals, targets)
+        targets, most = self.choice(signals.design, about)
         return Source(signals, about, targets, min(self.references or most, most), self.seed)
+
+    def choice(self, design: MembershipDesign, about: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+        """Return the targets, and the largest number of references per target."""
+        wanted = self.targets or (QUICK_TARGETS if self.quick else TARGETS)
+        targets = _targets(design, wanted, int(about.get("first_target", 0)))
+        return targets, _references(design, targets)
 
     def sources(self, *names: str) -> tuple[Source, ...]:
         """Return the named signals that the folder has; one source if the options name data or a file."""
@@ -171,18 +176,21 @@ class Setting:
         return quick if self.quick else full
 
 
-def _targets(signals: Signals, wanted: int, first: int) -> tuple[int, ...]:
+def _targets(design: MembershipDesign, wanted: int, first: int) -> tuple[int, ...]:
     """Return one model per split, starting at model ``first``: no two targets have equal or complementary members."""
-    splits = signals.design.splits()
+    splits = design.splits()
     found = sorted(int(split[0]) for split in splits if min(split) >= first)
+    pairs = [split for split in splits if len(split) == 2]
+    if len(pairs) == 1:  # its models are the only references in a pair, so the target must be another model
+        found = [target for target in found if target not in pairs[0]] or found
     if not found:
         raise SignalsError(f"no model from number {first} on can be a target: lower first_target beside the signals")
     return tuple(found[: max(1, min(wanted, len(splits) - 1))])
 
 
-def _references(signals: Signals, targets: tuple[int, ...]) -> int:
+def _references(design: MembershipDesign, targets: tuple[int, ...]) -> int:
     """Number of references per target in whole pairs, without the target's own split."""
-    pairs = [split for split in signals.design.splits() if len(split) == 2]
+    pairs = [split for split in design.splits() if len(split) == 2]
     own = [any(target in pair for pair in pairs) for target in targets]
     most = 2 * (len(pairs) - any(own))
     if most < 2:
@@ -294,14 +302,23 @@ def spelled(name: str) -> str:
 
 
 def train_store(
-    name: str, data: LabelledData, text: str, references: int, folder: Path, seed: int, progress: bool
+    name: str,
+    data: LabelledData,
+    text: str,
+    references: int,
+    folder: Path,
+    seed: int,
+    progress: bool,
+    fill: Callable[[SignalStore], None] | None = None,
 ) -> SignalStore:
-    """Train the target and the references that are missing in the folder."""
+    """Train the target and the references that are missing in the folder; ``fill`` may add models that exist."""
     recipe = parse_recipe(text)
     # Image networks use the paper's 18 views.
     is_network = data.is_images and name.startswith(("cifar10_wrn", "cifar100_wrn"))
     views = parse_views("rmia18") if is_network else views_for(recipe, data)
     plan = AuditPlan(data, recipe, references, views, Setup(seed=seed), (), may_skip=True)
+    if fill is not None:
+        fill(open_store(plan, folder))
     with Meter(f"training {text}", plan.references + 1, progress) as meter:
         return train_run(plan, folder, default_engine(recipe), lambda _model, _trained: meter.tick(), meter.skip)
 

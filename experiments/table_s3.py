@@ -24,7 +24,7 @@ def run(setting: Setting) -> Outcome:
     attacks = [replace(PL_MIA, name=f"pl-mia, {name} of views", views=views) for name, views in VIEWS.items()]
     found = measure(source, [*attacks, *attacks_called("pl-mia-eb")], population=population)
     ours: Rows = {(name,): measured.cells() for name, measured in found.items()}
-    drawn = dots("table-s3", ours, (AUC, "TPR@0.1%"))
+    drawn = dots("table-s3", ours, (AUC, "TPR@0.1%"), source.about.get("data"))
     notes = (f"Our numbers use |Z| = {population:,}: median and votes need every pair.",)
     return Outcome("table-s3", (source,), ours, BEYOND, (drawn,), (_claim(found),), notes)
 

@@ -29,7 +29,7 @@ def run(setting: Setting) -> Outcome:
             found.setdefault(keys, Measured()).add(one)
         harder.append([float(np.median(result.view.target[queries[group == k], 0])) for k in range(len(GROUPS))])
     ours: Rows = {keys: measured.cells() for keys, measured in found.items()}
-    drawn = dots("table-s4", ours, (AUC, "TPR@1%"))
+    drawn = dots("table-s4", ours, (AUC, "TPR@1%"), source.about.get("data"))
     note = "Median confidence of the target, least to most Gaussian third: " + ", ".join(
         f"{value:.2f}" for value in np.mean(harder, axis=0)
     )

@@ -3,8 +3,9 @@
     python -m experiments.whole DATA FOLDER [NAME...]
 
 DATA is a folder with the files of the data sets. Signals of missing data sets are skipped, and the exit status is
-then 1. Interrupted training continues. The Wide-ResNets come last and need a GPU. ``plmia reproduce --signals FOLDER``
-reads the result.
+then 1. Interrupted training continues. Where models are kept in the repository (`kept.py`), training starts from them
+and adds the others. A file FOLDER/NAME.npz counts as complete. The Wide-ResNets come last and need a GPU.
+``plmia reproduce --signals FOLDER`` reads the result.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .images import read_whole
+from plmia.data.dataset import LabelledData
+from plmia.errors import DataError
+from plmia.signals.store import SignalStore
+
+from .images import jpeg_copies, read_whole
 from .script import end, say
-from .setting import train_store
+from .setting import SIGNALS, train_store
 
 TREES = "gbdt?depth={}"
 
@@ -40,6 +46,8 @@ class Whole:
         Earlier models influenced the design of our own attack, so they are references only.
     leave_out : tuple of int
         Models that are ignored.
+    jpeg : int, optional
+        Quality of JPEG at which the images are stored and read again before training.
     """
 
     data: str
@@ -48,6 +56,7 @@ class Whole:
     references: int
     first_target: int = 43
     leave_out: tuple[int, ...] = ()
+    jpeg: int | None = None
 
     def about(self) -> dict[str, Any]:
         """Contents of NAME.json."""
@@ -67,6 +76,14 @@ class Whole:
         """Return the files of the data in a folder; none if they are missing."""
         found = [[folder / name for name in names] for names in self.alternatives]
         return next((paths for paths in found if all(path.exists() for path in paths)), [])
+
+    def read(self, folder: Path) -> LabelledData:
+        """Read the data; files that are missing are an error."""
+        files = self.files_in(folder)
+        if not files:
+            raise DataError(f"there is no {self.wanted} in {folder}: name the folder of the data sets")
+        data = read_whole(*files)
+        return data if self.jpeg is None else jpeg_copies(data, self.jpeg)
 
 
 # The committed signals come from images stored as JPEG; the authors' archive gives nearly the same images.
@@ -95,7 +112,11 @@ WHOLE = (
         "cifar10_wrn_plain": Whole("CIFAR-10, no augmentation", CIFAR, "wide-resnet", 46, 34, (0,)),
         # Only model 0 influenced the design.
         "cifar100_wrn": Whole("CIFAR-100", CIFAR100, "wide-resnet?epochs=100&augment=true", 130, 1),
-        "cifar100_wrn_plain": Whole("CIFAR-100, no augmentation", CIFAR100, "wide-resnet", 46, 1),
+        "cifar100_wrn_plain": Whole("CIFAR-100, no augmentation", CIFAR100, "wide-resnet", 66, 1),
+        "cifar100_wrn_long": Whole("CIFAR-100, 200 epochs", CIFAR100, "wide-resnet?epochs=200&augment=true", 130, 1),
+        "cifar100_wrn_jpeg": Whole(
+            "CIFAR-100, JPEG 75", CIFAR100, "wide-resnet?epochs=100&augment=true", 130, 1, jpeg=75
+        ),
     }
 )
 
@@ -108,17 +129,27 @@ def main(data: Path, folder: Path, names: list[str]) -> int:
     skipped = 0
     for name in names or WHOLE:
         whole = WHOLE[name]
-        about, files = folder / f"{name}.json", whole.files_in(data)
+        about = folder / f"{name}.json"
         if not (folder / f"{name}.npz").exists():
-            if not files:
+            if not whole.files_in(data):
                 say(f"{name} is skipped: there is no {whole.wanted} in {data}")
                 skipped = 1
                 continue
-            say(f"{name}: {whole.recipe} on {' and '.join(file.name for file in files)}")
-            train_store(name, read_whole(*files), whole.recipe, whole.references, folder / name, 0, True)
+            say(f"{name}: {whole.recipe} on {' and '.join(file.name for file in whole.files_in(data))}")
+            fill = partial(_fill, name)
+            train_store(name, whole.read(data), whole.recipe, whole.references, folder / name, 0, True, fill)
         if not about.exists():
             about.write_text(f"{json.dumps(whole.about(), indent=1)}\n", encoding="utf-8")
     return skipped
+
+
+def _fill(name: str, store: SignalStore) -> None:
+    """Add the models of these signals that are kept in the repository."""
+    from .kept import fill  # imports this module
+
+    if (SIGNALS / name / "about.json").exists():
+        added = fill(store, SIGNALS / name)
+        say(f"{name}: {len(added)} kept models, {len(store.missing())} to train")
 
 
 if __name__ == "__main__":

@@ -2,18 +2,19 @@
 
     python scripts/list_licences.py
 
-Lists what plmia and its extra `all` require, directly or not, as the packages state it themselves. Versions are those
-of this environment.
+Lists what plmia and its extra `all` require, directly or not, and then all other packages of constraints.txt: they test
+plmia, check it and build it. Licences are as the packages state them. Versions are those of this environment.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "licences.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reference" / "licences.md"
+CONSTRAINTS = ROOT / "constraints.txt"
 HEAD = """# Licences of dependencies
 
 plmia is under Apache-2.0. It installs or, with extras, may install the packages below, under the licences that they
@@ -22,6 +23,16 @@ state. Printed by `python scripts/list_licences.py`.
 | package | version | licence |
 |---|---|---|
 """
+DEVELOPMENT = """
+## Only for development
+
+These packages test plmia, check it, and build it and its documentation. Users do not install them.
+
+| package | version | licence |
+|---|---|---|
+"""
+# pip installs these into an environment of its own to build the package, so their metadata are not found here.
+_ONLY_TO_BUILD = {"editables": "MIT", "hatchling": "MIT", "tomlkit": "MIT", "trove-classifiers": "Apache-2.0"}
 _LONGEST = 60
 
 
@@ -54,7 +65,8 @@ def licence(package: Distribution) -> str:
     about = package.metadata.json
     if expression := about.get("license_expression"):
         return str(expression)
-    lines = [line for line in str(about.get("license") or "").splitlines() if line.strip()]
+    stated = str(about.get("license") or "").replace("UNKNOWN", "")
+    lines = [line for line in stated.splitlines() if line.strip()]
     if len(lines) == 1 and len(lines[0]) <= _LONGEST:
         return lines[0]
     named = [line.rpartition(" :: ")[2] for line in about.get("classifier", ()) if line.startswith("License ::")]
@@ -62,17 +74,31 @@ def licence(package: Distribution) -> str:
     return ", ".join(named) or (lines[0].strip()[:_LONGEST] if lines else "not stated")
 
 
-def rows() -> Iterator[str]:
+def pinned() -> dict[str, str]:
+    """Version of each package of constraints.txt."""
+    found = re.findall(r"^([A-Za-z0-9._-]+)==([^ ;\n]+)", CONSTRAINTS.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found}
+
+
+def page() -> str:
+    """Text of the page."""
     found: dict[str, Distribution] = {}
     required("plmia", frozenset({"all"}), found)
-    for name, package in sorted(found.items()):
-        yield f"| {name} | {package.version} | {licence(package)} |"
+    used = [f"| {name} | {package.version} | {licence(package)} |" for name, package in sorted(found.items())]
+    others = []
+    for name, version in sorted(pinned().items()):
+        if name in _ONLY_TO_BUILD:
+            others.append(f"| {name} | {version} | {_ONLY_TO_BUILD[name]} |")
+        elif name not in found:
+            package = distribution(name)
+            others.append(f"| {name} | {package.version} | {licence(package)} |")
+    return HEAD + "\n".join(used) + "\n" + DEVELOPMENT + "\n".join(others) + "\n"
 
 
 def main() -> None:
-    lines = list(rows())
-    PAGE.write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
-    print(f"{PAGE.name}: {len(lines)} packages")
+    text = page()
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"{PAGE.name}: {text.count(chr(10) + '| ') - 2} packages")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ used, so ``import plmia`` takes no time; type checkers and editors see the impor
 'pl-mia'
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 TYPE_CHECKING = False  # that of `typing`, which takes time to import

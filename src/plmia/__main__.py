@@ -1,5 +1,8 @@
 """``python -m plmia``: the command."""
 
-from plmia.cli.start import run
+try:
+    from plmia.cli.start import run
+except KeyboardInterrupt:  # nothing has begun yet
+    raise SystemExit(130) from None
 
 run()

@@ -12,6 +12,7 @@ The verdict, the gate and the colour of the report depend on codes and severitie
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +24,13 @@ import numpy.typing as npt
 
 # All but control characters, lone surrogates and non-characters: SVG excludes these, and UTF-8 has no surrogates.
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What controls a terminal: control characters but tabs and line breaks, and marks that change the direction of text.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+# Smaller rates need more records than there are, and their inverse may overflow.
+LEAST_RATE = 1e-15
+# Counts from here on are written as powers of ten.
+_HUGE = 10**21
 
 
 class PlmiaError(ValueError):
@@ -69,6 +77,10 @@ class OutputError(PlmiaError):
     """A result that cannot be written."""
 
 
+class MemoryLimitError(PlmiaError):
+    """A memory limit that is not a size, or within which a command cannot work."""
+
+
 class PlmiaWarning(UserWarning):
     """What a user should know while something runs; the command prints it as one line."""
 
@@ -89,6 +101,14 @@ def shown(name: str) -> str:
 def writable(text: str) -> str:
     """Return the text with U+FFFD for every character that cannot be written, such as a lone surrogate."""
     return _UNWRITABLE.sub("\ufffd", text)
+
+
+def visible(text: str) -> str:
+    """Return the text with escapes for characters that control a terminal, such as the one that begins a colour.
+
+    Names in files of the audited party could otherwise hide or replace a part of what is printed.
+    """
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def sentence(text: str) -> str:
@@ -113,6 +133,11 @@ def percent(rate: float | None) -> str:
 def round_percent(rate: float) -> str:
     """Write a chosen share in per cent, without needless digits: 10 %, 0.1 %."""
     return f"{100 * rate:.10g} %"
+
+
+def count_text(n: int) -> str:
+    """Write a whole number of any size: all digits, or the power of ten below it if it is very large."""
+    return f"{n:,}" if abs(n) < _HUGE else f"more than 10^{math.floor(math.log10(n))}"
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None, *, cutoff: float = 0.6) -> str:
@@ -140,6 +165,8 @@ def require_rate(name: str, value: float, error: type[PlmiaError] = PlmiaError) 
     """Raise unless a rate, such as a false-positive rate or a confidence level, lies between 0 and 1."""
     if not 0 < value < 1:
         raise error(f"{name} is {value}, but must lie between 0 and 1: 0.01 stands for 1 %")
+    if value < LEAST_RATE:
+        raise error(f"{name} is {value:g}, below {LEAST_RATE:g}, which no audit resolves: give a larger one")
 
 
 def require_members(value: object, contract: type, error: type[PlmiaError] = PlmiaError) -> None:
@@ -166,8 +193,11 @@ CODES: dict[str, str] = {
     "excluded-references": "models that were excluded as references, since they would reveal membership",
     "few-non-members": "too few evaluated non-members for a true-positive rate at the verdict's false-positive rate",
     "few-references": "too few references for the attacks to have power",
+    "fit-unlike-references": "the target fits its members clearly less or more than its references fit theirs",
+    "fixed-member-law": "offline, only attacks were run that assume by fixed constants how members differ",
     "group-column": "a column that looks like the group of each record, or equals it, among the features",
     "groups": "one record of each group was evaluated",
+    "hard-labels": "all probabilities of a given target are 0 or 1, so they may be labels",
     "identifier-columns": "columns whose values all are distinct, as those of an identifier",
     "images-flattened": "the conditional attack reads images as rows of pixels",
     "likeness-unchecked": "too few references to check well whether a given target is like them",
@@ -176,6 +206,7 @@ CODES: dict[str, str] = {
     "missing-groups": "records without a group, each of which is its own group",
     "models-not-reused": "training code that cannot be recognised, so that another run trains all models again",
     "more-references": "more references would probably find more",
+    "other-kind": "the references are models of another kind than the target",
     "other-recipe": "an attacked model was trained by another recipe than the target of the audit",
     "other-share": "the target trained on another share of the records than its references",
     "population-size": "the population is too small for some false-positive rates",
@@ -200,8 +231,10 @@ CODES: dict[str, str] = {
     "table-read": "how a CSV file was read: separator, missing values, types that are not obvious",
     "target-at-chance": "a given target is right no more often than the most frequent class",
     "target-columns": "columns of a given target's predictions that were taken in order, or not used",
+    "targets-summarised": "decisions by all rules and diagnostics of the first targets only, since there are many",
     "texts-replaced": "characters of texts or names that cannot be written are shown as U+FFFD",
     "tied-scores": "most scores of an attack are tied",
+    "threshold-unbounded": "too few non-members for a lower end above 0 at the verdict's false-positive rate",
     "undeclared-files": "training read files that the recipe does not declare",
     "unfinished-models": "some models of the store are not trained yet, so that fewer references were used",
     "unlike-references": "the target is unlike its references",
@@ -213,8 +246,16 @@ CODES: dict[str, str] = {
 }
 # Codes about the number of evaluated records: more records would help if nothing else is in doubt.
 SIZE = ("few-non-members", "wide-interval")
-# Cautions that what was given may be of other records.
-INPUT = ("target-at-chance", "records-unlike-references")
+# Cautions about what was given: labels in place of probabilities, or answers that may be of other records.
+INPUT = ("hard-labels", "target-at-chance", "records-unlike-references")
+# Cautions about references that are unlike the target. They can show a leak, but not its absence.
+UNLIKE = (
+    "other-kind",
+    "references-match-poorly",
+    "fit-unlike-references",
+    "answers-unlike-references",
+    "unlike-references",
+)
 
 
 @dataclass(frozen=True)

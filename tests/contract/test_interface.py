@@ -45,6 +45,7 @@ def test_a_view_has_no_field_for_the_answer() -> None:
         "known",
         "features",
         "bend",
+        "groups",
     }
     assert {field.name for field in dataclasses.fields(References)} == {"signals", "rows", "in_mask"}
     assert {field.name for field in dataclasses.fields(KnownSums)} == {"centre", "sums"}

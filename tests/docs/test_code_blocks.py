@@ -44,6 +44,7 @@ def test_a_page_that_shows_something_else_is_found(tmp_path: Path) -> None:
     docs.mkdir()
     wrong = {
         "output.md": "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n",
+        "digit.md": "```python\nprint(2 / 3)\n```\n\n```text\n0.6666666656666666\n```\n",
         "silent.md": "```python\nprint(1 + 1)\n```\n",
         "error.md": "```python\n1 / 0\n```\n",
         "exit.md": "```console\n$ plmia score nothing.npz -o out\n```\n",
@@ -54,7 +55,9 @@ def test_a_page_that_shows_something_else_is_found(tmp_path: Path) -> None:
         (docs / name).write_text(text, encoding="utf-8")
     (docs / "right.md").write_text(
         "<!-- not run: it needs a cluster -->\n```sh\nrun it\n```\n\n```python\nx = 1\n```\n\n"
-        "```python\nprint(x)\n```\n\n```text\n1\n```\n",
+        "```python\nprint(x)\n```\n\n```text\n1\n```\n\n"
+        # The last digits depend on the processor.
+        "```python\nprint(2 / 3)\n```\n\n```text\n0.6666666666666777\n```\n",
         encoding="utf-8",
     )
     for name in [*wrong, "right.md"]:

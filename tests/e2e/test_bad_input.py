@@ -176,6 +176,16 @@ CASES = {
     "a signal far from the others": Case(
         _cell(3e9), ["model 3, record 17", "units of their spread", "1,000,000"], ["--scale", "signal"]
     ),
+    "a signal that 32 bits cannot hold": Case(
+        lambda a: {"signals": np.where(a["signals"] == a["signals"][3, 17], 1e90, a["signals"].astype(np.float64))},
+        ["model 3, record 17", "units of their spread", "1,000,000"],
+        ["--scale", "signal"],
+    ),
+    "signals whose squares overflow": Case(
+        lambda a: {"signals": a["signals"].astype(np.float64) * 1e200},
+        ["e+200", "model 0, record 0", "1e+100"],
+        ["--scale", "signal"],
+    ),
     "an object array": Case(lambda a: {"labels": np.array([{}], dtype=object)}, ["pickled", "never loaded", "numeric"]),
 }
 
@@ -334,7 +344,8 @@ def test_what_cannot_be_parsed(arguments: list[str], signals_file: Write, comman
     names = {"FILE": str(signals_file()), "OUT": str(tmp_path / "out")}
     result = command(*[names.get(argument, argument) for argument in arguments])
     assert result.exit_code == 2
-    assert "Error: " in result.stderr
+    # A value that an option does not take is one sentence; else click shows the usage, too.
+    assert "Error: " in result.stderr or (result.stderr.startswith("plmia: ") and result.stderr.count("\n") == 1)
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "out").exists()
 
@@ -444,6 +455,31 @@ def test_options_of_recipes_that_are_not_values(name: str, command: Run, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("sizes", [("--records", 10**20, "--references", 2), ("--records", 48, "--references", 10**15)])
+def test_a_design_that_no_machine_holds_is_refused(sizes: tuple[object, ...], command: Run, tmp_path: Path) -> None:
+    result = command("design", *sizes, "-o", tmp_path / "run")
+    assert result.exit_code == 2, result.output
+    assert "00,000,000,000,00" in result.stderr  # how many were requested
+    assert "GB of memory" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_little_memory_is_one_sentence(
+    signals_file: Write, command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 9.31 GiB")
+
+    monkeypatch.setattr("plmia.auditing.score.run_attacks", fail)
+    result = command("score", signals_file(), "-o", tmp_path / "out", "--quiet")
+    assert result.exit_code == 2, result.output
+    assert "9.31 GiB" in result.stderr
+    assert "--memory" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
 # Files that are not regular ------------------------------------------------------------------------------------------
 
 # In these, PIPE is read as each kind of file that the command takes.
@@ -506,7 +542,7 @@ def test_a_pipe_is_refused_where_a_file_is_read(name: str, command: Run, signals
 def test_a_device_and_a_loop_of_links_are_refused(refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "zero.npz").symlink_to("/dev/zero")
     (tmp_path / "loop.npz").symlink_to(tmp_path / "loop.npz")
-    assert "a regular file is needed" in refused(tmp_path / "zero.npz")
+    assert "device" in refused(tmp_path / "zero.npz")
     assert "loop.npz" in refused(tmp_path / "loop.npz")
 
 
@@ -525,6 +561,46 @@ def test_a_pipe_in_a_store_is_refused(part: str, command: Run, tmp_path: Path) -
         result = command(*words)
         assert result.exit_code == 2, result.output
         assert result.stderr.count("\n") == 1
+
+
+AUDIT = ("--label", "y", "--recipe", "sklearn:RandomForestClassifier")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+@pytest.mark.parametrize("name", ["pipe", "pipe.csv", "pipe.npz"])
+def test_data_from_a_pipe_are_to_be_written_to_a_file(name: str, command: Run, tmp_path: Path) -> None:
+    """Its name does not matter, nor whether columns are named."""
+    os.mkfifo(tmp_path / name)
+    for options in (AUDIT, AUDIT[2:]):
+        result = command("audit", "--data", tmp_path / name, *options, "-o", tmp_path / "out")
+        assert result.exit_code == 2, result.output
+        assert "to a file" in result.stderr
+
+
+@pytest.mark.parametrize("options", [AUDIT, AUDIT[2:]])
+def test_a_folder_as_data_names_the_files_in_it(options: tuple[str, ...], command: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    for k in range(7):
+        (folder / f"t{k}.csv").write_text("y\n1\n")
+    result = command("audit", "--data", folder, *options, "-o", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert "t0.csv" in result.stderr
+    assert "2 more" in result.stderr
+
+
+def test_a_folder_as_signals_names_the_files_in_it(command: Run, signals_file: Write, tmp_path: Path) -> None:
+    result = command("score", signals_file(name="mine.npz").parent, "-o", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert "mine.npz" in result.stderr
+
+
+def test_an_empty_folder_as_data_is_told_from_a_data_set(command: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = command("audit", "--data", tmp_path / "empty", *AUDIT, "-o", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert "no file that ends in" in result.stderr
+    assert ".csv" in result.stderr
 
 
 # Warnings ------------------------------------------------------------------------------------------------------------

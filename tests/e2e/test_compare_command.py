@@ -154,7 +154,7 @@ def test_folders_of_one_name_are_told_apart_by_their_paths(score: Score, command
     [
         (("a",), "one run and 0 attacks were given: give a second run, or two attacks of lira, pl-mia"),
         (("a", "--attack", "lira"), "give a second run, or two attacks of lira, pl-mia"),
-        (("a", "a"), "two runs have the same name"),
+        (("a", "a"), "was given twice"),
         (("a", "c"), "the runs have no attack in common (a has lira, pl-mia; c has rmia)"),
         (("a", "c", "--attack", "rmia"), "'rmia' is not among the results in"),
         (("a", "b", "--at-fpr", 0.0001), "an FPR of 0.0001 needs 10,000 evaluated non-members, target 0 of a has"),

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,21 @@ import pytest
 Run = Callable[..., click.testing.Result]
 
 COMMAND = [sys.executable, "-c", "from plmia.cli.main import main; main(prog_name='plmia')"]
+SLICE = "examples/cifar10_cnn_slice.npz"
+SLOW_ATTACK = """
+import time
+from pathlib import Path
+
+from plmia import Attack, NoCalibration
+
+
+def wait(view):
+    Path("started").touch()
+    time.sleep(120)
+
+
+SLOW = Attack("slow", wait, NoCalibration())
+"""
 
 
 def complete(line: str) -> list[str]:
@@ -96,18 +112,17 @@ def test_ctrl_c_ends_every_command_with_130_and_one_line(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
-def test_a_real_interrupt_ends_with_130(tmp_path: Path) -> None:
-    """A named pipe holds the command in the middle of its work."""
-    pipe = tmp_path / "signals.npz"
-    os.mkfifo(pipe)
-    arguments = ["score", str(pipe), "-o", str(tmp_path / "out")]
+def test_a_real_interrupt_ends_with_130(repository: Path, tmp_path: Path) -> None:
+    """An attack of one's own holds the command in the middle of its work, and says when it does."""
+    (tmp_path / "slow.py").write_text(SLOW_ATTACK)
+    arguments = ["score", str(repository / SLICE), "--attack", "slow.py:SLOW", "-o", "out", "--quiet"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*COMMAND, *arguments], **pipes, text=True) as process:
+    with subprocess.Popen([*COMMAND, *arguments], **pipes, text=True, cwd=tmp_path) as process:
         try:
-            # Opening the other end waits until the command has begun to read. Closing it ends a read that began
-            # just after the signal, which Python notices only then.
-            with pipe.open("wb"):
-                process.send_signal(signal.SIGINT)
+            until = time.monotonic() + 60
+            while not (tmp_path / "started").exists() and process.poll() is None and time.monotonic() < until:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)
         finally:
             process.kill()

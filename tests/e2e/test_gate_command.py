@@ -148,6 +148,20 @@ def test_an_attack_without_references_alone_excludes_nothing(run: Callable[..., 
     assert command("gate", several, *UNLIKE, "--attack", "attack-p").exit_code == 2
 
 
+def test_offline_attacks_with_fixed_constants_alone_exclude_nothing(run: Callable[..., Path], command: Run) -> None:
+    offline = ("--mode", "offline", "--attack", "pl-mia")
+    folder = run(*offline, points=2_000, shift=0.0)
+    verdict = json.loads((folder / "metrics.json").read_text())["verdict"]
+    assert (verdict["status"], verdict["doubts"]) == ("inconclusive", ["fixed-member-law"])
+    assert command("gate", folder, *UNLIKE).exit_code == 2
+    assert command("gate", folder, *UNLIKE, "--accept", "fixed-member-law").exit_code == 0
+    leaking = json.loads((run(*offline, points=2_000, shift=1.0) / "metrics.json").read_text())["verdict"]
+    assert (leaking["status"], leaking["doubts"]) == ("leak", ["fixed-member-law"])
+    several = run(*offline, "--attack", "rmia", points=2_000, shift=0.0)
+    assert command("gate", several, *UNLIKE).exit_code == 0
+    assert command("gate", several, *UNLIKE, "--attack", "pl-mia").exit_code == 2
+
+
 def test_a_run_without_the_strongest_attack_does_not_pass(
     signals_file: Write, simulate: Callable[..., dict[str, Any]], command: Run, tmp_path: Path
 ) -> None:
@@ -216,6 +230,13 @@ def test_with_too_few_non_members_the_gate_is_undecided_and_repeats_the_verdict(
     assert (shown["outcome"], shown["worst"], shown["doubts"]) == ("undecided", None, ["few-non-members"])
 
 
+@pytest.mark.parametrize("path", ["/", "."])
+def test_a_report_cannot_replace_a_folder(run: Callable[..., Path], command: Run, path: str) -> None:
+    result = command("gate", run(points=200), "--max-tpr", 0.9, "--at-fpr", 0.1, "--junit", path)
+    assert result.exit_code == 2
+    assert result.stderr == f"plmia: {path} cannot be written (Is a directory): check its folder\n"
+
+
 def test_an_invalid_audit_is_said_before_too_few_non_members(signals_file: Write, command: Run, tmp_path: Path) -> None:
     with np.load(signals_file(points=400, shift=4.0)) as arrays:
         members = arrays["membership"].copy()
@@ -243,6 +264,10 @@ def test_a_folder_without_results_or_with_damaged_ones_is_named(
     missing = command("gate", tmp_path / "nowhere", *limits)
     assert missing.exit_code == 2
     assert "has no results" in missing.stderr
+    (tmp_path / "audit" / "signals").mkdir(parents=True)
+    (tmp_path / "audit" / "signals" / "store.json").write_text("{}")
+    unfinished = command("gate", tmp_path / "audit", *limits)
+    assert (unfinished.exit_code, "run the same command again" in unfinished.stderr) == (2, True)
     folder = run(points=500)
     (folder / "metrics.json").write_text("{", encoding="utf-8")
     damaged = command("gate", folder, *limits)
@@ -296,3 +321,15 @@ def test_a_missing_run_replaces_the_report_of_the_last_one(command: Run, tmp_pat
 def test_characters_that_xml_cannot_hold_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "gate.xml").write_bytes(gate.junit("fail", "a\x00b <&> \ud800 é", ["second\x1b line"]))
     assert junit(tmp_path / "gate.xml")[1].text == "a\ufffdb <&> \ufffd é\nsecond\ufffd line"
+
+
+def test_people_with_one_record_each_are_records(simulate: Callable[..., Any], command: Run, tmp_path: Path) -> None:
+    arrays = simulate(0, points=2_000, shift=0.0)
+    for name, groups, code in (("single", np.arange(2_000), 0), ("several", np.arange(2_000) // 2, 2)):
+        arrays["membership"] = arrays["membership"][:, groups - groups % 2]
+        np.savez(tmp_path / f"{name}.npz", **arrays, groups=groups)
+        scored = command("score", tmp_path / f"{name}.npz", "-o", tmp_path / name, "--unit", "record", "--quiet")
+        assert scored.exit_code == 0, scored.output
+        options = ("--max-tpr", 0.2, "--at-fpr", 0.01, "--unit", "group", "--accept", "split-groups")
+        decided = command("gate", tmp_path / name, *options)
+        assert decided.exit_code == code, decided.output

@@ -255,6 +255,7 @@ def test_a_bad_folder_is_refused_in_one_sentence(
     ("output", "sentence"),
     [
         ("folder.npz", "is a folder"),
+        ("/", "is a folder"),
         ("file/signals.npz", "cannot be written"),
         ("x" * 300 + ".npz", "cannot be written"),
     ],

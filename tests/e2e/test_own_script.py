@@ -201,6 +201,11 @@ def test_a_given_target_stays_in_doubt_where_its_audit_left_no_results(command: 
         progress=False,
     )
     assert command("score", tmp_path / "run", "--quiet").exit_code == 0
+    planned = command("plan", tmp_path / "run", "--fpr", 0.01).stdout.splitlines()
+    codes = [note.code for note in found.result.notes if note.severity == "caution"]
+    assert codes
+    assert all(sum(code in line for line in planned) == 1 for code in codes)
+    assert not any("was not checked" in line for line in planned)
     # Scoring also counts clipped probabilities.
     kept = [note for note in plmia.SavedRun(tmp_path / "run").result.notes if note.code != "clipped-probabilities"]
     assert sorted(kept, key=lambda note: note.code) == sorted(found.result.notes, key=lambda note: note.code)
@@ -210,6 +215,8 @@ def test_a_given_target_stays_in_doubt_where_its_audit_left_no_results(command: 
         assert command("score", tmp_path / "run", "--quiet").exit_code == 0
         notes = plmia.SavedRun(tmp_path / "run").result.notes
         assert ("likeness-unchecked", "caution") in [(note.code, note.severity) for note in notes]
+    (tmp_path / "run" / "metrics.json").unlink()
+    assert "was not checked" in command("plan", tmp_path / "run", "--fpr", 0.01).stdout
 
 
 def test_other_signals_need_an_output_folder(command: Command, signals_file: Callable[..., Path]) -> None:

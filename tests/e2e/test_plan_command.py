@@ -12,7 +12,7 @@ import click.testing
 import numpy as np
 import pytest
 
-from plmia.data.designs import MembershipDesign
+from plmia.data.designs import MembershipDesign, complementary_pairs
 from plmia.signals.store import SignalStore
 
 Run = Callable[..., click.testing.Result]
@@ -40,7 +40,10 @@ def audit(tmp_path: Path, simulate: Callable[..., Any]) -> Path:
 def test_the_tables_and_the_plan_in_words(repository: Path, command: Run) -> None:
     arguments = ("plan", repository / SLICE, "--fpr", "0.01", "--budget", "64")
     lines = _ok(command(*arguments)).splitlines()
-    assert re.match(r"With 64 models: 62 references and 2 views, for a TPR at 1 % FPR of about [\d.]+ %", lines[0])
+    assert re.match(
+        r"With 64 models: 62 references \(.* 32 and 30 more\) and 2 views, for a TPR at 1 % FPR of about [\d.]+ %",
+        lines[0],
+    )
     assert lines[1] == "pl-mia-eb on target 0: TPR@1% in % by references and views (~ extrapolated)"
     assert lines[2].split() == ["references", "1", "view", "2", "views"]
     assert [line.split()[0] for line in lines[3:10]] == ["4", "8", "16", "32", "64", "128", "256"]
@@ -52,6 +55,45 @@ def test_the_tables_and_the_plan_in_words(repository: Path, command: Run) -> Non
     everything = _ok(command(*arguments, "--verbose")).splitlines()
     assert any(line.split()[:2] == ["population", "AUC"] for line in everything)
     assert any(line.startswith("member queries") for line in everything)
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    """Signals of 1,400 people with up to four records each, all of which leak a little."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(1400), rng.integers(1, 5, 1400))
+    design = complementary_pairs(len(groups), 9, rng, groups)
+    values = 2 * rng.normal(size=len(groups)) + rng.normal(size=design.matrix.shape) + 1.2 * design.matrix
+    np.savez(tmp_path / "people.npz", signals=values, membership=design.matrix, groups=groups)
+    return tmp_path / "people.npz"
+
+
+def test_people_are_planned_for_as_they_are_judged(people: Path, command: Run, tmp_path: Path) -> None:
+    for unit, options in (("group", ()), ("group", ("--unit", "group")), ("record", ("--unit", "record"))):
+        folder = tmp_path / "-".join(("out", *options))
+        found = json.loads(_ok(command("plan", people, "--fpr", "0.01", "--json", "--quiet", *options)))
+        assert found["unit"] == unit
+        assert command("score", people, "-o", folder, "--attack", "pl-mia-eb", *options).exit_code == 0
+        scored = json.loads((folder / "metrics.json").read_text())["attacks"]["pl-mia-eb"]
+        auc, tpr = found["curves"]["1"]
+        assert auc["mean"][-1] == pytest.approx(scored["auc"]["mean"])
+        assert tpr["mean"][-1] == pytest.approx(scored["tpr"]["0.01"]["mean"])
+
+
+def test_the_words_say_whether_people_or_records_are_planned_for(people: Path, command: Run) -> None:
+    by_people = _ok(command("plan", people, "--fpr", "0.01"))
+    assert "TPR@1% of people" in by_people
+    assert "--unit record" in by_people.splitlines()[-1]
+    by_record = _ok(command("plan", people, "--fpr", "0.01", "--unit", "record"))
+    assert "of people" not in by_record
+    assert "--unit group" in by_record.splitlines()[-1]
+
+
+def test_people_need_groups(repository: Path, command: Run) -> None:
+    result = command("plan", repository / SLICE, "--unit", "group")
+    assert result.exit_code == 2
+    assert "groups" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_json_holds_the_same(repository: Path, command: Run) -> None:
@@ -111,7 +153,9 @@ def pilots(tmp_path: Path, simulate: Callable[..., Any]) -> Callable[..., list[P
 def test_several_pilots_say_which_references_to_train(pilots: Callable[..., list[Path]], command: Run) -> None:
     arguments = ("plan", *pilots(), "--fpr", "0.01", "--attack", "pl-mia", "--budget")
     lines = _ok(command(*arguments, "4m")).splitlines()
-    assert re.match(r"With 4 min: \d+ references of mlp(\?widths=64,32)? and 1 view, for a TPR at 1 % FPR", lines[0])
+    assert re.match(
+        r"With 4 min: \d+ references of mlp(\?widths=64,32)? \(.*\) and 1 view, for a TPR at 1 % FPR", lines[0]
+    )
     assert lines[1].endswith("by budget, with the number of references (~ extrapolated)")
     assert lines[2].split() == ["budget", "mlp,", "1", "view", "mlp?widths=64,32,", "1", "view"]
     assert [line.split()[0] for line in lines[3:8]] == ["60", "2", "4", "8", "16"]
@@ -123,6 +167,33 @@ def test_several_pilots_say_which_references_to_train(pilots: Callable[..., list
         "References of mlp:",
         "References of mlp?widths=64,32:",
     ]
+
+
+def test_the_order_of_pilots_does_not_matter_if_the_stores_show_the_standard(
+    pilots: Callable[..., list[Path]], command: Run
+) -> None:
+    folders, options = pilots(), ("--fpr", "0.01", "--attack", "pl-mia", "--json", "--budget", "30")
+    made, other = (json.loads(_ok(command("plan", *some, *options))) for some in (folders, folders[::-1]))
+    assert made == other
+    assert made["best"]["kind"] == "mlp"
+    assert [(kind["name"], kind["like_target"]) for kind in made["kinds"]] == [
+        ("mlp", True),
+        ("mlp?widths=64,32", False),
+    ]
+    assert made["contrasts"][0]["level"]
+    assert "The plan takes the references that were trained like the target." in made["words"][1]
+
+
+def test_references_that_cannot_clear_the_target_are_named(pilots: Callable[..., list[Path]], command: Run) -> None:
+    """The budget pays for trees only, which the stores show to be models of another kind than the target."""
+    folders = pilots(recipe={"recipe": "gbdt"}, seconds=1.0)
+    for some in (folders, folders[::-1]):
+        lines = _ok(command("plan", *some, "--fpr", "0.01", "--attack", "pl-mia", "--budget", "30s", "--quiet"))
+        best, caution, other, *_ = lines.splitlines()
+        assert best.startswith("With 30 s: 30 references of gbdt (all in the pilot) and 1 view")
+        assert caution.startswith("- The references of gbdt have the caution other-kind: ")
+        assert "never its absence" in caution
+        assert other.startswith("- The budget does not pay for 4 references of mlp")
 
 
 def test_the_target_does_not_count_and_all_units_agree(pilots: Callable[..., list[Path]], command: Run) -> None:
@@ -193,9 +264,11 @@ def test_options_reach_the_attack(signals_file: Write, command: Run) -> None:
     [
         (("--budget", "2h"), "do not tell how long a model takes"),
         (("--budget", "many"), "neither a number of models nor a time"),
-        (("--budget", "0"), "neither a number of models nor a time"),
-        (("--budget", "0flop"), "neither a number of models nor a time"),
-        (("--budget", "1PFLOP"), "those of training a model are unknown"),
+        (("--budget", "0"), "a budget of 0 is not above 0"),
+        (("--budget", "0s"), "a budget of 0s is not above 0"),
+        (("--budget", "-3"), "a budget of -3 is not above 0"),
+        (("--budget", "0flop"), "a budget of 0flop is not above 0"),
+        (("--budget", "1PFLOPS"), "those of training a model are unknown"),
         (("--budget", "3"), "give at least 4"),
         (("--fpr", "0"), "false-positive rate is"),
         (("--fpr", "nan"), "false-positive rate is"),

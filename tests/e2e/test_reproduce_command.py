@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,9 +50,15 @@ def test_the_small_signals_give_the_committed_results(
 
 
 def test_files_and_output(command: Run, tmp_path: Path) -> None:
-    result = command("reproduce", "table-s5", "--targets", 2, "--references", 16, "-o", tmp_path / "new" / "folder")
+    before = os.umask(0)
+    try:
+        result = command("reproduce", "table-s5", "--targets", 2, "--references", 16, "-o", tmp_path / "new" / "folder")
+    finally:
+        os.umask(before)
     assert result.exit_code == 0, result.output
     folder = tmp_path / "new" / "folder"
+    assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in (folder, folder.parent)} == {"0o700"}
+    assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in folder.iterdir()} == {"0o600"}
     page = (folder / "table-s5.md").read_text(encoding="utf-8")
     figure = "![Multi-layer perceptron](table-s5.svg)\n\n"
     assert figure in page

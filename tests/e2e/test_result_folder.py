@@ -19,12 +19,14 @@ import numpy as np
 import pytest
 
 import plmia
+from plmia.data.designs import MembershipDesign
 from plmia.data.files import PARTS as EVERY_PART
 from plmia.data.files import PENDING
 from plmia.errors import SignalsError
 from plmia.reporting import Extras, write_report
 from plmia.results.saved import SavedRun
 from plmia.signals.signals import read_signals
+from plmia.signals.store import SignalStore, write_stack
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks, modes and signals of POSIX")
 
@@ -294,23 +296,35 @@ def test_an_audit_makes_its_folder_for_its_owner(command: Run, tmp_path: Path) -
     } == {}
 
 
-def test_a_run_and_what_is_imported_are_for_their_owner(command: Run, tmp_path: Path) -> None:
+def test_a_run_and_what_is_imported_are_for_their_owner(scored: Path, command: Run, tmp_path: Path) -> None:
     rows = [f"{m},{r},{(m + r) % 2},{m - r}.5" for m in range(2) for r in range(3)]
     (tmp_path / "table.csv").write_text("\n".join(["model,record,member,signal", *rows]) + "\n")
+    out = tmp_path / "out"
+    design = MembershipDesign(np.eye(2, 20, dtype=bool))
     before = os.umask(0)
     try:
-        assert command("design", "--records", 20, "--references", 2, "-o", tmp_path / "run", "--quiet").exit_code == 0
-        plmia.Run(tmp_path / "run").record(0, confidence=np.arange(20.0))
-        words = ("import", "table", tmp_path / "table.csv", "-o", tmp_path / "signals.npz", "--quiet")
+        words = ("design", "--records", 20, "--references", 2, "-o", out / "new" / "run", "--quiet")
         assert command(*words).exit_code == 0
+        plmia.Run(out / "new" / "run").record(0, confidence=np.arange(20.0))
+        words = ("import", "table", tmp_path / "table.csv", "-o", out / "imported" / "signals.npz", "--quiet")
+        assert command(*words).exit_code == 0
+        words = ("gate", scored, "--max-tpr", "0.9", "--at-fpr", "0.1", "--junit", out / "gate" / "gate.xml")
+        assert command(*words).exit_code in (0, 2, 3)
+        write_stack(out / "stacks" / "here", [0], np.zeros((1, 20, 1), np.float32), [{}], key="0" * 64)
+        SignalStore.create(out / "stores" / "signals", {"seed": 0}, design, ["a"])
     finally:
         os.umask(before)
-    found = modes(tmp_path / "run")
-    assert "run/signals/records/000000.json" in found
+    found = modes(out)
+    files = {
+        "new/run/signals/records/000000.json",
+        "imported/signals.npz",
+        "gate/gate.xml",
+        "stores/signals/store.json",
+    }
+    assert {f"out/{name}" for name in files} < found.keys()
     assert {
         name: oct(mode) for name, mode in found.items() if mode != (0o700 if (tmp_path / name).is_dir() else 0o600)
     } == {}
-    assert stat.S_IMODE((tmp_path / "signals.npz").stat().st_mode) == 0o600
 
 
 # What gate, compare and report make of it ----------------------------------------------------------------------------
@@ -456,7 +470,9 @@ def test_a_store_that_is_not_of_the_results_is_left_out_with_the_reason(
     # Signals of something else, with more models and points than the store has.
     file = signals_file(models=24, points=400)
     options = ("--target", 20, "--attack", "rmia", "--quiet")
-    assert command("score", file, "-o", run, *options).exit_code == 0
+    assert command("score", file, "-o", tmp_path / "else", *options).exit_code == 0
+    for name in ("metrics.json", "scores.npz", "records.csv"):  # the command refuses to write them there
+        shutil.copy(tmp_path / "else" / name, run / name)
     assert command("report", run, "--quiet").exit_code == 0
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "do not belong to these results" in page

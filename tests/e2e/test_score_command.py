@@ -286,7 +286,7 @@ def test_the_verdict_comes_first_then_five_attacks_and_three_notes(
     lines = _ok(command("score", file, "-o", tmp_path, "--target", 0, "--target", 1)).stdout.splitlines()
     contents = _metrics(tmp_path)
     assert lines[0] == contents["verdict"]["text"]
-    for part in ("2 target", "600 records", "online", "14 references", "population "):
+    for part in ("2 target", "600 records", "online", "14 references", "known non-members as the population"):
         assert part in lines[1]
     # 0.1 % and less take more non-members than there are.
     assert lines[2].split() == ["attack", "AUC", "TPR@1%", "TPR@0%", "ε", "≥"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 
 import plmia
 from plmia.cli.main import COMMANDS
+from plmia.errors import OutputError, ReferencesError
+from plmia.signals.store import SignalStore
 
 Run = Callable[..., click.testing.Result]
 FILES = ("metrics.json", "scores.npz", "records.csv")
@@ -176,3 +179,70 @@ def test_reproduce(command: Run, tmp_path: Path) -> None:
     found = plmia.reproduce("table-1", tmp_path / "python", quick=True, progress=False)
     same_files(tmp_path / "command", tmp_path / "python", "table-1.json", "table-1.md")
     assert found == {"table-1": json.loads((tmp_path / "python" / "table-1.json").read_text(encoding="utf-8"))}
+
+
+def test_an_audit_and_results_of_another_kind_are_not_replaced(
+    signals_file: Callable[..., Path], command: Run, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(160) % 2
+    data = plmia.LabelledData(rng.normal(y[:, None], 1.5, (160, 4)), y)
+    run, scored, screened = (tmp_path / name for name in ("run", "scored", "screened"))
+    recipe = "sklearn:DecisionTreeClassifier?max_depth=4"
+    options: dict[str, Any] = {"references": 4, "attacks": ["rmia"], "engine": plmia.Inline(), "progress": False}
+    plmia.audit(recipe, data, folder=run, **options)
+    path = signals_file(points=400)
+    plmia.score(path, scored, attacks=["rmia"], progress=False)
+    plmia.screen(path, folder=screened, progress=False)
+
+    def contents(folder: Path) -> dict[Path, bytes]:
+        return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+    before = [contents(folder) for folder in (run, scored, screened)]
+    for verb, folder in (("score", run), ("screen", run), ("screen", scored), ("score", screened)):
+        refused = command(verb, path, "-o", folder)
+        assert refused.exit_code == 2, refused.output
+        assert str(folder) in refused.stderr
+        with pytest.raises(OutputError, match="another folder"):
+            getattr(plmia, verb)(path, folder=folder, progress=False)
+    for folder in (scored, screened):
+        with pytest.raises(OutputError, match="another folder"):
+            plmia.audit(recipe, data, folder=folder, **options)
+    assert [contents(folder) for folder in (run, scored, screened)] == before
+    # The audit's own signals, in whatever form they are given, and the audit itself after its signals were removed.
+    for own in (run, run / "signals"):
+        assert plmia.score(own, run, attacks=["rmia"], progress=False).folder == run
+    assert plmia.score(SignalStore.open(run / "signals").signals(), run, attacks=["rmia"], progress=False).folder == run
+    plmia.score(run, attacks=["rmia"], progress=False)
+    shutil.rmtree(run / "signals")
+    assert plmia.audit(recipe, data, folder=run, **options).result.about.audit is not None
+
+
+@pytest.mark.parametrize("references", ["8", 3.5, 8.0])
+def test_a_number_of_references_is_whole(references: Any, signals_file: Callable[..., Path], tmp_path: Path) -> None:
+    X, y = np.random.default_rng(0).normal(size=(80, 2)), np.arange(80) % 2
+    calls: list[Callable[[], object]] = [
+        lambda: plmia.audit("sklearn:DecisionTreeClassifier", X, y, references=references, folder=tmp_path / "a"),
+        lambda: plmia.design(80, references=references, folder=tmp_path / "d"),
+        lambda: plmia.score(signals_file(), tmp_path / "s", references=references, progress=False),
+    ]
+    for call in calls:
+        with pytest.raises(ReferencesError, match="whole number"):
+            call()
+    assert not list(tmp_path.glob("[ads]"))
+
+
+def test_one_attack_may_be_given_by_its_name(scored: Path, signals_file: Callable[..., Path], tmp_path: Path) -> None:
+    path = signals_file(points=400)
+    for attack in ("rmia", plmia.RMIA):
+        found = plmia.score(path, tmp_path / "one", attacks=attack, progress=False)
+        assert list(found.result.attacks) == ["rmia"]
+    limits = {"max_tpr": 0.9, "at_fpr": 0.01}
+    assert plmia.gate(scored, **limits, attacks="rmia") == plmia.gate(scored, **limits, attacks=["rmia"])
+    assert {row.label for row in plmia.compare(scored, found, attacks="rmia").pairs[0].rows} == {"rmia"}
+
+
+def test_a_folder_is_not_compared_with_itself(scored: Path, command: Run) -> None:
+    result = command("compare", scored, scored / ".")
+    assert result.exit_code == 2
+    assert "given twice" in result.stderr

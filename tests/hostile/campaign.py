@@ -2,14 +2,17 @@
 
 A campaign is a function ``(folder, count, rng)`` that tries about ``count`` cases below ``folder`` and yields one
 `Finding` for each. A case is *right* (the result of the undamaged input), *refused* (exit code 2 and one sentence) or
-*stopped* (killed or interrupted as intended, with everything that was finished kept). Anything else is a fault.
+*stopped* (killed or interrupted as intended, with everything that was finished kept). A case is *early* if Ctrl-C came
+before Python had read the first line of plmia; these are counted apart. Anything else is a fault.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -22,14 +25,15 @@ from typing import Any, Literal
 
 import click.testing
 import numpy as np
+from tests.hostile.expected import WrongNumberError, arrays_in, check_results, check_scored
 
 from plmia.cli.main import main
 from plmia.data.files import open_parts
 from plmia.errors import PlmiaError
 from plmia.results.saved import SavedRun
 
-Outcome = Literal["right", "refused", "stopped", "wrong", "traceback", "hang", "lost"]
-GOOD = ("right", "refused", "stopped")
+Outcome = Literal["right", "refused", "stopped", "early", "wrong", "traceback", "hang", "lost"]
+GOOD = ("right", "refused", "stopped", "early")
 Arrays = dict[str, Any]
 
 # A case takes a fraction of a second; beyond this time it hangs.
@@ -46,6 +50,19 @@ class Finding:
 
 
 Campaign = Callable[[Path, int, np.random.Generator], Iterator[Finding]]
+
+
+def reporting(campaign: Campaign) -> Campaign:
+    """Report a wrong number of an undamaged run, after which there is nothing to compare with, as a finding."""
+
+    @functools.wraps(campaign)
+    def run(*given: Any) -> Iterator[Finding]:
+        try:
+            yield from campaign(*given)
+        except WrongNumberError as error:
+            yield Finding("results", "wrong", str(error))
+
+    return run
 
 
 class _Hang(BaseException):
@@ -71,6 +88,8 @@ def limited() -> Iterator[None]:
 def command(*words: object) -> click.testing.Result:
     """Run the command in this process."""
     with warnings.catch_warnings():
+        # Numerical warnings print each time, as they do in a process of their own.
+        warnings.simplefilter("always", RuntimeWarning)
         return click.testing.CliRunner().invoke(main, [str(word) for word in words])
 
 
@@ -81,16 +100,26 @@ def judged(case: str, words: list[object], is_right: Callable[[click.testing.Res
             result = command(*words)
             if result.exit_code in (0, 3):
                 warnings.simplefilter("ignore")  # of the reader that results are compared with
-                return Finding(case, "right" if is_right(result) else "wrong", result.output[-400:])
+                return _decided(case, result, is_right, result.output[-400:])
     except _Hang:
         return Finding(case, "hang")
     last = result.stderr.splitlines()[-1] if result.stderr else ""
     # A gate that cannot decide says so on standard output.
     said = last.startswith("plmia: ") or "Error: " in result.stderr or (words[0] == "gate" and bool(result.stdout))
-    if result.exit_code == 2 and said and "Traceback" not in result.stderr:
+    if result.exit_code == 2 and said and not re.search(r"Traceback|\w+Warning: ", result.stderr):
         return Finding(case, "refused", last)
     trace = "" if result.exc_info is None else "".join(traceback.format_exception(*result.exc_info)[-4:])
     return Finding(case, "traceback", f"exit code {result.exit_code}: {result.stderr[-400:]}{trace}")
+
+
+def _decided(case: str, value: Any, is_right: Callable[[Any], bool], detail: str) -> Finding:
+    """Judge an accepted case; results that the second calculation cannot use are wrong, too."""
+    try:
+        return Finding(case, "right" if is_right(value) else "wrong", detail)
+    except WrongNumberError as error:
+        return Finding(case, "wrong", str(error))
+    except Exception:
+        return Finding(case, "wrong", traceback.format_exc()[-900:])
 
 
 def tried(case: str, act: Callable[[], Any], is_right: Callable[[Any], bool]) -> Finding:
@@ -99,7 +128,7 @@ def tried(case: str, act: Callable[[], Any], is_right: Callable[[Any], bool]) ->
         with limited(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = act()
-            return Finding(case, "right" if is_right(value) else "wrong", repr(value)[:200])
+            return _decided(case, value, is_right, repr(value)[:200])
     except _Hang:
         return Finding(case, "hang")
     except PlmiaError as error:
@@ -184,7 +213,10 @@ def fresh(path: Path) -> Path:
 
 
 def results_of(folder: Path) -> dict[str, Any] | None:
-    """Content of a results folder without the digests of its input; None if there are no results."""
+    """Content of a results folder without the digests of its input; None if there are no results.
+
+    Raises `WrongNumberError` unless its files agree with each other.
+    """
     if not any((folder / place / "metrics.json").exists() for place in ("", ".published")):
         return None
     SavedRun(folder).require_verified()
@@ -192,17 +224,19 @@ def results_of(folder: Path) -> dict[str, Any] | None:
     found: dict[str, Any] = {name: file.read() for name, file in files.items()}
     for file in files.values():
         file.close()
+    check_results(found)
     metrics = json.loads(found["metrics.json"])
     metrics["digests"] = metrics["about"]["signals"].pop("sha256", None) and None
     return found | {"metrics.json": metrics}
 
 
-def scored(file: Path, out: Path, *options: object) -> dict[str, Any]:
-    """Content of the results of undamaged signals."""
+def scored(file: Path, out: Path, *options: object, arrays: Arrays | None = None) -> dict[str, Any]:
+    """Content of the results of undamaged signals, compared with the arrays of the file, or those of a store."""
     result = command("score", file, "-o", fresh(out), "--quiet", *options)
     assert result.exit_code == 0, result.output
     found = results_of(out)
     assert found is not None
+    check_scored(found, arrays_in(file) if arrays is None else arrays)
     return found
 
 

@@ -2,38 +2,48 @@
 
 A fault is injected into a fork of this process, at the k-th operation on a file (`OPERATIONS`). Afterwards the folder
 must hold the state before or the state after, finished models must be there, and the same command must succeed.
+Where mounting is permitted, commands also run on a real disk that is full.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import functools
 import io
+import itertools
 import os
+import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from tests.hostile.campaign import (
+    GOOD,
     HUNG,
+    Campaign,
     Ended,
     Finding,
     Outcome,
     _write,
     command,
     fresh,
+    reporting,
     results_of,
     simulated,
     start_child,
     wait_for,
 )
+from tests.hostile.expected import arrays_in, check_scored
 
 import plmia
 from plmia.data.designs import audit_design
@@ -54,9 +64,11 @@ class Injection:
     def __init__(self, at: int = 0, mode: str = "") -> None:
         self.at, self.mode, self.names = at, mode, list[str]()
 
+    operations: ClassVar[tuple[str, ...]] = OPERATIONS
+
     def install(self) -> None:
         """Replace the functions of `os` in this process, which ends soon."""
-        for name in OPERATIONS:
+        for name in self.operations:
             setattr(os, name, functools.partial(self._call, name, getattr(os, name)))
         opened = os.fdopen
 
@@ -139,12 +151,15 @@ def _scored(folder: Path) -> None:
 
 
 def _results(folder: Path) -> Any:
-    return results_of(folder / "out")
+    found = results_of(folder / "out")
+    if found is not None:
+        check_scored(found, arrays_in(folder / "signals.npz"))
+    return found
 
 
 def _page(folder: Path) -> Any:
     page = folder / "out" / "report.html"
-    return results_of(folder / "out"), page.read_bytes() if page.exists() else None
+    return _results(folder), page.read_bytes() if page.exists() else None
 
 
 def _design(folder: Path, references: int = 4) -> int:
@@ -346,6 +361,355 @@ def at_every_operation(folder: Path, count: int, rng: Rng, names: tuple[str, ...
             yield _with_fault(name, case, at, mode, before, after)
 
 
+# A small disk --------------------------------------------------------------------------------------------------------
+
+_PAGE = 4096  # tmpfs gives space in such pages
+_AMPLE_BYTES, _AMPLE_FILES = 1 << 28, 1 << 16
+_CLONE_NEWNS = 0x20000
+
+
+def _audit_by_command(folder: Path) -> int:
+    words = ("--data", folder / "data.npz", "--recipe", "sklearn:GaussianNB", "--references", 4, "--workers", 1)
+    return _command("audit", *words, "--attack", "attack-r", "--quiet", "-o", folder / "run")
+
+
+def _audited(folder: Path) -> Any:
+    return _recorded(folder), results_of(folder / "run")
+
+
+def _two_results(folder: Path) -> None:
+    _signals(folder)
+    for name, attack in (("out", "attack-r"), ("other", "attack-p")):
+        attacks = ("--attack", attack, "--attack", "lira")
+        assert _command("score", folder / "signals.npz", "-o", folder / name, *attacks, "--quiet") == 0
+    (folder / "change.json").write_bytes(b"of before")
+
+
+def _compare(folder: Path) -> int:
+    return _command("compare", folder / "out", folder / "other", "-o", folder / "change.json")
+
+
+# The commands that write most. Of an audit, finished models may stay without results.
+ON_DISK = {
+    "score": SCENARIOS["score"],
+    "score again": SCENARIOS["score again"],
+    "report": SCENARIOS["report"],
+    "compare": Scenario(_two_results, _compare, _file("change.json")),
+    "import": SCENARIOS["import"],
+    "other models": SCENARIOS["other models"],
+    "audit": Scenario(_data, _audit_by_command, _audited),
+}
+
+
+class SmallDisk:
+    """A tmpfs, whose space and number of files can be set; it ends with this process, however that ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> SmallDisk:
+        """Mount it where no other process sees it; raises OSError where that is not permitted."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(_CLONE_NEWNS):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        _run_mount("mount", "--make-rprivate", "/")
+        self.path.mkdir(exist_ok=True)
+        options = f"size={_AMPLE_BYTES},nr_inodes={_AMPLE_FILES},mode=700"
+        _run_mount("mount", "-t", "tmpfs", "-o", options, "plmia-hostile", str(self.path))
+        return self
+
+    def limit(self, n_bytes: int = _AMPLE_BYTES, files: int = _AMPLE_FILES) -> None:
+        """Set how many bytes and files it can hold."""
+        _run_mount("mount", "-o", f"remount,size={n_bytes},nr_inodes={files}", str(self.path))
+
+    def used(self) -> tuple[int, int]:
+        """Bytes and files that it holds."""
+        found = os.statvfs(self.path)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_files - found.f_ffree
+
+    def __exit__(self, *error: object) -> None:
+        _run_mount("umount", "--lazy", str(self.path))
+
+
+def _run_mount(*words: str) -> None:
+    try:
+        subprocess.run(words, check=True, capture_output=True, text=True, timeout=60)
+    except subprocess.CalledProcessError as error:
+        raise OSError(errno.EPERM, error.stderr.strip() or f"{words[0]} failed") from error
+
+
+def why_no_disk() -> str | None:
+    """Reason why a tmpfs cannot be mounted here, found in a child process; None if it can."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+
+        def work() -> int:
+            try:
+                with SmallDisk(Path(folder) / "disk"):
+                    return 0
+            except OSError as error:
+                _write(2, str(error.strerror or error).encode())
+                return 2
+
+        ended = wait_for(start_child(work, log), log)
+    return None if ended.code == 0 else f"a tmpfs cannot be mounted ({ended.stderr.strip()}): run as root"
+
+
+def on_a_small_disk(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Run commands on a disk that is full after any number of pages or files; then free some space and run again."""
+    reason = why_no_disk()
+    if reason is not None:
+        sys.stderr.write(f"  skipped: {reason}\n")
+        return
+    with SmallDisk(folder / "disk") as disk:
+        for name, scenario in ON_DISK.items():
+            yield from _on_disk(disk, name, scenario, max(count // len(ON_DISK), 2), rng)
+
+
+def _on_disk(disk: SmallDisk, name: str, scenario: Scenario, count: int, rng: Rng) -> Iterator[Finding]:
+    case, log = disk.path / "case", disk.path.parent / "log"
+    disk.limit()
+    fresh(case).mkdir()
+    scenario.prepare(case)
+    before, template = scenario.state(case), disk.path.parent / "template"
+    shutil.copytree(case, fresh(template), symlinks=True)
+    start = disk.used()
+    ended = wait_for(start_child(lambda: scenario.act(case), log), log)
+    assert ended.code == 0, ended.stderr
+    after, end = scenario.state(case), disk.used()
+    # Old and new results lie side by side for a moment, so that a command needs more than what it leaves.
+    pages = max(end[0] - start[0], start[0] // 2) // _PAGE + 2
+    files = max(end[1] - start[1], 4) + 4
+    cases: list[tuple[int, int | None]] = [(extra, None) for extra in _spread(pages, -(-2 * count // 3), rng)]
+    cases += [(0, extra) for extra in _spread(files, count // 3, rng)]
+    for more_pages, more_files in cases:
+        disk.limit()
+        shutil.copytree(template, fresh(case), symlinks=True)
+        n_bytes, n_files = disk.used()
+        if more_files is None:
+            disk.limit(n_bytes=n_bytes + _PAGE * more_pages)
+            label = f"{name} with {more_pages} pages free"
+        else:
+            disk.limit(files=n_files + more_files)
+            label = f"{name} with room for {more_files} files"
+        yield _with_limit(label, disk, scenario, before, after)
+
+
+def _spread(end: int, count: int, rng: Rng) -> list[int]:
+    """At most ``count`` whole numbers below ``end``, from 0; most are small, where most of the writes are."""
+    edges = end * np.linspace(0, 1, min(count, end) + 1) ** 3
+    return sorted({0, *(int(rng.uniform(low, high)) for low, high in itertools.pairwise(edges))})[:count]
+
+
+def _with_limit(label: str, disk: SmallDisk, scenario: Scenario, before: Any, after: Any) -> Finding:
+    """Act on a disk with a limit, look, and act again without it."""
+    case, log = disk.path / "case", disk.path.parent / "log"
+    ended = wait_for(start_child(lambda: scenario.act(case), log), log)
+    lines = ended.stderr.strip().splitlines()
+    if ended.code == HUNG:
+        return Finding(label, "hang")
+    if ended.code not in (0, 2) or "Traceback" in ended.stderr:
+        return Finding(label, "traceback", f"{ended.code}: {ended.stderr[-900:]}")
+    if ended.code == 2 and (len(lines) != 1 or not lines[0].startswith("plmia: ")):
+        return Finding(label, "traceback", f"not one sentence: {ended.stderr[-900:]}")
+    disk.limit()
+    try:
+        state = scenario.state(case)
+    except Exception as error:
+        return Finding(label, "wrong", f"{type(error).__name__}: {error}; {ended.stderr[-400:]}")
+    if ended.code == 0:
+        return Finding(label, "right" if state == after else "wrong")
+    fault = _impossible_state(scenario, state, before, after)
+    if fault is not None:
+        return Finding(label, fault, ended.stderr[-400:])
+    again = wait_for(start_child(lambda: scenario.act(case), log), log)
+    if again.code == HUNG:
+        return Finding(label, "hang")
+    if again.code != 0:
+        return Finding(label, "lost", f"then {again.code}: {again.stderr[-900:]}")
+    return Finding(label, "refused" if scenario.state(case) == after else "wrong", lines[0])
+
+
+def _impossible_state(scenario: Scenario, state: Any, before: Any, after: Any) -> Outcome | None:
+    """What is wrong with a state after a full disk: it is that of before or of after, or some models more."""
+    if scenario.state is _audited:  # models, results
+        lost = not before[0].items() <= state[0].items()
+        possible = state[0].items() <= after[0].items() and state[1] in (before[1], after[1])
+        return "lost" if lost else None if possible else "wrong"
+    outcome = _after_fault(scenario, Ended(2, ""), lambda: state, before, after)
+    return None if outcome == "stopped" else outcome
+
+
+# Two processes at every operation -------------------------------------------------------------------------------------
+
+# Functions of `os` by which plmia looks before it acts: another process may come between.
+_LOOKS = ("stat", "lstat", "listdir", "scandir", "open")
+# For so long the first process waits for the second, which may itself wait for a lock of the first.
+_WAIT_SECONDS = 0.3
+
+
+class Pause(Injection):
+    """Calls ``meanwhile`` before operation ``at`` on a file below ``folder``, looks included."""
+
+    operations = (*OPERATIONS, *_LOOKS)
+
+    def __init__(self, folder: Path, at: int = 0, meanwhile: Callable[[], object] = lambda: None) -> None:
+        super().__init__(at, "pause")
+        self._folder, self._meanwhile = str(folder), meanwhile
+
+    def _call(self, name: str, operation: Callable[..., Any], *words: Any, **more: Any) -> Any:
+        where = words[0] if words else None
+        # Descriptors, which `_Counted` leaves out, are those of the command's own files.
+        if where is None or isinstance(where, int) or os.fsdecode(where).startswith(self._folder):
+            self.names.append(name)
+            if len(self.names) == self.at:
+                self._meanwhile()
+        return operation(*words, **more)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two commands in one folder; whichever comes first, ``state`` is one of those after running them in turn."""
+
+    prepare: Callable[[Path], None]
+    first: Callable[[Path], int]
+    second: Callable[[Path], int]
+    state: Callable[[Path], Any]
+    grows: bool = True  # the state is a dict of finished models: nobody may be refused, and no model may be missing
+
+
+def _results_and_change(folder: Path) -> Any:
+    return results_of(folder / "out"), _file("change.json")(folder)
+
+
+PAIRS = {
+    "two scores": Pair(_signals, _score, lambda f: _score(f, 1, "attack-p"), _results, grows=False),
+    "score and report": Pair(
+        _with_results, _score, lambda f: _command("report", f / "out", "--title", "New", "--quiet"), _page, grows=False
+    ),
+    "report and score": Pair(
+        _with_results, lambda f: _command("report", f / "out", "--title", "New", "--quiet"), _score, _page, grows=False
+    ),
+    "compare and score": Pair(_two_results, _compare, lambda f: _score(f, 2, "lira"), _results_and_change, grows=False),
+    "first models": Pair(
+        lambda f: _design(f) and None, lambda f: _record(f, (0, 1)), lambda f: _record(f, (2, 3)), _recorded
+    ),
+    "other models by two": Pair(_half_recorded, lambda f: _record(f, (2,)), lambda f: _record(f, (3, 4)), _recorded),
+    "the same models": Pair(_half_recorded, lambda f: _record(f, (2, 3)), lambda f: _record(f, (3, 2)), _recorded),
+    "a larger design": Pair(_half_recorded, lambda f: _design(f, 8), lambda f: _record(f, (2,)), _recorded),
+    "a model and a larger design": Pair(_half_recorded, lambda f: _record(f, (2,)), lambda f: _design(f, 8), _recorded),
+    "merge and a model": Pair(_copies, _merge, lambda f: _record(f, (2, 3)), _recorded),
+    "stacks by two": Pair(lambda _: None, _stacks, _stacks, _recorded),
+    "two audits": Pair(_data, _audit, _audit, _recorded),
+}
+
+
+def _in_turn(pair: Pair, template: Path, case: Path, *works: Callable[[Path], int]) -> Any:
+    """State after some commands, one after another."""
+    shutil.copytree(template, fresh(case), symlinks=True)
+    for work in works:
+        ended = wait_for(start_child(lambda work=work: work(case), case.parent / "log"), case.parent / "log")
+        assert ended.code == 0, ended.stderr
+    return pair.state(case)
+
+
+def _operations_of(pair: Pair, template: Path, case: Path) -> int:
+    """How many operations the first command takes."""
+    shutil.copytree(template, fresh(case), symlinks=True)
+    log, number = case.parent / "log", case.parent / "number"
+
+    def counted() -> int:
+        pause = Pause(case)
+        pause.install()
+        code = pair.first(case)
+        number.write_text(str(len(pause.names)))
+        return code
+
+    ended = wait_for(start_child(counted, log), log)
+    assert ended.code == 0, ended.stderr
+    return int(number.read_text())
+
+
+def _interleaved(pair: Pair, case: Path, at: int, kill: bool) -> tuple[Ended, Ended]:
+    """Run the second command before operation ``at`` of the first, which then goes on or is killed."""
+    go, start = os.pipe()
+    done, end = os.pipe()
+    logs = case.parent / "log-1", case.parent / "log-2"
+
+    def second() -> int:
+        os.close(start)
+        os.read(go, 1)  # nothing, if the first has ended
+        return pair.second(case)
+
+    def meanwhile() -> None:
+        _write(start, b".")
+        os.close(start)
+        select.select([done], [], [], _WAIT_SECONDS)
+        if kill:
+            os._exit(137)
+
+    def first() -> int:
+        os.close(end)
+        Pause(case, at, meanwhile).install()
+        return pair.first(case)
+
+    pids = [start_child(first, logs[0]), start_child(second, logs[1])]
+    for descriptor in (go, start, done, end):
+        os.close(descriptor)
+    one, two = (wait_for(pid, log) for pid, log in zip(pids, logs, strict=True))
+    return one, two
+
+
+def between_operations(folder: Path, count: int, rng: Rng, names: tuple[str, ...] = ()) -> Iterator[Finding]:
+    """Run a whole command between any two operations of another one, which goes on or is killed then."""
+    chosen = names or tuple(PAIRS)
+    for name in chosen:
+        pair, template, case = PAIRS[name], folder / "template", folder / "case"
+        fresh(template).mkdir()
+        pair.prepare(template)
+        states = [
+            _in_turn(pair, template, case, *works)
+            for works in ((pair.first,), (pair.second,), (pair.first, pair.second), (pair.second, pair.first))
+        ]
+        cases = list(itertools.product(range(1, _operations_of(pair, template, case) + 1), (False, True)))
+        share = max(count // len(chosen) // (4 if pair.first is _audit else 1), 1)
+        picked = cases if share >= len(cases) else [cases[i] for i in rng.choice(len(cases), share, replace=False)]
+        for at, kill in picked:
+            shutil.copytree(template, fresh(case), symlinks=True)
+            yield _with_another(name, case, at, kill, states)
+
+
+def _with_another(name: str, case: Path, at: int, kill: bool, states: list[Any]) -> Finding:
+    """One case of `between_operations`; ``states`` are those after the first, the second, and both in either order."""
+    pair, label = PAIRS[name], f"{name}: the other at operation {at}{', then killed' if kill else ''}"
+    ends = _interleaved(pair, case, at, kill)
+    said = " ".join(f"{end.code}: {end.stderr[-600:]}" for end in ends)
+    if any(end.code == HUNG for end in ends):
+        return Finding(label, "hang")
+    if any(end.broke for end in ends):
+        return Finding(label, "traceback", said)
+    refused = [end.code == 2 for end in ends]
+    try:
+        state = pair.state(case)
+    except Exception as error:
+        return Finding(label, "wrong", f"{type(error).__name__}: {error}; {said}")
+    killed = ends[0].code == 137
+    if pair.grows:
+        _, least, most, _ = states
+        if any(refused) or not least.items() <= state.items() or not (killed or state == most):
+            return Finding(label, "lost", f"{sorted(state)}; {said}")
+        if not state.items() <= most.items():
+            return Finding(label, "wrong", said)
+        again = wait_for(start_child(lambda: pair.first(case), case.parent / "log"), case.parent / "log")
+        if again.code != 0 or pair.state(case) != most:
+            return Finding(label, "lost", f"then {again.code}: {again.stderr[-600:]}")
+        return Finding(label, "stopped" if killed else "right")
+    alone_first, alone_second, *both = states
+    if state not in both + [alone_first] * refused[1] + [alone_second] * (refused[0] or killed):
+        return Finding(label, "wrong", said)
+    return Finding(label, "refused" if any(refused) else "stopped" if killed else "right", said)
+
+
 # Several writers -----------------------------------------------------------------------------------------------------
 
 
@@ -399,36 +763,85 @@ COMMAND = [sys.executable, "-m", "plmia"]
 
 
 def signals_at_any_time(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
-    """Ctrl-C and SIGTERM at random times of the command, its imports included: results of before or of after."""
+    """Ctrl-C and SIGTERM at random times of a command, its imports included: results of before or of after.
+
+    Every twelfth command is an audit with two workers, which must end with it; finished models stay.
+    """
     _with_results(folder)
-    before = _results(folder)
-    words = [*COMMAND, "score", str(folder / "signals.npz"), "-o", str(folder / "out"), "--attack", "attack-r"]
-    words.append("--quiet")
-    started = time.monotonic()
-    subprocess.run(words, check=True, capture_output=True, timeout=60)
-    seconds, after = time.monotonic() - started, _results(folder)
+    _data(folder)
+    score = [*COMMAND, "score", str(folder / "signals.npz"), "-o", str(folder / "out"), "--attack", "attack-r"]
+    audit = [*COMMAND, "audit", "--data", str(folder / "data.npz"), "--recipe", "sklearn:GaussianNB"]
+    audit += ["--references", "4", "--workers", "2", "--attack", "attack-r", "-o", str(folder / "run")]
+    kinds = [(score, _results, [_results(folder)]), (audit, _audited, [({}, None)])]
+    seconds = []
+    for words, state, states in kinds:
+        started = time.monotonic()
+        subprocess.run([*words, "--quiet"], check=True, capture_output=True, timeout=120)
+        seconds.append(time.monotonic() - started)
+        states.append(state(folder))
     for number in range(count):
+        kind = int(number % 24 in (6, 19))
+        words, state, (before, after) = kinds[kind]
+        if kind and rng.random() < 0.5:  # the others resume
+            fresh(folder / "run")
         which = signal.SIGINT if number % 2 else signal.SIGTERM
-        delay = float(rng.uniform(0, 1.1 * seconds))
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        delay = float(rng.uniform(0, 1.1 * seconds[kind]))
+        label = f"{which.name} after {delay:.3f} s{' of an audit' if kind else ''}"
+        outcome, detail = _signalled([*words, "--quiet"], which, delay)
+        if outcome in GOOD:
+            found = state(folder)
+            grown = kind and before[0].items() <= found[0].items() <= after[0].items()
+            if not (found in (before, after) or (grown and found[1] in (None, after[1]))):
+                outcome = "wrong"
+        yield Finding(label, outcome, detail)
+    fresh(folder / "run")
+
+
+def _signalled(words: list[str], which: signal.Signals, delay: float) -> tuple[Outcome, str]:
+    """Run a command in a session of its own and send it a signal; nothing that it started may stay."""
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         time.sleep(delay)
         process.send_signal(which)
-        label = f"{which.name} after {delay:.3f} s"
         try:
-            _, stderr = process.communicate(timeout=60)
+            _, stderr = process.communicate(timeout=120)  # workers hold the pipes open, too
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            yield Finding(label, "hang")
-            continue
-        # Before Python has read the first line of plmia, Python itself answers.
-        broke = "Traceback" in stderr and "plmia" in stderr
-        expected = (0, 130, -signal.SIGINT) if which == signal.SIGINT else (0, -signal.SIGTERM)
-        if broke or process.returncode not in expected:
-            yield Finding(label, "traceback", f"{process.returncode}: {stderr[-700:]}")
-        else:
-            whole = _results(folder) in (before, after)
-            yield Finding(label, ("stopped" if process.returncode else "right") if whole else "wrong")
+            return "hang", "the command or its workers"
+    if not _has_ended(process.pid):
+        os.killpg(process.pid, signal.SIGKILL)
+        return "hang", "workers stayed"
+    expected = (0, 130, -signal.SIGINT) if which == signal.SIGINT else (0, -signal.SIGTERM)
+    if which == signal.SIGINT and interrupted_early(stderr):
+        return "early", stderr[-300:]
+    if "Traceback" in stderr or process.returncode not in expected:
+        return "traceback", f"{process.returncode}: {stderr[-700:]}"
+    return ("stopped" if process.returncode else "right"), ""
+
+
+def _has_ended(session: int) -> bool:
+    """Whether all processes of a session end within ten seconds."""
+    for _ in range(200):
+        try:
+            os.killpg(session, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def interrupted_early(stderr: str) -> bool:
+    """Whether Ctrl-C came before Python had read the first line of plmia, so that only Python could answer.
+
+    The traceback then ends in KeyboardInterrupt, and none of its frames is in a file of plmia.
+    """
+    frames = [Path(file) for file in re.findall(r'^ *File "(.+?)", line \d+', stderr, re.MULTILINE)]
+    package = Path(plmia.__file__).parent
+    # With a colon, if it met code of Python that cannot raise.
+    interrupted = "Traceback" in stderr and stderr.rstrip().removesuffix(":").endswith("KeyboardInterrupt")
+    return interrupted and not any(file.is_relative_to(package) for file in frames)
 
 
 # Users' code ---------------------------------------------------------------------------------------------------------
@@ -437,7 +850,7 @@ _RECIPE = """
 import ctypes, os, sys, time
 import numpy as np
 def train(X, y, seed):
-    if seed == FAULTY: act()
+    if seed == FAULTY and os.path.exists(FLAG): act()
     return X.mean(axis=0), seed
 def query(model, X, y):
     p = 1 / (1 + np.exp(-(X @ model[0]) - model[1] % 7))
@@ -467,44 +880,101 @@ _HANGS = {"hangs": "time.sleep(600)", "holds the GIL": "ctypes.PyDLL(None).sleep
 
 
 def code_of_users(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
-    """Training code that fails in one model: a sentence, finished models stay, and corrected code resumes."""
+    """Training code that fails in one model: a sentence, and finished models stay.
+
+    If the cause was not in the code (here a file), the same command resumes, to the scores of an undisturbed run. After
+    a change of the code, the folder is refused and stays as it is, or has no models yet.
+    """
     _data(folder)
-    recipe = folder / "mine.py"
+    recipe, flag, run = folder / "mine.py", folder / "flag", folder / "run"
     words = [*COMMAND, "audit", "--data", str(folder / "data.npz"), "--recipe", f"function:{recipe}"]
-    words += ["--references", "4", "--attack", "attack-r", "--workers", "2", "--quiet"]
+    words += ["--references", "4", "--attack", "attack-r", "--workers", "2", "--quiet", "-o", str(run)]
     from plmia.training.train import seed_of
 
+    def write(model: int, act: str) -> None:
+        changed = {"FAULTY": str(seed_of(0, model, 0)), "FLAG": repr(str(flag))}
+        recipe.write_text(re.sub("FAULTY|FLAG", lambda m: changed[m[0]], _RECIPE) + f"    {act}\n")
+
+    write(0, "pass")
+    subprocess.run(words, check=True)
+    undisturbed = _scores_of(run)
     behaviours = BEHAVIOURS | _HANGS
-    names = list(behaviours)[:count] if count < len(behaviours) else list(behaviours)
-    for name in names:
+    for name in _evenly(list(behaviours), count, rng):
         model = int(rng.integers(5))
-        text = _RECIPE.replace("FAULTY", str(seed_of(0, model, 0))) + f"    {behaviours[name]}\n"
-        recipe.write_text(text)
-        run = fresh(folder / "run")
-        process = subprocess.Popen(
-            [*words, "-o", str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
-        hangs = name in _HANGS
-        try:
-            if hangs:
-                _wait_for_models(run, 2)
-                process.send_signal(signal.SIGINT if name == "hangs" else signal.SIGKILL)
-            _, raw = process.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+        write(model, behaviours[name])
+        flag.touch()
+        fresh(run)
+        code, stderr = _disturbed(words, run, name)
+        flag.unlink()
+        if code == HUNG:
             yield Finding(name, "hang")
             continue
-        stderr = raw.decode(errors="replace")
-        expected = (130, -signal.SIGKILL) if hangs else (0, 2)
+        expected = (130, -signal.SIGKILL) if name in _HANGS else (0, 2)
         # The user's own traceback stands before the sentence, which comes last.
-        said = hangs or process.returncode == 0 or "plmia: " in stderr.splitlines()[-1]
-        store = run / "signals"
-        whole = not (store / "store.json").exists() or not SignalStore.open(store).verify()
-        if process.returncode not in expected or not said:
-            yield Finding(name, "traceback", f"{process.returncode}: {stderr[-900:]}")
+        said = name in _HANGS or code == 0 or "plmia: " in stderr.splitlines()[-1]
+        if code not in expected or not said:
+            yield Finding(name, "traceback", f"{code}: {stderr[-900:]}")
+        elif code == 0:
+            yield Finding(name, "right" if _scores_of(run) == undisturbed else "wrong", stderr[-300:])
         else:
-            yield Finding(name, "stopped" if whole else "lost", stderr[-300:])
+            yield _resumed(name, words, run, lambda: write(0, "pass  # corrected"), undisturbed)
+
+
+def _evenly(names: list[str], count: int, rng: Rng) -> list[str]:
+    """All names, or some at equal distances from a random first one."""
+    if count >= len(names):
+        return names
+    first = int(rng.integers(len(names)))
+    return [names[(first + k * len(names) // count) % len(names)] for k in range(count)]
+
+
+def _disturbed(words: list[str], run: Path, name: str) -> tuple[int, str]:
+    """Run an audit whose code fails, and interrupt it if it hangs; return its exit code and what it said."""
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        if name in _HANGS:
+            _wait_for_models(run, 2)
+            process.send_signal(signal.SIGINT if name == "hangs" else signal.SIGKILL)
+        _, raw = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return HUNG, ""
+    return process.returncode, raw.decode(errors="replace")
+
+
+def _resumed(name: str, words: list[str], run: Path, correct: Callable[[], None], undisturbed: Any) -> Finding:
+    """Run an audit that failed once more: with other code in a copy of its folder, and with the same code."""
+    store, copy = run / "signals", run.with_name("copy")
+    if (store / "store.json").exists() and SignalStore.open(store).verify():
+        return Finding(name, "lost", "a finished model is damaged")
+    finished = _finished(store) if store.exists() else {}
+    recipe = Path(words[words.index("--recipe") + 1].partition(":")[2])
+    text = recipe.read_text()
+    fresh(copy).mkdir()
+    if run.exists():  # but for data that an audit left when it was killed, which its workers may remove now
+        shutil.copytree(run, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".data-*"))
+    correct()
+    other = subprocess.run([*words[:-1], str(copy)], capture_output=True, text=True, check=False, timeout=60)
+    recipe.write_text(text)
+    if finished and (other.returncode != 2 or "another audit" not in other.stderr):
+        return Finding(name, "wrong", f"models of other code were used: {other.stderr[-300:]}")
+    if finished and _finished(copy / "signals") != finished:
+        return Finding(name, "lost", "a finished model of other code")
+    if not finished and (other.returncode or _scores_of(copy) != undisturbed):
+        return Finding(name, "wrong", f"corrected code: {other.stderr[-300:]}")
+    again = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    if again.returncode:
+        return Finding(name, "lost", f"the same command: {again.returncode}: {again.stderr[-900:]}")
+    if not finished.items() <= _finished(store).items():
+        return Finding(name, "lost", "the same command trained a finished model again")
+    return Finding(name, "stopped" if _scores_of(run) == undisturbed else "wrong", "the same command")
+
+
+def _scores_of(run: Path) -> Any:
+    """Scores of an audit, which do not depend on how its code is written."""
+    found = results_of(run)
+    return found and {name: found[name] for name in ("scores.npz", "records.csv")}
 
 
 def _wait_for_models(run: Path, n: int) -> None:
@@ -516,9 +986,11 @@ def _wait_for_models(run: Path, n: int) -> None:
         time.sleep(0.05)
 
 
-CAMPAIGNS = {
-    "kills, errors and full disks": (at_every_operation, 300),
-    "several writers": (several_writers, 40),
-    "signals at any time": (signals_at_any_time, 40),
-    "code of users": (code_of_users, len(BEHAVIOURS) + len(_HANGS)),
+CAMPAIGNS: dict[str, tuple[Campaign, int]] = {
+    "kills, errors and full disks": (reporting(at_every_operation), 300),
+    "a small disk": (reporting(on_a_small_disk), 70),
+    "two commands at once": (reporting(between_operations), 70),
+    "several writers": (reporting(several_writers), 40),
+    "signals at any time": (reporting(signals_at_any_time), 40),
+    "code of users": (reporting(code_of_users), len(BEHAVIOURS) + len(_HANGS)),
 }

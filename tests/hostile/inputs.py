@@ -24,7 +24,29 @@ import pandas as pd
 import pyarrow.parquet as pq
 from tests.contract.test_importer_contract import WRITERS, drawn
 from tests.e2e.test_bad_input import READERS
-from tests.hostile.campaign import Arrays, Finding, command, fresh, judged, results_of, scored, simulated, tried
+from tests.hostile.campaign import (
+    Arrays,
+    Campaign,
+    Finding,
+    command,
+    fresh,
+    judged,
+    reporting,
+    results_of,
+    scored,
+    simulated,
+    tried,
+)
+from tests.hostile.expected import (
+    arrays_in,
+    check_compare,
+    check_design,
+    check_gate,
+    check_plan,
+    check_report,
+    check_scored,
+    flags,
+)
 
 import plmia
 from plmia.auditing.given_target import as_target
@@ -32,14 +54,14 @@ from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import audit_design
 from plmia.data.table_files import MISSING, read_frame
 from plmia.results.saved import _self_digest
-from plmia.signals.signals import read_signals
 from plmia.signals.store import SignalStore, sealed, store_key, write_stack
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.recipes.recipe import views_for
 
 Rng = np.random.Generator
-ATTACK = ("--attack", "attack-r", "--quiet")
-GATE = ("--max-tpr", "0.9", "--at-fpr", "0.1")
+ATTACK = ("--attack", "attack-r", "--attack", "attack-p", "--quiet")
+GATE = ("--max-tpr", "0.9", "--at-fpr", "0.1", "--json")
+COMPARE = ("--attack", "attack-r", "--attack", "attack-p", "--json")
 
 
 # Mutants -------------------------------------------------------------------------------------------------------------
@@ -113,11 +135,18 @@ def _own_run(folder: Path, seed: int = 0) -> Path:
     """Run of the user's own script with all models recorded."""
     result = command("design", "--records", 48, "--references", 4, "-o", fresh(folder), "--quiet")
     assert result.exit_code == 0, result.output
-    run, rng = plmia.Run(folder), np.random.default_rng(seed)
+    run, arrays = plmia.Run(folder), _own_arrays(folder, seed)
     for model in run.models:
-        answers = rng.normal(size=48) + 1.5 * run.design.matrix[model]
-        run.record(model, confidence=answers, labels=np.arange(48) % 3)
+        run.record(model, confidence=arrays["signals"][model], labels=arrays["labels"])
     return folder
+
+
+def _own_arrays(folder: Path, seed: int = 0) -> Arrays:
+    """Signals that the script records, and members as NumPy reads them from the design."""
+    design = arrays_in(folder / "design.npz")
+    members = np.unpackbits(design["membership"], axis=1, count=int(design["n_points"])).astype(bool)
+    signals = np.random.default_rng(seed).normal(size=members.shape) + 1.5 * members
+    return {"signals": signals, "membership": members, "labels": np.arange(48) % 3}
 
 
 def mutants_of_signals(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
@@ -149,12 +178,7 @@ def mutants_inside_signals(folder: Path, count: int, rng: Rng) -> Iterator[Findi
         how, bad = mutant(raw[:end], rng)
         _write_npz(file, arrays | {name: bad + raw[end:]})
         words: list[object] = ["score", file, "-o", fresh(out), *ATTACK, "--scale", "logit"]
-        yield judged(f"{name}: {how}", words, lambda _: _are_scored(file, out, _loaded(file)))
-
-
-def _loaded(file: Path) -> Arrays:
-    with np.load(file) as archive:
-        return {name: _flags(archive[name]) for name in archive.files}
+        yield judged(f"{name}: {how}", words, lambda _: _are_scored(out, arrays_in(file)))
 
 
 def mutants_of_data(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
@@ -237,8 +261,10 @@ def mutants_of_predictions(folder: Path, count: int, rng: Rng) -> Iterator[Findi
 
     def is_right(conf: Any, file: Path) -> bool:
         found = p if file.suffix == ".npz" else np.load(file) if file.suffix == ".npy" else _numbers(file)
-        if file.suffix == ".npy" and not 0 <= found.min() <= found.max() <= 1:
-            return True  # logits, or values: what NumPy reads cannot be compared
+        if file.suffix == ".npy" and not -1e-5 <= found.min() <= found.max() <= 1 + 1e-5:
+            expected = found[np.arange(30), labels] - found[np.arange(30), 1 - labels]  # logits
+            return bool(np.allclose(conf[:, 0], expected, rtol=1e-4, atol=1e-3))
+        found = np.clip(found, 0, 1)  # a probability of -1e-100 is one of 0
         q = found[np.arange(30), labels] / found.sum(axis=1)
         with np.errstate(divide="ignore"):
             expected = np.log(q) - np.log1p(-q)
@@ -260,9 +286,9 @@ def mutants_of_predictions(folder: Path, count: int, rng: Rng) -> Iterator[Findi
 
 
 def _numbers(path: Path) -> Any:
-    """Two columns of probabilities in a CSV; one that is not a number makes its column useless, so the other counts."""
+    """Two columns of probabilities in a CSV; a column of identifiers, such as 007, is not used, so the other counts."""
     rows = [row for row in csv.reader(io.StringIO(path.read_text(), newline="")) if row][1:]
-    cells = [[None if re.match(r"\s*[+-]?0\d", cell) else cell for cell in row] for row in rows]  # "007" is a name
+    cells = [[None if re.fullmatch(r"\s*[+-]?(0\d+|\d{19,})\s*", cell) else cell for cell in row] for row in rows]
     columns = [pd.to_numeric(pd.Series(c), errors="coerce").to_numpy(float) for c in zip(*cells, strict=True)]
     kept = [column for column in columns if not np.isnan(column).any()]
     return np.stack(columns if len(kept) == 2 else [1 - kept[0], kept[0]][:: 1 if kept[0] is columns[1] else -1], 1)
@@ -273,7 +299,7 @@ def mutants_of_stores(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
     run, out = _own_run(folder / "run"), folder / "out"
     store = run / "signals"
     words: list[object] = ["score", store, "-o", out, *ATTACK]
-    good = scored(store, out, *ATTACK)
+    good = scored(store, out, *ATTACK, arrays=_own_arrays(run))
     files = sorted(path for path in store.rglob("*") if path.is_file())
     for file in files:
         yield from mutants(file, count // len(files), rng, lambda case, _: judged(case, words, _same(out, good)))
@@ -282,7 +308,7 @@ def mutants_of_stores(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
 def mutants_of_designs(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
     """design.npz of a run, and a design of the user's own as npy."""
     run, out = _own_run(folder / "run"), folder / "out"
-    good = scored(run, out, *ATTACK)
+    good = scored(run, out, *ATTACK, arrays=_own_arrays(run))
     words: list[object] = ["score", run, "-o", out, *ATTACK]
     yield from mutants(run / "design.npz", count // 2, rng, lambda c, _: judged(c, words, _same(out, good)))
     own, made = folder / "own.npy", folder / "made"
@@ -291,14 +317,9 @@ def mutants_of_designs(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
 
     def check(case: str, _: bytes) -> Finding:
         fresh(made)
-        return judged(case, words, lambda _: np.array_equal(plmia.Run(made).design.matrix, _flags(np.load(own))))
+        return judged(case, words, lambda _: np.array_equal(plmia.Run(made).design.matrix, flags(np.load(own))))
 
     yield from mutants(own, count // 2, rng, check)
-
-
-def _flags(found: Any) -> Any:
-    """Booleans of a file, in which any byte but 0 is True."""
-    return found.view(np.uint8) != 0 if found.dtype == bool else found
 
 
 def mutants_of_stacks(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
@@ -337,47 +358,82 @@ def mutants_of_imports(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
         files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
         words: list[object] = ["import", name, source, "-o", npz, "--quiet"]
         assert command(*words).exit_code == 0
-        good = read_signals(npz, "signal")
-
-        def is_right(_: Any, file: Path, old: bytes, good: Any = good) -> bool:
-            found = read_signals(npz, "signal")
-            alike = np.array_equal(found.values, good.values)
-            if alike and np.array_equal(found.design.matrix, good.design.matrix):
-                return True
-            # These files have no checksums: other values are right if the file itself holds other values.
-            return _contents(file, old) != _contents(file, file.read_bytes())
-
+        assert _is_imported(name, source, npz)
+        is_right = lambda _, n=name, s=source: _is_imported(n, s, npz)  # noqa: E731
         for file in files:
-            old = file.read_bytes()
-            yield from mutants(
-                file,
-                max(count // (len(WRITERS) * len(files)), 1),
-                rng,
-                lambda case, _, w=words, f=file, o=old: judged(case, w, lambda r: is_right(r, f, o)),
-            )
+            n = max(count // (len(WRITERS) * len(files)), 1)
+            yield from mutants(file, n, rng, lambda case, _, w=words, r=is_right: judged(case, w, r))
+            fresh(npz)
 
 
-def _contents(path: Path, raw: bytes) -> Any:
-    """Values of an npy or CSV file, as NumPy or the csv module reads them."""
-    if path.suffix == ".npy":
-        array = np.load(io.BytesIO(raw))
-        return array.shape, array.dtype.kind, array.astype(float).tolist()
-    return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(raw.decode(), newline="")) if row]
+def _is_imported(name: str, source: Path, npz: Path) -> bool:
+    """Whether a signals file holds what NumPy or the csv module reads from the files of another tool."""
+    found = arrays_in(npz)
+    signals, members = _OTHER_TOOLS[name](source)
+    count = signals.shape[1]
+    stored = found["membership"]
+    if stored.shape != members.shape:
+        stored = np.unpackbits(stored, axis=1, count=count)
+    # Beyond 15, digits of a probability are lost.
+    limit = 15.0 if name in ("privacy-meter", "arrays") else np.inf
+    held = found["signals"].reshape(signals.shape)
+    usual = np.abs(signals) < limit
+    alike = np.allclose(held[usual], signals[usual], rtol=1e-5, atol=1e-5)
+    extreme = np.array_equal(np.sign(held[~usual]), np.sign(signals[~usual])) and (np.abs(held[~usual]) > 14).all()
+    return bool(alike and extreme and np.array_equal(stored != 0, members != 0))
+
+
+def _of_models(pattern: str, scores: str) -> Callable[[Path], tuple[Any, Any]]:
+    def read(folder: Path) -> tuple[Any, Any]:
+        places = sorted(folder.glob(pattern), key=lambda path: int(re.findall(r"\d+", path.name)[0]))
+        signals = [np.asarray(np.load(place / scores), float).reshape(-1) for place in places]
+        return np.stack(signals), np.stack([flags(np.load(place / "keep.npy")) for place in places])
+
+    return read
+
+
+def _logits(probabilities: Any) -> Any:
+    p = np.asarray(probabilities, float)
+    with np.errstate(divide="ignore"):
+        return np.log(p) - np.log1p(-p)
+
+
+def _of_table(path: Path) -> tuple[Any, Any]:
+    text = path.read_text(encoding="utf-8-sig")
+    separator = max(",;\t|", key=text.partition("\n")[0].count)
+    header, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row]
+    columns = [[cell.strip() for cell in header].index(name) for name in ("model", "record", "member", "signal")]
+    model, record, member, signal = zip(*([row[k].strip() for k in columns] for row in rows), strict=True)
+    (models, m), (records, r) = (np.unique(np.array(c, float), return_inverse=True) for c in (model, record))
+    signals, members = np.full((len(models), len(records)), np.nan), np.zeros((len(models), len(records)), bool)
+    signals[m, r], members[m, r] = np.array(signal, float), [word.lower() in _TRUE for word in member]
+    return signals, members
+
+
+_TRUE = ("1", "1.0", "true", "t", "yes", "y", "in", "member")
+# How NumPy and the csv module read what the other tools write.
+_OTHER_TOOLS: dict[str, Callable[[Path], tuple[Any, Any]]] = {
+    "lira": _of_models("experiment-*", "scores/0000000010.npy"),
+    "rmia": _of_models("experiment-*", "scores/0000000010.npy"),
+    "lira-pytorch": _of_models("[0-9]*", "scores.npy"),
+    "privacy-meter": lambda f: (
+        _logits(np.load(f / "signals" / "rmia_signals.npy")).T,
+        flags(np.load(f / "models" / "memberships.npy")),
+    ),
+    "arrays": lambda f: (_logits(np.load(f / "probabilities.npy")), flags(np.load(f / "membership.npy"))),
+    "table": _of_table,
+}
 
 
 def mutants_of_results(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
     """metrics.json, scores.npz and records.csv: gate, compare and report find damage or do not depend on it."""
     np.savez(folder / "signals.npz", **simulated(0))
     out = folder / "out"
-    options = ("--attack", "attack-r", "--attack", "attack-p")
-    scored(folder / "signals.npz", out, *options)
-    calls: list[list[object]] = [
-        ["gate", out, *GATE],
-        ["compare", out, "--attack", "attack-r", "--attack", "attack-p"],
-        ["report", out],
-    ]
+    scored(folder / "signals.npz", out, *ATTACK)
+    calls: list[list[object]] = [["gate", out, *GATE], ["compare", out, *COMPARE], ["report", out]]
     for call in calls:
         said = command(*call)
+        _check_printed(call, said, out)
         page = (out / "report.html").read_bytes() if call[0] == "report" else b""
         assert said.exit_code in (0, 3), said.output
 
@@ -389,6 +445,18 @@ def mutants_of_results(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
             yield from mutants(
                 out / name, count // 9, rng, lambda case, _, c=call, r=is_right: judged(f"{c[0]} {case}", c, r)
             )
+
+
+def _check_printed(words: list[object], said: Any, out: Path) -> bool:
+    """Compare what gate, compare or report printed or wrote with the scores of a run, which is whole."""
+    files = {"scores.npz": (out / "scores.npz").read_bytes()}
+    if words[0] == "gate":
+        check_gate(said.stdout, said.exit_code, files)
+    elif words[0] == "compare":
+        check_compare(said.stdout, files)
+    else:
+        check_report(out, files)
+    return True
 
 
 def mutants_of_recipes(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
@@ -471,7 +539,7 @@ def _strange_arrays(like: Any) -> dict[str, Any]:
         "random integers": rng.integers(-(2**63), 2**63 - 1, array.shape),
         "nothing but zeros": np.zeros(array.shape),
     }
-    for value in (math.nan, math.inf, -math.inf, 1e100, -1e38, 2e6, 5e-324, -0.0):
+    for value in (math.nan, math.inf, -math.inf, 1e100, -1e38, 2e6, 5e-324, -0.0, 1.7e308, -1e200):
         spoilt = whole.astype(np.float64)
         spoilt.reshape(-1)[-1:] = value
         found[f"one {value}"] = spoilt
@@ -498,14 +566,19 @@ def monsters_in_signals(folder: Path, count: int, rng: Rng) -> Iterator[Finding]
     """Signals files with one strange array, or two: what was scored is what the file holds, or a refusal."""
     arrays = simulated(0) | {"groups": np.arange(48) // 2, "n_points": np.array(48)}
     file, out = folder / "signals.npz", folder / "out"
-    singles = [(name, how, bad) for name in arrays for how, bad in _strange_arrays(arrays[name]).items()]
-    for name, how, bad in _chosen(singles, count, rng):
+    singles = [
+        (name, how, bad, scale)
+        for name in arrays
+        for how, bad in _strange_arrays(arrays[name]).items()
+        for scale in ("logit", "signal")
+    ]
+    for name, how, bad, scale in _chosen(singles, count, rng):
         given = arrays | {name: bad}
         _write_npz(file, given)
         yield judged(
-            f"{name}: {how}",
-            ["score", file, "-o", fresh(out), *ATTACK, "--scale", "logit"],
-            lambda _, given=given: _are_scored(file, out, given),
+            f"{name}: {how}, {scale}",
+            ["score", file, "-o", fresh(out), *ATTACK, "--scale", scale],
+            lambda _, given=given, scale=scale: _are_scored(out, given, scale),
         )
 
 
@@ -514,13 +587,14 @@ def _chosen(cases: list[Any], count: int, rng: Rng) -> list[Any]:
     return cases if count >= len(cases) else [cases[k] for k in rng.choice(len(cases), count, replace=False)]
 
 
-def _are_scored(file: Path, out: Path, given: Arrays) -> bool:
-    """Whether results exist, and signals and members were read as they are in the file."""
-    found = read_signals(file, "logit")
-    signals = np.asarray(given["signals"], np.float64)
-    members = np.asarray(given["membership"])
-    same = np.array_equal(found.values.reshape(signals.shape).astype(np.float64), signals.astype(found.values.dtype))
-    return results_of(out) is not None and same and np.array_equal(found.design.matrix, members != 0)
+def _are_scored(out: Path, given: Arrays, scale: str = "logit", rows: dict[int, int] | None = None) -> bool:
+    """Whether there are results, and they are those of these arrays."""
+    found = results_of(out)
+    if found is None:
+        return False
+    plain = {name: np.load(io.BytesIO(value)) if isinstance(value, bytes) else value for name, value in given.items()}
+    check_scored(found, plain, scale, rows)
+    return True
 
 
 def monsters_in_data(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
@@ -592,27 +666,26 @@ def monsters_in_json(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
     Whoever writes digests anew may write any results; signals and members stay as they are, or are refused.
     """
     run, out = _own_run(folder / "run"), folder / "out"
-    good = scored(run, out, *ATTACK)
     store = run / "signals"
+    good = scored(store, out, *ATTACK, arrays=_own_arrays(run))
     record = next((store / "records").iterdir())
     metrics = out / "metrics.json"
     files: list[tuple[Path, list[object], Callable[[Any], bool]]] = [
         (store / "store.json", ["score", store, "-o", folder / "again", *ATTACK], _same(folder / "again", good)),
         (record, ["score", store, "-o", folder / "again", *ATTACK], lambda _: _same_scores(folder / "again", good)),
-        (metrics, ["gate", out, *GATE], lambda _: True),
-        (metrics, ["compare", out, "--attack", "attack-r"], lambda _: True),
-        (metrics, ["report", out], lambda _: True),
     ]
-    cases = [
-        (path, words, is_right, where, value)
-        for path, words, is_right in files
-        for where in _leaves(json.loads(path.read_text()))
-        for value in _strange_values()
-    ]
+    calls: list[list[object]] = [["gate", out, *GATE], ["compare", out, *COMPARE], ["report", out]]
+    files += [(metrics, call, lambda said, call=call: _check_printed(call, said, out)) for call in calls]
     texts = {path: path.read_text() for path, _, _ in files}
-    for path, words, is_right, where, value in _chosen(cases, count, rng):
+    cases = []
+    for path, words, is_right in files:  # equally many of each, of which metrics.json is the longest
+        leaves = list(itertools.product(_leaves(json.loads(texts[path])), _strange_values()))
+        cases += [(path, words, is_right, *leaf) for leaf in _chosen(leaves, count // len(files), rng)]
+    for path, words, is_right, where, value in cases:
         changed = _replaced(json.loads(texts[path]), where, value)
         path.write_text(_resealed(path, changed), encoding="utf-8", errors="surrogatepass")
+        for made in (folder / "again", out / "figures", out / "report.html"):
+            fresh(made)
         yield judged(f"{words[0]} {path.name} {where}: {str(value)[:40]!a}", words, is_right)
         path.write_text(texts[path])
 
@@ -737,6 +810,7 @@ _PATHS: dict[str, Callable[[Path], Path]] = {
     "a pickle": _made(lambda path: path.write_bytes(b"\x80\x04\x95\x1e\x00cos\nsystem\n(S'touch pwned'\ntR.")),
     "deep JSON": _made(lambda path: path.write_text("[" * 100_000)),
     "an encrypted zip": _made(lambda path: path.write_bytes(_encrypted())),
+    "two arrays of one name": _made(lambda path: path.write_bytes(_twice())),
     "a zip bomb": _made(lambda path: path.write_bytes(_bomb())),
 }
 
@@ -751,6 +825,19 @@ def _encrypted() -> bytes:
             raw[start + at] |= 1
             start = raw.find(magic, start + 4)
     return bytes(raw)
+
+
+def _twice() -> bytes:
+    """Arrays of usual names, each of which is there twice with different values."""
+    stream = io.BytesIO()
+    good = simulated(0) | {"X": np.eye(8), "y": np.arange(8) % 2, "probabilities": np.full((8, 2), 0.5)}
+    with zipfile.ZipFile(stream, "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, array in good.items():
+            for value in (array, array[::-1]):
+                with archive.open(f"{name}.npy", "w") as file:
+                    np.save(file, value)
+    return stream.getvalue()
 
 
 def _bomb() -> bytes:
@@ -771,7 +858,7 @@ _VALUES = (
         "99999999999999999999",
         "all",
         "auto",
-        "\0",
+        "\x01",
         "a" * 5000,
         "\udcff",
         "--",
@@ -801,66 +888,256 @@ _VALUES = (
     ),
     *("'", '"', "\n", "1;2"),
 )
+# Numbers at and beyond the ends of every type.
+_EXTREME = (
+    *(
+        "9" * 400,
+        "-" + "9" * 400,
+        "1" + "0" * 399,
+        "0." + "0" * 399 + "1",
+        "1." + "9" * 400,
+        "1e400",
+        "-1e400",
+        "1e-400",
+    ),
+    *("inf", "-inf", "nan", "-nan", "0", "-0", "-0.0", "-1", "-1e-9", "1e-320", "1e11", "1e308", "1e309", "2147483648"),
+    *(
+        "9223372036854775807",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "18446744073709551616",
+        "4.9e-324",
+        "1e999999",
+    ),
+)
 _SCORE = [
     *("--target", "--attack", "--mode", "--align", "--references", "--population", "--unit", "--by", "--prior"),
-    *("--data", "--trainings", "--scale", "--merge", "--seed", "--verbose", "--json", "--show-records", "--nonsense"),
+    *("--data", "--trainings", "--scale", "--merge", "--memory", "--seed", "--verbose", "--json", "--show-records"),
+    "--nonsense",
 ]
 _OTHERS = {
     "gate": ["--max-tpr", "--at-fpr", "--attack", "--confidence", "--accept", "--junit", "--verbose", "--quiet"],
-    "compare": ["--attack", "--names", "--confidence", "--fpr", "--json", "--verbose"],
+    "compare": ["--attack", "--names", "--confidence", "--at-fpr", "--seed", "--memory", "--json", "--verbose", "-o"],
     "report": ["--data", "--label", "--title", "--signals", "--scale", "--attack", "--target", "--show-records"],
-    "plan": ["--budget", "--align", "--scale", "--seed", "--attack", "--target"],
+    "plan": ["--budget", "--fpr", "--view-cost", "--align", "--scale", "--seed", "--attack", "--target", "--mode"],
+    "design": ["--records", "--references", "--design", "--groups", "--seed", "--label", "--group", "--drop"],
+    "screen": ["--target", "--id", "--attack", "--population", "--scale", "--seed", "--target-kind", "--show-records"],
+    "audit": ["--references", "--population", "--trainings", "--prior", "--seed", "--workers", "--design", "--views"],
+    "import": ["--column"],
 }
+_OTHERS["audit"] += ["--by", "--unit", "--mode", "--align", "--attack", "--title", "--label", "--group", "--members"]
+# Options that hold numbers, and those of recipes.
+_NUMBERS = {
+    "score": ["--target", "--references", "--population", "--prior", "--trainings", "--memory", "--seed"],
+    "gate": ["--max-tpr", "--at-fpr", "--confidence"],
+    "compare": ["--confidence", "--at-fpr", "--seed", "--memory"],
+    "report": ["--target", "--memory"],
+    "plan": ["--budget", "--fpr", "--view-cost", "--target", "--seed"],
+    "design": ["--records", "--references", "--seed"],
+    "screen": ["--target", "--population", "--seed"],
+    "audit": ["--references", "--population", "--trainings", "--prior", "--seed", "--workers", "--gpus"],
+    "demo": ["--references", "--seed"],
+}
+# Values that are accepted.
+_FLAGS = ("--verbose", "--json", "--quiet", "--show-records")
+_USUAL = {
+    "--target": ("all", "0", "1", "7"),
+    "--attack": ("attack-r", "attack-p", "rmia", "lira"),
+    "--mode": ("online", "offline"),
+    "--align": ("auto", "always", "never"),
+    "--references": ("2", "4", "6"),
+    "--population": ("5", "10"),
+    "--unit": ("record",),
+    "--prior": ("0.1", "0.5"),
+    "--trainings": ("0", "3"),
+    "--scale": ("logit", "signal", "auto"),
+    "--memory": ("1GB", "512MB"),
+    "--seed": ("1", "7"),
+    "--max-tpr": ("0.5", "0.95", "0.99"),
+    "--at-fpr": ("0.1", "0.2"),
+    "--confidence": ("0.9", "0.5"),
+    "--accept": ("few-non-members", "tied-scores"),
+    "--budget": ("16", "2h"),
+    "--fpr": ("0.01", "0.1"),
+    "--view-cost": ("0", "0.5"),
+    "--records": ("20", "99"),
+    "--design": ("pairs", "exact", "independent"),
+    "--workers": ("1",),
+    "--title": ("x",),
+    "--names": ("a", "run"),
+    "--column": ("signal=signal", "record=record"),
+    "-o": ("made.json",),
+    "--junit": ("made.xml",),
+}
+_UNITS = {"--memory": ("", "GB", "MB"), "--budget": ("", "h", "s", "flop", "PFLOP")}
 _RECIPES = ["epochs", "widths", "lr", "batch", "depth", "trees", "library", "C", "penalty", "n_estimators", "x", ""]
+_RECIPE = """
+import numpy as np
+def train(X, y, seed):
+    return X.mean(axis=0)
+def query(model, X, y):
+    p = 1 / (1 + np.exp(-(X @ model)))
+    return np.stack([1 - p, p], axis=1)
+"""
+
+
+def _drawn(rng: Rng, values: Any) -> str:
+    return str(values[int(rng.integers(len(values)))])
+
+
+def _last(words: list[object], option: str, default: str) -> str:
+    """Value of an option, of which the last counts."""
+    found = [str(words[k + 1]) for k, word in enumerate(words[:-1]) if word == option]
+    return found[-1] if found else default
+
+
+class _Commands:
+    """Commands with good input, to which options are added, and what their results must be."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out, self.run, self.made = folder, folder / "out", folder / "run", folder / "made"
+        self.signals, self.arrays = folder / "signals.npz", simulated(0)
+        np.savez(self.signals, **self.arrays)
+        scored(self.signals, self.run, *ATTACK)
+        rng = np.random.default_rng(0)
+        self.data = {"X": rng.normal(size=(60, 2)).round(3), "y": np.arange(60) % 2}
+        np.savez(folder / "data.npz", **self.data)
+        (folder / "mine.py").write_text(_RECIPE)
+        (folder / "table.csv").write_text("model,record,member,signal\n0,0,1,1\n0,1,0,2\n1,0,0,1\n1,1,1,2\n")
+        recipe = f"function:{folder / 'mine.py'}"
+        self.first: dict[str, list[object]] = {
+            "score": [self.signals, "-o", self.out, *ATTACK],
+            "gate": [self.run, *GATE],
+            "compare": [self.run, *COMPARE],
+            "report": [self.run],
+            "plan": [self.signals, "--attack", "attack-p", "--json"],
+            "design": ["--records", 48, "--references", 2, "-o", self.made, "--quiet"],
+            "screen": [self.signals, "-o", self.made, "--quiet"],
+            "audit": ["--data", folder / "data.npz", "--recipe", recipe, "--references", 2, "--workers", 1, "--quiet"],
+            "demo": ["-o", self.made, "--references", 4, "--quiet"],
+            "import": ["table", folder / "table.csv", "-o", folder / "imported.npz", "--quiet"],
+        }
+        self.first["audit"] += ["-o", self.made, "--attack", "attack-r", "--attack", "attack-p"]
+
+    def tried(self, name: str, given: list[object]) -> Finding:
+        """Run a command with further options, without what an earlier one wrote."""
+        report = (self.run / "figures", self.run / "report.html", self.run / ".published")
+        for path in (self.out, self.made, self.folder / "imported.npz", *report):
+            fresh(path)
+        words = [name, *self.first[name], *given]
+        return judged(f"{name} {[str(word)[:60] for word in given]!a}", words, lambda said: self.is_right(words, said))
+
+    def is_right(self, words: list[object], said: Any) -> bool:
+        """Compare a result with a second calculation."""
+        name, scale = str(words[0]), _last(words, "--scale", "logit")
+        if name == "score":
+            return _are_scored(self.out, self.arrays, scale)
+        if name == "screen":
+            (target,) = json.loads((self.made / "metrics.json").read_text())["about"]["targets"]
+            rows = {target: int(_last(words, "--target", "0"))}
+            return _are_scored(self.made, self.arrays, scale, rows)
+        if name == "audit":
+            return _are_scored(self.made, self.trained())
+        if name == "demo":
+            return results_of(self.made) is not None
+        if name == "design":
+            size = (int(_last(words, option, "")) for option in ("--records", "--references"))
+            check_design(self.made / "design.npz", *size, _last(words, "--design", "pairs"))
+            return True
+        if name == "import":
+            return _is_imported("table", self.folder / "table.csv", self.folder / "imported.npz")
+        if name == "plan":
+            return self.is_planned(words, said)
+        results_of(self.run)
+        if name != "report" and not said.stdout:  # --quiet
+            said = command(*(word for word in words if word != "--quiet"))
+        if name == "compare" and (file := _last(words, "-o", "")):
+            check_compare(Path(file).read_text(), {"scores.npz": (self.run / "scores.npz").read_bytes()})
+            return True
+        return _check_printed(words, said, self.run)
+
+    def trained(self) -> Arrays:
+        """Signals of the models of an audit, which are trained here once more."""
+        members = np.load(self.made / "signals" / "membership.npy")
+        members = members if members.dtype == bool else np.unpackbits(members, axis=1, count=60) != 0
+        X, y = self.data["X"], self.data["y"]
+        margin = np.stack([X @ X[own].mean(axis=0) for own in members])
+        return {"signals": np.where(y == 1, margin, -margin), "membership": members, "labels": y}
+
+    def is_planned(self, words: list[object], said: Any) -> bool:
+        """Whether the plan found the AUC that the same attack has in results that were checked."""
+        same = [[key, _last(words, key, "")] for key in ("--target", "--seed", "--scale", "--align", "--mode")]
+        options = [word for pair in same if pair[1] for word in pair]
+        attack = _last(words, "--attack", "")
+        command("score", self.signals, "-o", fresh(self.out), "--attack", attack, *options, "--quiet")
+        _are_scored(self.out, self.arrays, _last(words, "--scale", "logit"))
+        metrics = json.loads((self.out / "metrics.json").read_text())
+        check_plan(said.stdout, metrics["attacks"][attack]["auc"]["mean"])
+        return True
 
 
 def options(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
-    """Random options: a whole result, or a refusal."""
-    np.savez(folder / "signals.npz", **simulated(0))
-    out, run = folder / "out", folder / "run"
-    scored(folder / "signals.npz", run, "--attack", "attack-r")
-
-    def drawn_options(known: list[str]) -> list[object]:
-        words: list[object] = []
-        for _ in range(int(rng.integers(1, 4))):
-            words += [str(rng.choice(known)), str(rng.choice(_VALUES))]
-        return words
-
-    def is_right(_: Any) -> bool:
-        return results_of(out) is not None
-
+    """Random options, and numbers at the ends of every type: the result of a second calculation, or a refusal."""
+    commands = _Commands(folder)
+    known = {"score": _SCORE, **_OTHERS}
+    numbers = [(name, option) for name, found in _NUMBERS.items() for option in found]
     for number in range(count):
-        if number % 3 == 0:
-            words = ["score", folder / "signals.npz", "-o", out, "--attack", "attack-r", *drawn_options(_SCORE)]
-            yield judged(f"{words[6:]!a}", words, is_right)
-        elif number % 3 == 1:
-            name = str(rng.choice(list(_OTHERS)))
-            words = [name, folder / "signals.npz" if name == "plan" else run, *drawn_options(_OTHERS[name])]
-            yield judged(f"{name} {words[2:]!a}", words, lambda _: results_of(run) is not None)
+        if number % 4 == 0:
+            yield commands.tried("score", _drawn_options(rng, _SCORE))
+        elif number % 4 == 1:  # each in turn
+            name = list(_OTHERS)[number // 4 % len(_OTHERS)]
+            yield commands.tried(name, _drawn_options(rng, known[name]))
+        elif number % 4 == 2:
+            name, option = numbers[int(rng.integers(len(numbers)))]
+            yield commands.tried(name, [option, _drawn(rng, _EXTREME) + _drawn(rng, _UNITS.get(option, ("",)))])
         else:
-            key, value = str(rng.choice(_RECIPES)), "".join(rng.choice(_VALUES, 2))
-            names = ["gbdt", "sklearn:LogisticRegression", "mlp", "sklearn:", "nothing", "function:x.py"]
-            text = f"{rng.choice(names)}?{key}={value}"
-            yield tried(f"recipe {text[:100]!a}", lambda t=text: parse_recipe(t), lambda _: True)
+            key, values = _drawn(rng, _RECIPES), rng.random() < 0.5
+            value = "".join(_drawn(rng, _VALUES) for _ in range(2)) if values else _drawn(rng, _EXTREME)
+            names = ["gbdt", "sklearn:LogisticRegression", "mlp", "wide-resnet", "sklearn:", "nothing", "function:x.py"]
+            text = f"{_drawn(rng, names)}?{key}={value}"
+            yield tried(f"recipe {text[:100]!a}", lambda t=text: parse_recipe(t), lambda made, v=value: _takes(made, v))
 
 
-CAMPAIGNS = {
-    "mutants of signals": (mutants_of_signals, 600),
-    "mutants inside signals": (mutants_inside_signals, 600),
-    "mutants of data": (mutants_of_data, 600),
-    "mutants of CSV tables": (mutants_of_tables, 600),
-    "mutants of Parquet tables": (mutants_of_parquet, 400),
-    "mutants of predictions": (mutants_of_predictions, 600),
-    "mutants of stores": (mutants_of_stores, 800),
-    "mutants of designs": (mutants_of_designs, 600),
-    "mutants of stacks": (mutants_of_stacks, 600),
-    "mutants of other tools' files": (mutants_of_imports, 600),
-    "mutants of results": (mutants_of_results, 600),
-    "mutants of recipes": (mutants_of_recipes, 400),
-    "strange arrays in signals": (monsters_in_signals, 300),
-    "strange arrays in data": (monsters_in_data, 300),
-    "strange values in JSON": (monsters_in_json, 400),
-    "hostile stacks": (hostile_merges, 200),
-    "strange paths": (strange_paths, 200),
-    "options": (options, 400),
+def _drawn_options(rng: Rng, known: list[str]) -> list[object]:
+    words: list[object] = []
+    usual = rng.random() < 0.5
+    for _ in range(int(rng.integers(1, 4))):
+        option = _drawn(rng, known)
+        if usual and option in _FLAGS:
+            words.append(option)
+        else:
+            words += [option, _drawn(rng, _USUAL.get(option, _VALUES) if usual else _VALUES)]
+    return words
+
+
+def _takes(made: Any, value: str) -> bool:
+    """Whether a number that was given as an option of a recipe is one of the recipe's numbers."""
+    try:
+        expected = float(value)
+    except ValueError:
+        return True  # text, which the recipe may read in its own way
+    texts = json.dumps(made.to_json())
+    found = [float(text) for text in re.findall(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?", texts)]
+    return expected in found or value.strip() in texts
+
+
+CAMPAIGNS: dict[str, tuple[Campaign, int]] = {
+    "mutants of signals": (reporting(mutants_of_signals), 600),
+    "mutants inside signals": (reporting(mutants_inside_signals), 600),
+    "mutants of data": (reporting(mutants_of_data), 600),
+    "mutants of CSV tables": (reporting(mutants_of_tables), 600),
+    "mutants of Parquet tables": (reporting(mutants_of_parquet), 400),
+    "mutants of predictions": (reporting(mutants_of_predictions), 600),
+    "mutants of stores": (reporting(mutants_of_stores), 800),
+    "mutants of designs": (reporting(mutants_of_designs), 600),
+    "mutants of stacks": (reporting(mutants_of_stacks), 600),
+    "mutants of other tools' files": (reporting(mutants_of_imports), 600),
+    "mutants of results": (reporting(mutants_of_results), 600),
+    "mutants of recipes": (reporting(mutants_of_recipes), 400),
+    "strange arrays in signals": (reporting(monsters_in_signals), 400),
+    "strange arrays in data": (reporting(monsters_in_data), 300),
+    "strange values in JSON": (reporting(monsters_in_json), 400),
+    "hostile stacks": (reporting(hostile_merges), 200),
+    "strange paths": (reporting(strange_paths), 200),
+    "options": (reporting(options), 400),
 }

@@ -13,7 +13,8 @@ the target. k is the spread of the target around that prediction, relative to th
 - OUT: robust regression (Student's t errors) over the known non-members.
 - IN: the target's signals on all other records are a mixture of both sides with a known share of members. With the OUT
   side fixed, expectation maximisation finds the IN side; no label is used. It starts from the OUT values and keeps them
-  unless the likelihood rises clearly. References in the place of the target show how it errs, and the map is corrected.
+  unless the likelihood rises clearly, also that of queries in other folds, which chance seldom does. References in the
+  place of the target show how it errs, and the map is corrected.
   With few known non-members, IN is moved as OUT: queries that lie above them by chance would look like members.
 
 Where signals grow more uneven with their size, all this is done on the scale asinh(conf / bend): that on which
@@ -27,7 +28,8 @@ known non-members and queries of one fold are exchangeable. (Offline, the line f
 references of all known non-members; the target has no part in it.) Some choices use the target's signals on all
 records: whether to align, whether the IN side has a map of its own, and its correction. P-values also compare records
 of different folds, whose maps differ little. So p-values are approximate: 200 simulated audits of each kind show no
-excess, but cannot show one of a fraction of a point. A mismatch that remains costs power only.
+excess, and in fewer than 3 % of those without a leak the IN side has a map of its own. A mismatch that remains costs
+power only.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from plmia.attacks.conditional import assign_folds
 from plmia.attacks.empirical_bayes import BENDS, held_out_auc
 from plmia.attacks.empirical_bayes.evidence import IN, OUT, Evidence, evenly, exact_evidence, gather
 from plmia.attacks.empirical_bayes.model import Knots
 from plmia.attacks.view import AttackView, Mode, References
+from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, Floats, IntArray
 
 FOLDS = 5
@@ -54,6 +58,8 @@ FREEDOM = 6.0
 ROBUST_STEPS, EM_STEPS = 8, 200
 # Expectation maximisation ends at a smaller gain of the log likelihood; below the other gain, it found chance.
 SMALL_GAIN, CLEAR_GAIN = 0.01, 3.0
+# Standard errors by which maps of IN must raise the likelihood of queries that they were not learned from.
+CONFIRMED = 3.0
 # The line that predicts the target from the references bends at this many places at most, one per so many known
 # non-members; its bends count as this many records that show none.
 MOST_KNOTS, KNOWN_PER_KNOT, BENDING = 3, 100, 5.0
@@ -88,6 +94,8 @@ CLEAR_CORRELATION = 3.0
 # Records that cannot tell such a correlation from 0 are too few to say that there is none.
 SMALL_CORRELATION = 0.15
 _MOMENTS = ("n", "mean", "variance")
+# Arrays [2, records, views + 1] that are in memory at once while references are moved.
+ARRAYS_OF_ALIGNMENT = 10
 
 
 @dataclass(frozen=True)
@@ -202,11 +210,13 @@ class Match:
 def match_of(view: AttackView) -> Match | None:
     """Return how well the references match the target on its known non-members; None without OUT references there."""
     known = evenly(np.sort(view.population), MOST_QUERIES)
-    rows: IntArray = known[(~view.references.in_mask[:, known]).any(axis=0)]
+    references = gather(view.references, known)
+    some = np.flatnonzero((~references.in_mask).any(axis=0))
+    rows: IntArray = known[some]
     if not len(rows):
         return None
-    signals = view.references.signals[view.references.rows[:, None], rows].mean(axis=2, dtype=np.float64)
-    centre = signals.mean(axis=0, where=~view.references.in_mask[:, rows])
+    signals = references.signals[:, some].mean(axis=2, dtype=np.float64)
+    centre = signals.mean(axis=0, where=~references.in_mask[:, some])
     return _match(view, rows, view.target[rows].mean(axis=1), centre)
 
 
@@ -230,7 +240,6 @@ def align(
     must become clearly more likely, and more so than those of references that take the place of the target. ``share``
     is that of members among the queries. Records of one of the ``groups`` [records] share a fold.
     """
-    fold = _folds(view, rng, groups)
     # Most references are like their target: some records tell so at little cost.
     some = _some(view)
     probe = view if len(some) == view.n_points else _at(view, some)
@@ -240,6 +249,13 @@ def align(
         once = _fit_once(probe, share)
         if once is None or not once.gain > least:
             return None
+    # Centres and variances of both sides in every view and their mean, and what is made of them: see `_Laws`.
+    memory.require(
+        ARRAYS_OF_ALIGNMENT * 16 * view.n_points * (view.n_views + 1),
+        f"moving the references to the target's scale at {view.n_points:,} records",
+        "do not align them (--align never)",
+    )
+    fold = assign_folds(view.n_points, view.population, FOLDS, rng, groups)
     fitted = _fit(probe, share, fold[some])
     if fitted is None or not fitted.gain > least:
         return None
@@ -439,7 +455,8 @@ def _fit(view: AttackView, share: float, fold: IntArray, folds: int = FOLDS, ben
     if not np.ptp(target[usable, -1]) > MIN_RANGE * np.ptp(laws.centre[OUT, usable, -1]):
         return None  # on the scale of a target that does not vary, references would all be equal
     maps = [_learn(target, laws, usable & rest, ~known & rest, share) for rest in others]
-    if not all(found.learned for found in maps):  # folds whose maps are of different kinds would not compare
+    # Folds whose maps are of different kinds would not compare.
+    if not all(found.learned for found in maps) or not _confirmed(target, laws, ~known, fold, maps, share):
         maps = [_Maps(found.outside, found.outside, learned=False) for found in maps]
     # Offline, a line predicts the IN mean already.
     inside = SideMap.among(evidence, IN) if view.mode == "online" else SideMap.straight()
@@ -447,11 +464,27 @@ def _fit(view: AttackView, share: float, fold: IntArray, folds: int = FOLDS, ben
     return _Fitted(laws, maps, gain, usable)
 
 
+def _confirmed(
+    target: FloatArray, laws: _Laws, queries: BoolArray, fold: IntArray, maps: list[_Maps], share: float
+) -> bool:
+    """Whether maps of IN explain queries that they were not learned from; with a single fold, there are none."""
+    if len(maps) == 1:
+        return True
+    gain = []
+    for k, both in enumerate(maps):
+        rows = np.flatnonzero((fold == k) & queries & laws.exists.all(axis=0))
+        members = np.full(len(rows), share)
+        own = _mixture(target, laws, rows, both.sides, members)
+        gain.append(own - _mixture(target, laws, rows, (both.outside, both.outside), members))
+    each = np.concatenate(gain)
+    return bool(each.sum() > CONFIRMED * math.sqrt(len(each)) * each.std())
+
+
 def _mostly_ties(references: References) -> bool:
     """Whether most signals repeat a few values, as those of single trees: such references cannot be moved."""
     cells = len(references) * references.n_views
     points = evenly(np.arange(references.n_points), max(1, SIGNALS_FOR_TIES // cells))
-    sample = references.signals[references.rows[:, None], points].ravel()
+    sample = memory.gathered(references.signals, points, references.rows).ravel()
     count = np.unique(sample, return_counts=True)[1]
     return bool(count[count >= MIN_TIE * sample.size].sum() > sample.size / 2)
 
@@ -483,17 +516,6 @@ def _moments(references: References, bend: float = math.inf) -> Evidence:
     parts = [exact_evidence(_with_mean(_bent(conf, bend)), in_mask) for _, conf, in_mask in references.blocks()]
     n, mean, variance = (np.concatenate([vars(part)[name] for part in parts], axis=1) for name in _MOMENTS)
     return Evidence(n, mean, variance)
-
-
-def _folds(view: AttackView, rng: np.random.Generator, groups: IntArray | None) -> IntArray:
-    """Return the fold [records] of each record: drawn at random, of equal sizes among known and among other records."""
-    number = np.arange(view.n_points) if groups is None else np.unique(groups, return_inverse=True)[1]
-    known = np.zeros(int(number.max()) + 1, bool)
-    known[number[view.population]] = True
-    fold = np.empty(len(known), np.intp)
-    for units in (np.flatnonzero(known), np.flatnonzero(~known)):
-        fold[rng.permutation(units)] = np.arange(len(units)) % FOLDS
-    return fold[number]
 
 
 @dataclass(frozen=True)
@@ -716,12 +738,13 @@ def _moved(references: References, laws: _Laws, fold: IntArray, maps: list[_Maps
             centre, part = laws.centre[side, here, :n_views], found.in_views(slice(n_views))
             factor[side, here] = part.spread(centre)
             offset[side, here] = part.centre(centre) - part.spread(centre) * centre
-    signals: Floats = np.empty((len(references), references.n_points, n_views), dtype)
+    signals: Floats = memory.empty((len(references), references.n_points, n_views), dtype)
     for i, (row, inside) in enumerate(zip(references.rows, references.in_mask, strict=True)):
         mask = inside[:, None]
         bent = _bent(references.signals[row], bend).astype(dtype, copy=False)
         bent = bent * np.where(mask, factor[IN], factor[OUT]) + np.where(mask, offset[IN], offset[OUT])
         signals[i] = _unbent(bent, bend)
+        memory.release()
     return References(signals, np.arange(len(references)), references.in_mask)
 
 
@@ -768,8 +791,9 @@ def _about(view: AttackView, fitted: _Fitted, bend: float) -> Alignment:
 
 def _peers(references: References, rows: IntArray) -> Iterator[float]:
     """Yield the rank correlation of each reference with the mean of the other OUT references, over some records."""
-    signals = references.signals[references.rows[:, None], rows].mean(axis=2, dtype=np.float64)
-    outside = ~references.in_mask[:, rows]
+    references = gather(references, rows)
+    signals = references.signals.mean(axis=2, dtype=np.float64)
+    outside = ~references.in_mask
     total, n = signals.sum(axis=0, where=outside), outside.sum(axis=0)
     for own, mask in zip(signals, outside, strict=True):
         some = mask & (n >= 2)

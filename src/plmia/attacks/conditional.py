@@ -94,13 +94,20 @@ def require_spread(signal: FloatArray) -> None:
         raise PopulationError("all known non-members have the same signal, so it has no spread: check the signals")
 
 
-def assign_folds(n_points: int, population: IntArray, folds: int, rng: np.random.Generator) -> IntArray:
-    """Assign every record to a fold at random [records]; population and others are spread evenly over the folds."""
-    others = np.setdiff1d(np.arange(n_points), population)
-    assigned = np.empty(n_points, dtype=np.intp)
-    for points in (np.sort(population), others):
-        assigned[rng.permutation(points)] = np.arange(len(points)) % folds
-    return assigned
+def assign_folds(
+    n_points: int, population: IntArray, folds: int, rng: np.random.Generator, groups: IntArray | None = None
+) -> IntArray:
+    """Assign every record to a fold at random [records]; population and others are spread evenly over the folds.
+
+    Records of one of the ``groups`` [records] share a fold.
+    """
+    number = np.arange(n_points) if groups is None else np.unique(groups, return_inverse=True)[1]
+    known = np.zeros(int(number.max(initial=-1)) + 1, bool)
+    known[number[population]] = True
+    assigned = np.empty(len(known), dtype=np.intp)
+    for units in (np.flatnonzero(known), np.flatnonzero(~known)):
+        assigned[rng.permutation(units)] = np.arange(len(units)) % folds
+    return assigned[number]
 
 
 @dataclass(frozen=True, eq=False)

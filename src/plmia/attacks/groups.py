@@ -39,6 +39,10 @@ _ORDER = 0.01
 _LEAST_SHARE = 0.7
 # Bins of the statistic in which shares of members are counted, and records per bin at least.
 MAX_BINS, MIN_IN_BIN = 64, 50
+# Up to this many times the lower quartile of the distances from the median, on its side of it, a value is usual.
+_USUAL = 64.0
+# Values per record that differ by this share are equal: sums of equal records differ by rounding.
+_ROUNDING = 1e-9
 # Quantiles of the common law at which the scale is stored.
 _GRID = np.concatenate([[0.002, 0.005, 0.01, 0.02], np.arange(0.05, 0.96, 0.05), [0.98, 0.99, 0.995, 0.998]])
 
@@ -264,13 +268,50 @@ def line(x: FloatArray, at: FloatArray, value: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
+class Bounds:
+    """Limits of a value: an increasing function, the identity for usual values.
+
+    A value is usual within ``below`` and ``above`` of the middle. The result is at most twice as far away.
+    """
+
+    middle: float
+    below: float
+    above: float
+
+    @classmethod
+    def learn(cls, values: FloatArray) -> Bounds:
+        """Learn from values [n]; up to three quarters on either side of the median may be arbitrarily far away.
+
+        Values equal to the median, up to rounding, do not count, so ties do not narrow the bounds. All values are usual
+        on a side that has no others.
+        """
+        middle = float(np.median(values))
+        distance = values - middle
+        sides = -distance[distance < -_ROUNDING * abs(middle)], distance[distance > _ROUNDING * abs(middle)]
+        below, above = (_USUAL * float(np.quantile(side, 0.25)) if len(side) else np.inf for side in sides)
+        return cls(middle, below, above)
+
+    def __call__(self, values: FloatArray) -> FloatArray:
+        """Return the values [n] within the limits."""
+        bounded = values.copy()
+        for sign, usual in ((-1, self.below), (1, self.above)):
+            beyond = sign * (values - self.middle) - usual
+            far = beyond > 0
+            bounded[far] = self.middle + sign * usual * (1 + beyond[far] / (usual + beyond[far]))
+        return bounded
+
+
+@dataclass(frozen=True, eq=False)
 class SizeScale:
     """Maps the value of a non-member group to one law for all sizes; `learn` makes one.
 
-    A value is divided by what the mean and the deviation of non-members of its size are, as functions of the size.
-    Then the quantiles of non-members in its range of sizes are mapped to those of a normal law.
+    Values that are far out per record are bounded first, since means and deviations say nothing otherwise: where
+    references agree to the last digit, a log ratio may be 1e13. A value is divided by what the mean and the deviation
+    of non-members of its size are, as functions of the size. Then the quantiles of non-members in its range of sizes
+    are mapped to those of a normal law.
     """
 
+    bounds: Bounds  # of the value per record
     mean: FloatArray  # [2]: of the value per record and of the square root of the size
     variance: FloatArray  # [2]: per record, and per pair of records
     edges: IntArray  # [ranges - 1]: the first size of each range but the first
@@ -281,23 +322,31 @@ class SizeScale:
     def learn(cls, values: FloatArray, sizes: IntArray) -> SizeScale:
         """Learn from the values [n] of non-member groups of all references that play the target."""
         n = sizes.astype(np.float64)
-        centred, mean, variance = _by_size(values, n)
+        bounds = Bounds.learn(values / n)
+        centred, mean, variance = _by_size(_bounded(values, n, bounds), n)
         edges = size_ranges(sizes, MIN_SCALED)
         which = np.searchsorted(edges, sizes, side="right")
         quantiles = np.stack([_increasing(np.quantile(centred[which == k], _GRID)) for k in range(len(edges) + 1)])
         middle = float(np.median(n))
-        return cls(mean, variance, edges, quantiles, float(np.sqrt(variance @ [middle, middle**2])))
+        return cls(bounds, mean, variance, edges, quantiles, float(np.sqrt(variance @ [middle, middle**2])))
 
     def __call__(self, values: FloatArray, sizes: IntArray) -> FloatArray:
         """Return the values [groups] of groups of these sizes on the common scale."""
         n = sizes.astype(np.float64)
-        centred = _centred(values, n, self.mean, self.variance)
+        centred = _centred(_bounded(values, n, self.bounds), n, self.mean, self.variance)
         which = np.searchsorted(self.edges, sizes, side="right")
         scaled = np.empty(len(values))
         for k, quantiles in enumerate(self.quantiles):
             own = which == k
             scaled[own] = line(centred[own], quantiles, ndtri(_GRID))
         return self.unit * scaled
+
+
+def _bounded(values: FloatArray, n: FloatArray, bounds: Bounds) -> FloatArray:
+    """Bound the values of groups of sizes n per record; usual values stay as they are."""
+    per_record = values / n
+    within = bounds(per_record)
+    return np.where(within == per_record, values, n * within)
 
 
 def _by_size(values: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:

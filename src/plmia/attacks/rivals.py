@@ -27,7 +27,7 @@ from plmia.attacks.statistics import (
     require_references,
 )
 from plmia.attacks.view import AttackView, Block, Mode, SideMoments, SumName
-from plmia.data.arrays import Counts, FloatArray
+from plmia.data.arrays import Counts, FloatArray, IntArray
 from plmia.errors import AttackError, ReferencesError
 
 # A prior that counts as more references than this cannot be told from a fixed value.
@@ -249,21 +249,42 @@ class MeanDifference(Calibration):
     With one shared population the mean over z does not depend on q, so the score is phi(q) minus a constant. InfoRMIA
     then ranks queries exactly as the statistic without calibration does, log p_t - log pbar, whatever the weights are.
     It can differ only where queries have different populations: within classes, fresh draws, or tokens of one text.
-    Rounding is an exception: the subtraction ties ratios that differ by less than about 1e-16 of the mean. Saturated
-    signals have such ratios.
+    Saturated signals have ratios so close to 0 that the subtraction would make them equal. Such scores are therefore
+    moved apart by the smallest steps that a float has.
     """
 
     scaled: ClassVar[bool] = False
 
     def shared(self, query: FloatArray, population: FloatArray, size: Counts) -> FloatArray:
-        """Return the mean differences [n]."""
+        """Return the mean differences [n]; among queries with the same ``size`` they order as the values do."""
         # A query in the population adds 0 to the sum and is not counted.
-        return np.asarray((query - population.mean()) * (len(population) / size))
+        score = np.asarray((query - population.mean()) * (len(population) / size))
+        for each in np.unique(size):
+            own = np.flatnonzero(size == each)
+            score[own] = _ordered_as(query[own], score[own])
+        return score
 
     def pairwise(self, differences: FloatArray, size: Counts, null_std: FloatArray) -> FloatArray:
         """Return the mean differences [n]."""
         del null_std
         return np.asarray(differences.sum(axis=1) / size)
+
+
+def _ordered_as(value: FloatArray, rounded: FloatArray) -> FloatArray:
+    """Return ``rounded`` [n], which never falls where ``value`` rises, moved apart where it ties different values."""
+    order = np.argsort(value, kind="stable")
+    # Numbers of floats: the next larger float has the next larger number.
+    numbers = _float_numbers(rounded[order])
+    steps = np.cumsum(np.diff(value[order], prepend=value[order][:1]) > 0)
+    apart = np.empty_like(rounded)
+    apart[order] = _float_numbers((np.maximum.accumulate(numbers - steps) + steps).view(np.float64)).view(np.float64)
+    return apart
+
+
+def _float_numbers(x: FloatArray) -> IntArray:
+    """Map 64-bit floats to integers in the same order; the function is its own inverse on the bits."""
+    bits = np.ascontiguousarray(x, dtype=np.float64).view(np.int64)
+    return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from plmia.attacks.cauchy_sum import SignedLog
 from plmia.attacks.groups import Groups, GroupStatistic, OneRow, Played, SizeScale, size_ranges
 from plmia.attacks.statistics import Fitted, Statistic
 from plmia.attacks.view import AttackView, Block, References, SumName
+from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import AttackError, PlmiaError, PopulationError, ReferencesError, some
 from plmia.numerics import count_below
@@ -74,9 +75,9 @@ class StatisticValues:
         """Fit the statistic that these attacks share."""
         with _naming(attacks[0], attacks[0].statistic.source), np.errstate(all="ignore"):
             fitted = attacks[0].statistic.fit(view)
-        per_point = {attack.views: np.empty(view.n_points) for attack in attacks}
+        per_point = {attack.views: memory.empty(view.n_points) for attack in attacks}
         pairs = any(attack.compares_pairs for attack in attacks)
-        return cls(attacks[0], fitted, per_point, np.empty(view.target.shape) if pairs else None)
+        return cls(attacks[0], fitted, per_point, memory.empty(view.target.shape) if pairs else None)
 
     def put(self, block: Block) -> None:
         """Evaluate the statistic at the records of ``block``."""
@@ -317,8 +318,12 @@ def _calibrate(
 
     def put(name: str, queries: IntArray, column: FloatArray) -> None:
         if name not in columns:  # not earlier: until here the calibration needs the memory
-            columns[name] = np.empty(view.n_points)
-        columns[name][queries] = column
+            columns[name] = memory.empty(view.n_points)
+        if everyone(queries, view.n_points):
+            columns[name][:] = column
+        else:
+            columns[name][queries] = column
+        memory.release()
 
     with _naming(attack, attack.calibration, attack.views, attack.population):
         for comparison in attack.population.comparisons(view, rng):
@@ -345,12 +350,17 @@ def _raw_scores(attack: Attack, values: StatisticValues, comparison: Comparison,
             raise AttackError(f"the population policy of {attack.name} is not `shared`: a query has its own population")
         return pairwise_scores(attack.calibration, attack.views, values.per_view, queries, population, size, tick)
     phi = values.per_point[attack.views]
-    everyone = len(queries) == len(phi) and bool(np.all(np.diff(queries) == 1))
+    memory.release()
     raw = attack.calibration.shared(
-        phi if everyone else phi[queries], phi[population] if comparison.shared else phi[:0], size
+        phi if everyone(queries, len(phi)) else phi[queries], phi[population] if comparison.shared else phi[:0], size
     )
     tick(len(queries))
     return raw
+
+
+def everyone(queries: IntArray, n: int) -> bool:
+    """Whether ``queries`` are all of ``n`` records, in order."""
+    return len(queries) == n and bool((queries[1:] > queries[:-1]).all())
 
 
 def within_sizes(phi: FloatArray, size: IntArray, population: IntArray) -> FloatArray:
@@ -368,7 +378,8 @@ def conformal_log10_p(phi: FloatArray, queries: IntArray, population: IntArray) 
     """Return log10 conformal p-values [queries] from phi [records]; a query is not compared with itself."""
     known = np.zeros(len(phi), bool)
     known[population] = True
-    count = len(population) + 1 - known[queries].astype(np.int32)
-    log10_p = (count - count_below(phi[population], phi[queries])) / count
+    all_of_them = everyone(queries, len(phi))
+    count = len(population) + 1 - (known if all_of_them else known[queries]).astype(np.int32)
+    log10_p = (count - count_below(phi[population], phi if all_of_them else phi[queries])) / count
     np.log10(log10_p, out=log10_p)
     return log10_p

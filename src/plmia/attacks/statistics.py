@@ -65,6 +65,14 @@ class Statistic(Protocol):
         del mode
         return self
 
+    def assumes_member_law(self, mode: Mode) -> bool:
+        """Whether, in this mode, fixed constants say how signals of members differ from those of non-members.
+
+        Where they do not fit the data, the statistic misses a clear leak: see the note ``fixed-member-law``.
+        """
+        del mode
+        return False
+
     @property
     def source(self) -> object:
         """The object whose code is at fault if the statistic fails."""
@@ -322,6 +330,8 @@ class ShiftedOut:
 
     eta: float = 0.3
     rho: float = 0.9
+    assumes_law: ClassVar[bool] = True
+    """Whether fixed constants give the IN law."""
 
     def __post_init__(self) -> None:
         if not (0 < self.eta < np.inf and 0 < self.rho < np.inf):
@@ -336,6 +346,8 @@ class ShiftedOut:
 @dataclass(frozen=True)
 class OneSided:
     """Offline LiRA: minus the log probability that an OUT model is more confident than the target."""
+
+    assumes_law: ClassVar[bool] = False
 
     def __call__(self, x: FloatArray, out: Gaussian) -> FloatArray:
         """Return the statistic [records, views] of ``x``; strictly increasing in ``x``."""
@@ -370,9 +382,9 @@ class GaussianLR(Statistic):
             require_references(n_in, least, "IN", self.variance.label)
         if not self.variance.shared:
             return FittedGaussianLR(self)
-        # One block per side, so that the moments of only one side are in memory.
-        out = self.variance(view.whole().out_moments)
-        return FittedGaussianLR(self, out, None if view.mode == "offline" else self.variance(view.whole().in_moments))
+        # One side after the other, so that the moments of only one are in memory.
+        out = self.variance(view.moments(inside=False))
+        return FittedGaussianLR(self, out, None if view.mode == "offline" else self.variance(view.moments(inside=True)))
 
     def fit_uses(self) -> frozenset[SumName]:
         """Return the sums of confidences if all records share a variance."""
@@ -385,6 +397,10 @@ class GaussianLR(Statistic):
     def in_mode(self, mode: Mode) -> GaussianLR:
         """Return the statistic with the default offline law if it is not needed."""
         return self if mode == "offline" else replace(self, offline=ShiftedOut())
+
+    def assumes_member_law(self, mode: Mode) -> bool:
+        """Return whether the offline law does, offline."""
+        return mode == "offline" and self.offline.assumes_law
 
 
 @dataclass(frozen=True)
@@ -437,7 +453,8 @@ class BayesLR(PointwiseStatistic):
         offline = block.mode == "offline"
         log_mean = _trimmed_log_mean(block, self.trim, offline) if self.trim else log_mean_probability(block, offline)
         if offline and self.a < 1:
-            log_mean = np.logaddexp(np.log((1 + self.a) / 2) + log_mean, np.log((1 - self.a) / 2))
+            # Not `logaddexp`: near 1, it would round away what distinguishes saturated signals.
+            log_mean = np.log1p((1 + self.a) / 2 * np.expm1(log_mean))
         return log_probability(block.target) - log_mean
 
 

@@ -16,6 +16,7 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
+from plmia.data import memory
 from plmia.data.arrays import BoolArray, Counts, FloatArray, Floats, IntArray, Labels
 from plmia.errors import AttackError, PopulationError, SignalsError
 
@@ -25,6 +26,8 @@ ROWS_PER_FLUSH = 32
 CELLS_PER_BLOCK = 1 << 12
 # Where the squared mean exceeds the variance by this factor, their difference has lost too many digits of float32.
 CANCELLATION = 100.0
+# References are counted at this many points at a time.
+POINTS_TO_COUNT = 1 << 18
 # Slower functions work on blocks of this many signals (1 MiB of float64).
 CELLS_IN_MEMORY = 1 << 17
 
@@ -53,15 +56,24 @@ class References:
     @cached_property
     def paired(self) -> bool:
         """Whether references 2k and 2k + 1 trained on complementary sets, for all k."""
-        even = len(self) % 2 == 0
-        return even and all(bool(np.all(a != b)) for a, b in zip(self.in_mask[0::2], self.in_mask[1::2], strict=True))
+        if len(self) % 2:
+            return False
+        for a, b in zip(self.in_mask[0::2], self.in_mask[1::2], strict=True):
+            if not bool(np.all(a != b)):
+                return False
+            memory.release()
+        return True
 
     @cached_property
     def n_in(self) -> npt.NDArray[np.int32]:
         """Number of references [records] that trained on each record."""
-        total = np.zeros(self.in_mask.shape[1], np.int32)
-        for first in range(0, len(self), ROWS_PER_FLUSH):
-            total += count(np.ascontiguousarray(self.in_mask[first : first + ROWS_PER_FLUSH]))
+        n_points = self.in_mask.shape[1]
+        total = np.zeros(n_points, np.int32)
+        for start in range(0, n_points, POINTS_TO_COUNT):
+            points = slice(start, start + POINTS_TO_COUNT)
+            for first in range(0, len(self), ROWS_PER_FLUSH):
+                total[points] += count(np.ascontiguousarray(self.in_mask[first : first + ROWS_PER_FLUSH, points]))
+            memory.release()
         return total
 
     def first(self, n: int) -> References:
@@ -86,8 +98,8 @@ class References:
         n_in, n_out = (np.broadcast_to(n, self.n_points) for n in (n_in, n_out))
         kept = int(n_in[0] + n_out[0])
         wanted = kept if most is None else min(kept, most)
-        signals = np.empty((wanted, *self.signals.shape[1:]), self.signals.dtype)
-        in_mask = self.in_mask[:wanted].copy()
+        signals = memory.empty((wanted, *self.signals.shape[1:]), self.signals.dtype)
+        in_mask = memory.copied(self.in_mask[:wanted])
         width = max(1, CELLS_IN_MEMORY // max(1, len(self)))
         whole = None if groups is None else self._drawn_by_group(n_in, n_out, rng, groups)
         for start in range(0, self.n_points, width):
@@ -105,6 +117,7 @@ class References:
                 signals[i, points] = self.signals[row, points]
             signals[hole, start + column] = self.signals[self.rows[substitute], start + column]
             in_mask[hole, start + column] = self.in_mask[substitute, start + column]
+            memory.release()
         return References(signals, np.arange(wanted), in_mask)
 
     def _drawn_by_group(
@@ -133,6 +146,7 @@ class References:
         for start in range(0, self.n_points, width):
             for first in range(0, len(self), ROWS_PER_FLUSH):
                 yield slice(first, first + ROWS_PER_FLUSH), slice(start, min(start + width, self.n_points))
+            memory.release()
 
     def blocks(self, cells: int = CELLS_IN_MEMORY) -> Iterator[tuple[slice, FloatArray, BoolArray]]:
         """Yield records, signals [references, n, views] and membership of about ``cells`` signals at a time."""
@@ -140,6 +154,7 @@ class References:
         for start in range(0, self.n_points, width):
             points = slice(start, min(start + width, self.n_points))
             yield points, self.conf(slice(None), points).astype(np.float64), self.in_mask[:, points]
+            memory.release()
 
     def at(self, points: IntArray, cells: int = CELLS_IN_MEMORY) -> Iterator[tuple[IntArray, FloatArray, BoolArray]]:
         """Yield the same for the given records only, some of them at a time."""
@@ -147,6 +162,7 @@ class References:
         for start in range(0, len(points), width):
             some = points[start : start + width]
             yield some, self.signals[self.rows[:, None], some].astype(np.float64), self.in_mask[:, some]
+            memory.release()
 
 
 def _drawn(in_mask: BoolArray, inside: Counts, n_in: Counts, n_out: Counts, rng: np.random.Generator) -> BoolArray:
@@ -218,7 +234,8 @@ class Sums:
     def zeros(cls, n_points: int, n_views: int) -> Sums:
         """Return the sums over no model."""
         shape = (2, n_points, n_views)
-        return cls(np.zeros(n_points, np.int32), np.zeros(n_points, np.int32), np.zeros(shape), np.zeros(shape))
+        counts = memory.zeros(n_points, np.int32), memory.zeros(n_points, np.int32)
+        return cls(*counts, memory.zeros(shape), memory.zeros(shape))
 
     def part(self, points: slice) -> Sums:
         """Return the sums at some records."""
@@ -226,7 +243,7 @@ class Sums:
 
     def copy(self) -> Sums:
         """Return a copy."""
-        return Sums(self.n_in.copy(), self.n_out.copy(), self.inside.copy(), self.outside.copy())
+        return Sums(*(memory.copied(part) for part in (self.n_in, self.n_out, self.inside, self.outside)))
 
     def add(self, references: References, feature: Feature, apart: bool = True) -> None:
         """Add ``references`` in place, piece by piece; all of them as OUT unless ``apart``."""
@@ -422,7 +439,11 @@ def midpoint(references: References) -> Floats:
     """Return the mean signal [records, views] of the first and last reference, to subtract before squaring."""
     first, last = (references.signals[row] for row in references.rows[[0, -1]])
     work = np.float64 if first.dtype == np.float64 else np.float32
-    middle: Floats = (first.astype(work) + last.astype(work)) / 2
+    middle: Floats = memory.empty(first.shape, work)
+    for start in range(0, len(middle), POINTS_PER_BLOCK):
+        points = slice(start, start + POINTS_PER_BLOCK)
+        middle[points] = (first[points].astype(work) + last[points].astype(work)) / 2
+        memory.release()
     return middle
 
 
@@ -431,11 +452,15 @@ def first_out(references: References) -> Floats:
     # Offline, no IN signal may reach a score, not even through rounding. (Many targets share one centre: the
     # exception.)
     work = np.float64 if references.signals.dtype == np.float64 else np.float32
-    centre = np.zeros((references.n_points, references.n_views), work)
+    centre: Floats = memory.zeros((references.n_points, references.n_views), work)
     left = np.ones(references.n_points, bool)
     for row, member in zip(references.rows, references.in_mask, strict=True):
-        np.copyto(centre, references.signals[row], where=(left & ~member)[:, None])
-        left &= member
+        for start in range(0, len(left), POINTS_TO_COUNT):
+            points = slice(start, start + POINTS_TO_COUNT)
+            first = left[points] & ~member[points]
+            np.copyto(centre[points], references.signals[row, points], where=first[:, None])
+            left[points] &= member[points]
+            memory.release()
         if not left.any():
             break
     return centre
@@ -526,6 +551,8 @@ class AttackView:
     bend : float, optional
         Scale asinh(conf / bend) on which the references were aligned; infinite for the signals as they are. None if
         the references were not aligned.
+    groups : int array [records], optional
+        Group of each record, where groups are judged: records of a group are not independent.
     """
 
     target: FloatArray
@@ -536,6 +563,7 @@ class AttackView:
     known: KnownSums | None = None
     features: Features | None = None
     bend: float | None = None
+    groups: IntArray | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -577,6 +605,19 @@ class AttackView:
         """Yield all records in order, some at a time."""
         for start in range(0, self.n_points, POINTS_PER_BLOCK):
             yield self.block(slice(start, min(start + POINTS_PER_BLOCK, self.n_points)))
+            memory.release()
+
+    def moments(self, *, inside: bool) -> SideMoments:
+        """Return the moments of the IN (or OUT) signals at all records, computed block by block."""
+        shape, n = (self.n_points, self.n_views), memory.empty(self.n_points, np.int32)
+        whole = SideMoments(
+            "IN" if inside else "OUT", n, memory.empty(shape), memory.empty(shape), self.references.signals.dtype
+        )
+        for block in self.blocks():
+            found = block.in_moments if inside else block.out_moments
+            for to, part in ((n, found.n), (whole.mean, found.mean), (whole.variance, found.variance)):
+                to[block.points] = part
+        return whole
 
     def whole(self) -> Block:
         """Return all records as one block."""

@@ -15,9 +15,9 @@ from plmia.auditing.subgroup_columns import By, column_names, subgroup_columns
 from plmia.data.arrays import BoolArray, Labels
 from plmia.data.dataset import LabelledData, labelled_table, read_data, require_rows
 from plmia.data.designs import count_split_groups
-from plmia.data.files import exists
+from plmia.data.files import exists, files_in, is_folder, require_no_pipe
 from plmia.data.npz import DATA_ARRAYS, unused_arrays
-from plmia.data.table_files import is_table_file, read_frame
+from plmia.data.table_files import TABLE_SUFFIXES, is_table_file, read_frame
 from plmia.data.tables import is_frame, names_persons, require_same_order
 from plmia.errors import DataError, Note, shown
 from plmia.results.further import Column
@@ -84,7 +84,7 @@ def audited_data(
     source, taken = X, dict[str, Any]()
     notes: tuple[Note, ...] = ()
     if isinstance(X, str | Path) and is_table_file(Path(X)):
-        frame, read = read_frame(Path(X), columns.decimal_comma)
+        frame, read = read_frame(Path(X), columns.decimal_comma, columns.drop)
         source = frame
         frame, taken = take_columns(frame, beside, (labels, same))
         drop = _others(columns.drop, taken)
@@ -122,11 +122,14 @@ def _refuse_columns(X: LabelledData | str | Path) -> None:
         raise DataError(f"X is {own}")
     if not exists(Path(X)):
         raise DataError(f"there is no {X}: check the path")
-    if Path(X).is_dir() or Path(X).suffix in (".npz", ".npy"):
+    require_no_pipe(Path(X), DataError)
+    if is_folder(Path(X)):
+        raise DataError(f"{X} is a folder, but named columns need a table: {files_in(Path(X), TABLE_SUFFIXES)}")
+    if Path(X).suffix in (".npz", ".npy"):
         raise DataError(f"{X} is not a CSV or Parquet file, but {own}")
     raise DataError(
-        f"{X} is not a CSV or Parquet file by its name: save or rename a table as .csv, .tsv or .parquet; "
-        "other data sets have their own labels, so leave out y, label, groups, group and drop"
+        f"{X} is not a table by its name: give a CSV or Parquet file (.csv, .tsv, .parquet), or an npz without label, "
+        "group and drop"
     )
 
 

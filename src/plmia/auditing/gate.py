@@ -29,8 +29,8 @@ from plmia.evaluation.metrics import Roc, needed_non_members, roc_curve
 from plmia.evaluation.subgroups import subgroup_codes
 from plmia.evaluation.targets import Unit
 from plmia.results.saved import Overview, SavedRun
+from plmia.results.summary import weak_attacks
 from plmia.results.verdict import status_of, strongest
-from plmia.results.wording import NO_REFERENCES_USED
 
 # Characters that XML cannot hold, even escaped.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -158,8 +158,9 @@ def gate(
     _require_codes(accept, saved)
     _require_unit(unit, saved)
     parts = list(_parts(saved, [by] if isinstance(by, str) else by))
+    attacks = [attacks] if isinstance(attacks, str) else attacks
     names = list(dict.fromkeys(attacks)) or saved.attacks
-    weak = [NO_REFERENCES_USED] if attacks and all(_uses_no_references(name) for name in attacks) else []
+    weak = _weak(attacks, saved)
     # Whether there are records enough is what the limit itself decides, at the rate that was asked for.
     remaining = [note for note in doubts([*saved.notes, *weak]) if note.code not in (*accept, *SIZE)]
     verdict = saved.result.verdict
@@ -222,8 +223,12 @@ def _outcome(within: bool, beats_chance: bool, remaining: Sequence[Note]) -> Out
     return "pass" if within else "fail"
 
 
-def _uses_no_references(attack: str) -> bool:
-    return attack in KNOWN and not KNOWN[attack].uses_references
+def _weak(attacks: Sequence[str], saved: SavedRun) -> list[Note]:
+    """Notes on the attacks that were asked for, if all of them are known and the run itself has no such note."""
+    if not attacks or not all(name in KNOWN for name in attacks):
+        return []
+    found = weak_attacks([KNOWN[name] for name in dict.fromkeys(attacks)], saved.result.about.mode)
+    return [note for note in found if note.code not in {known.code for known in saved.notes}]
 
 
 def _why_undecided(notes: Sequence[Note]) -> str:
@@ -253,7 +258,9 @@ def _require_codes(codes: Collection[str], saved: SavedRun) -> None:
 
 def _require_unit(unit: Unit | None, saved: SavedRun) -> None:
     """Refuse results in which something else was judged."""
-    found = saved.result.about.unit
+    found, about = saved.result.about.unit, saved.result.about
+    if unit == "group" and about.groups == about.signals.points:
+        return  # every group is a single record
     if unit is not None and unit != found:
         raise PlmiaError(f"the results in {saved.folder} judge {found}s, not {unit}s: score again with --unit {unit}")
 

@@ -24,7 +24,7 @@ from plmia.data.records import array_of
 from plmia.data.table_files import is_table_file, read_frame
 from plmia.data.tables import is_frame
 from plmia.errors import DataError, Note, RecipeError, percent
-from plmia.evaluation.diagnostics.signals import unlike_answers, unlike_records
+from plmia.evaluation.diagnostics.signals import lower_accuracy, unlike_answers, unlike_fit, unlike_records
 from plmia.signals.signals import Signals
 from plmia.training.recipes.recipe import Recipe, Trained
 from plmia.training.recipes.scikit import Sklearn
@@ -198,8 +198,11 @@ class GivenTarget:
             for note in notes
         ]
 
-    def compared(self, signals: Signals) -> list[Note]:
-        """Notes from a comparison with the references; model 0 of ``signals`` is the target."""
+    def compared(self, signals: Signals, records: Mapping[int, Mapping[str, Any]] | None = None) -> list[Note]:
+        """Notes from a comparison with the references; model 0 of ``signals`` is the target.
+
+        ``records`` are as for `accuracy_of`.
+        """
         n = signals.n_models - 1
         if n < MIN_REFERENCES:
             text = (
@@ -209,7 +212,7 @@ class GivenTarget:
             return [Note("likeness-unchecked", "caution", text)]
         if elsewhere := unlike_records(signals).warning:
             return [Note("records-unlike-references", "caution", elsewhere)]
-        if unlike := answers_note(signals):
+        if unlike := likeness_notes(signals, records):
             return unlike
         text = (
             f"{n} references show only gross differences between the given target and them: train {GOOD_REFERENCES} "
@@ -218,12 +221,19 @@ class GivenTarget:
         return [] if n >= GOOD_REFERENCES else [Note("likeness-unchecked", "info", text)]
 
 
-def answers_note(signals: Signals) -> list[Note]:
-    """Note that the target, model 0, is right clearly more or less often than its references, if there are enough."""
-    if signals.kind != "confidence" or signals.n_models - 1 < MIN_REFERENCES:
+def likeness_notes(signals: Signals, records: Mapping[int, Mapping[str, Any]] | None = None) -> list[Note]:
+    """Note that the target, model 0, answers or fits its members unlike its references, if there are enough.
+
+    ``records`` are as for `accuracy_of`.
+    """
+    if signals.n_models - 1 < MIN_REFERENCES:
         return []
-    unlike = unlike_answers(signals).warning
-    return [Note("answers-unlike-references", "caution", unlike)] if unlike else []
+    fit, answers = unlike_fit(signals).warning, None
+    if signals.kind == "confidence":
+        fit = lower_accuracy(signals, records).warning or fit
+        answers = unlike_answers(signals).warning
+    found = {"answers-unlike-references": answers, "fit-unlike-references": fit}
+    return [Note(code, "caution", text) for code, text in found.items() if text is not None]
 
 
 def _at_chance(answers: Trained, members: BoolArray, data: LabelledData) -> Note | None:

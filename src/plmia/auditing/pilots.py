@@ -7,21 +7,25 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from plmia.auditing.planning import Cost
-from plmia.auditing.score import Opened, open_signals
-from plmia.errors import PlmiaError
+from plmia.auditing.score import UNCHECKED, Opened, of_signals, open_signals, results_in, run_folder
+from plmia.errors import UNLIKE, PlmiaError, doubts
+from plmia.results.result import RunResult
 from plmia.results.saved import Overview, results_folder
 from plmia.signals.signals import Scale, Signals
 from plmia.training.records import TrainingRecord
 
-MOST = 1e30
+if TYPE_CHECKING:
+    from plmia.training.recipes.recipe import Recipe
+
+MOST, MOST_MODELS = 1e30, 1e6
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_OPERATIONS = {"flop": 1.0, "gflop": 1e9, "tflop": 1e12, "pflop": 1e15}
-_BUDGET = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([smh]|(?i:[gtp]?flop)|)")
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}
+_BUDGET = re.compile(r"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\s*([smh]|(?i:[kmgtpe]?flops?)|)")
 
 
 @dataclass(frozen=True)
@@ -33,21 +37,30 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str | float | None) -> Budget:
-        """Read a number of models, a time (90s, 30m, 2h) or a number of operations (1e15flop, 20TFLOP, 1PFLOP)."""
+        """Read a number of models, a time (90s, 30m, 2h) or a number of operations (1e15flop, 20TFLOP, 1PFLOPS)."""
         if text is None:
             return cls(None, "models")
         match = _BUDGET.fullmatch(str(text).strip())
-        if match is None or float(match[1]) == 0:
+        if match is None:
             raise PlmiaError(
                 f"a budget of {text!r} is neither a number of models nor a time nor a number of operations: give 64, "
                 "90s, 30m, 2h, 20TFLOP or 1e15flop"
             )
         amount, unit = float(match[1]), match[2].lower()
+        if amount <= 0:
+            raise PlmiaError(f"a budget of {text} is not above 0: give 64, 90s, 30m, 2h, 20TFLOP or 1e15flop")
+        if not unit and amount > MOST_MODELS:
+            raise PlmiaError(
+                f"a budget of {text} without a unit is a number of models, at most {MOST_MODELS:,.0f}: did you mean "
+                f"{f'{amount:.3g}'.replace('e+', 'e')}flop?"
+            )
         if amount > MOST:
             raise PlmiaError(f"a budget of {text} is too large: give at most {MOST:g}")
         if unit in _SECONDS:
             return cls(amount * _SECONDS[unit], "seconds")
-        return cls(amount * _OPERATIONS[unit], "operations") if unit else cls(amount, "models")
+        if not unit:
+            return cls(amount, "models")
+        return cls(amount * _PREFIXES[unit.removesuffix("s").removesuffix("flop")], "operations")
 
 
 @dataclass(frozen=True)
@@ -57,13 +70,59 @@ class Source:
     place: str  # name of its folder or file, for messages
     opened: Opened
     records: Mapping[int, TrainingRecord]
+    audited: RunResult | None = None  # results of these signals in the folder of the pilot
 
     @classmethod
     def open(cls, pilot: str | Path | Signals | Overview, scale: Scale, number: int) -> Source:
         """Open signals, or the folder of a run; ``number`` names signals that are in memory."""
         opened = open_signals(pilot, scale)
         place = f"pilot {number}" if isinstance(pilot, Signals) else str(results_folder(pilot))
-        return cls(place, opened, {k: TrainingRecord.from_json(made) for k, made in opened.records.items()})
+        run = run_folder(pilot)
+        audited = None if run is None else of_signals(results_in(run), opened.signals)
+        return cls(place, opened, {k: TrainingRecord.from_json(made) for k, made in opened.records.items()}, audited)
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know of the signals; results of them have checked a given target."""
+        checked = (UNCHECKED,) if self.audited is not None else ()
+        return [note.text for note in self.opened.notes if note.code not in checked]
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Codes of the doubts of the results of these signals."""
+        return () if self.audited is None else tuple(dict.fromkeys(note.code for note in doubts(self.audited.notes)))
+
+    @property
+    def cautions(self) -> str | None:
+        """Name the doubts of the results that do not depend on the kind of references, if there are any."""
+        codes = [code for code in self.doubts if code not in UNLIKE]
+        if not codes:
+            return None
+        return f"The results in {self.place} have cautions, which hold for this plan, too: {', '.join(codes)}."
+
+    def unlike(self, target: int) -> tuple[str, ...] | None:
+        """Codes of the cautions that the references are unlike the target; None if nothing is known about that.
+
+        Recipes of two kinds have the caution ``other-kind`` also without results.
+        """
+        audited = self.audited is not None and target in self.audited.about.targets
+        found = [code for code in self.doubts if code in UNLIKE] if audited else []
+        kinds = [recipe.kind for recipe in map(_built, self._recipes(target)) if recipe is not None]
+        if len(set(kinds)) > 1:
+            found.append("other-kind")
+        return tuple(code for code in UNLIKE if code in found) if found or audited else None
+
+    def like_target(self, target: int) -> bool | None:
+        """Whether the references were trained by the recipe of the target; None if that is unknown."""
+        if target == 0 and self.opened.two_recipes:
+            return False
+        own, others = self._recipes(target)
+        return None if own is None or others is None else own == others
+
+    def _recipes(self, target: int) -> tuple[object, object]:
+        """Recipes in JSON of the target, as stated for a given one, and of the references; None if unknown."""
+        own = self.records.get(target, TrainingRecord()).recipe
+        return own or (self.about("recipe") if target == 0 else None), self.recipe
 
     @property
     def references(self) -> list[TrainingRecord]:
@@ -107,9 +166,24 @@ class Source:
         return self.seconds / (1 + view_cost * (self.opened.signals.n_views - 1))
 
 
+def _built(recipe: object) -> Recipe | None:
+    """Build a recipe from its JSON; None if this is code of the user, or needs a library that is not installed here."""
+    from plmia.training.recipes.named import recipe_from_json
+
+    try:
+        return recipe_from_json(dict(recipe)) if isinstance(recipe, Mapping) else None
+    except PlmiaError:
+        return None
+
+
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value]
     return statistics.median(known) if known else None
+
+
+def standard_first(sources: Sequence[Source], target: int) -> list[Source]:
+    """Put the pilots whose references were trained like the target before the others, else in the given order."""
+    return sorted(sources, key=lambda source: source.like_target(target) is not True)
 
 
 def costs(sources: Sequence[Source], budget: Budget, view_cost: float) -> list[Cost]:
@@ -175,12 +249,9 @@ def kind_names(sources: Sequence[Source]) -> list[str]:
 
 def _recipe_text(source: Source) -> str | None:
     """Text of the recipe of the references, as ``--recipe`` takes it if the recipe is built in; None if unknown."""
-    from plmia.training.recipes.named import recipe_from_json
-
     if source.recipe is None:
         return None
-    try:
-        return recipe_from_json(dict(source.recipe)).description
-    except PlmiaError:  # code of the user, or a library that is not installed here
-        name, kind = source.recipe.get("recipe"), source.recipe.get("class")
-        return f"{name}:{str(kind).rpartition('.')[2]}" if kind else str(name)
+    if (built := _built(source.recipe)) is not None:
+        return built.description
+    name, kind = source.recipe.get("recipe"), source.recipe.get("class")
+    return f"{name}:{str(kind).rpartition('.')[2]}" if kind else str(name)

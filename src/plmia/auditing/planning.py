@@ -9,9 +9,10 @@ them separately.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import string
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import ndtri
@@ -25,15 +26,20 @@ from plmia.evaluation.diagnostics.power import FACTORS, TO_EXTRAPOLATE, Curve, P
 from plmia.evaluation.intervals import auc_interval, tpr_interval
 from plmia.evaluation.metrics import roc_curve, tpr_label
 from plmia.evaluation.tables import text_table
-from plmia.evaluation.targets import Setup
+from plmia.evaluation.targets import Setup, Unit
 from plmia.results.comparison import compare, compare_auc
 from plmia.signals.signals import Signals
 
 MAX_FACTOR = FACTORS[-1]  # do not extrapolate beyond this multiple of the pilot's references
 VIEW_COST = 0.01  # relative to a model: one forward pass over the points against dozens of passes in training
 WORTH = 0.001  # references that add less power than this are not worth their cost
-CHEAPER = 0.5  # of kinds that cannot be told apart, one that reaches the same power at this share of the cost is taken
+# Another kind replaces fewer than FEW references of the first, if it is expected to reach their power at this share of
+# the cost. More references add less and less, and those unlike the target have the lower limit, so this does not pay
+# with more of the first (docs/explanation/cost.md).
+FEW, CHEAPER = 8, 0.4
 BUDGET_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # rows of the table that compares kinds, as multiples of the budget
+MAX_WIDTH = 120  # characters of a row of the table that compares kinds
+Basis = Literal["measured", "interpolated", "extrapolated"]  # between or beyond the numbers that were measured
 _NORMAL_95 = -float(ndtri(0.025))
 
 
@@ -46,10 +52,10 @@ class Cost:
     unit: str = "models"  # "models", "seconds" or "operations"
 
     def __post_init__(self) -> None:
-        if not (self.model > 0 and self.view >= 0):
+        if not (0 < self.model < math.inf and 0 <= self.view < math.inf):
             raise PlmiaError(
-                f"a model costs {self.model:g} and a further view {self.view:g} of that, but the first must be above 0 "
-                "and the second at least 0"
+                f"a model costs {self.model:g} and a further view {self.view:g} of that, but the first must be above "
+                "0, the second at least 0, and both finite: give a smaller cost, such as --view-cost 0.01"
             )
 
     def of(self, references: int, views: int) -> float:
@@ -94,10 +100,15 @@ class Split:
     cost: float
     auc: float  # expected
     tpr: float | None  # expected at the plan's rate; None if the pilot has too few non-members
-    extrapolated: bool  # whether the pilot had fewer references
+    basis: Basis  # of the power
     affordable: int  # exceeds `references` if more would add nothing, or too little is known about more
     kind: str  # of references: the name of one of the plan's kinds
     uncertainty: Uncertainty  # of `power`
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether the pilot had fewer references."""
+        return self.basis == "extrapolated"
 
     @property
     def power(self) -> float:
@@ -115,6 +126,9 @@ class Kind:
     step: int  # 2 if references come in complementary pairs, else 1
     cost: Cost
     curves: dict[int, tuple[Curve, ...]]  # for each number of views, AUC and (if resolved) TPR
+    like_target: bool | None = None  # trained by the recipe of the target; None if unknown
+    # Codes of the cautions that they are unlike the target; None if no results say.
+    cautions: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -132,6 +146,9 @@ class Contrast:
     # Fewest references of the recommended kind that are expected to reach the other's power, and their cost, if any do.
     same_power: int | None
     same_power_cost: float | None
+    # Fewest references of the other kind that are expected to reach the power of the recommended one, likewise.
+    other_same_power: int | None = None
+    other_same_power_cost: float | None = None
 
     @property
     def level(self) -> bool:
@@ -169,8 +186,8 @@ class Plan:
     attack, target, fpr : str, int, float
         What was run, on which model, and the false-positive rate of interest.
     kinds : tuple of Kind
-        Kinds of references, one per pilot, in the given order; ``n_references``, ``n_views``, ``curves`` and ``cost``
-        are those of the first.
+        Kinds of references, one per pilot, in the given order (`plmia.plan` puts those that were trained like the
+        target first); ``n_references``, ``n_views``, ``curves`` and ``cost`` are those of the first.
     population, queries : tuples of PopulationRow, of QueriesRow
         Measured with smaller populations, and expected with fewer and more queries, both with the first pilot.
     budget : float
@@ -183,6 +200,8 @@ class Plan:
         Whether all pilots attack the same records with the same known non-members.
     words : tuple of str
         The plan in sentences.
+    unit : {"record", "group"}
+        What is found: records, or people, each judged by all of their records.
     """
 
     attack: str
@@ -196,6 +215,7 @@ class Plan:
     contrasts: tuple[Contrast, ...]
     paired: bool
     words: tuple[str, ...]
+    unit: Unit = "record"
 
     @property
     def n_references(self) -> int:
@@ -243,10 +263,13 @@ class Plan:
 
     @property
     def heading(self) -> str:
-        """What the table of power shows."""
+        """What the table of power shows, and the names of the kinds that it shows as letters."""
         metric = tpr_label(self.fpr) if self.metric else "AUC"
         by = "references and views" if len(self.kinds) == 1 else "budget, with the number of references"
-        return f"{self.attack} on target {self.target}: {metric} in % by {by} (~ extrapolated)"
+        whose = " of people" if self.unit == "group" else ""
+        heading = f"{self.attack} on target {self.target}: {metric}{whose} in % by {by} (~ extrapolated)"
+        letters = table_names(self)
+        return "\n".join([heading, *(f"{letter}: {name}" for name, letter in letters.items() if letter != name)])
 
     @property
     def table(self) -> list[tuple[str, ...]]:
@@ -254,7 +277,9 @@ class Plan:
         return reference_table(self.kinds[0], self.metric) if len(self.kinds) == 1 else budget_table(self)
 
     def __repr__(self) -> str:
-        return "\n".join([*self.words[:1], self.heading, text_table(self.table, left=0)])
+        return "\n".join(
+            [*self.words[: 2 if self.best_kind.cautions else 1], self.heading, text_table(self.table, left=0)]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; those of the first kind also beside the kinds."""
@@ -287,11 +312,13 @@ def start(signals: Signals, attack: Attack, target: int, setup: Setup, fpr: floa
 
 @dataclass(frozen=True)
 class Choice:
-    """A pilot to choose from: the name of its kind of references, and what one of them costs."""
+    """A pilot to choose from: the name of its kind of references, and what one of them costs; the rest as in `Kind`."""
 
     name: str
     pilot: Pilot
     cost: Cost
+    like_target: bool | None = None
+    cautions: tuple[str, ...] | None = None
 
 
 def make_plan(
@@ -310,12 +337,25 @@ def plan_kinds(
     """Find the best split of a budget among kinds of references, each with a pilot, and numbers of views.
 
     All costs have one unit. The budget pays for all references of one kind, those of its pilot included; the other
-    pilots are not counted. Of kinds whose power cannot be told apart, the plan takes the first pilot's, which should be
-    like the target, unless another is expected to reach the same power at half the cost (`CHEAPER`). If the first is
-    worse, it takes the larger power.
+    pilots are not counted. Of kinds whose power cannot be told apart, the plan drops those with cautions, unless all
+    have some, and takes the first pilot's, which should be like the target. If the budget pays for only a few of these
+    (`FEW`), it takes another kind that is expected to reach the same power at a fraction of the cost (`CHEAPER`). If
+    the first is worse, it takes the larger power.
     """
-    measured = [_Measured.of(choice, fpr, seed, tick) for choice in choices]
-    first = measured[0].pilot
+    if len({choice.pilot.unit for choice in choices}) > 1:
+        people, others = (next(c.name for c in choices if c.pilot.unit == unit) for unit in ("group", "record"))
+        raise PlmiaError(
+            f"the pilot of {people} judges people and that of {others} judges records, so their power cannot be "
+            'compared: plan with --unit record (unit="record")'
+        )
+    return plan_measured([MeasuredKind.of(choice, fpr, seed, tick) for choice in choices], budget, seed, tick)
+
+
+def plan_measured(
+    measured: Sequence[MeasuredKind], budget: float | None, seed: int, tick: Tick = lambda _: None
+) -> Plan:
+    """Plan with kinds whose power was measured before, so that several budgets measure it once; see `plan_kinds`."""
+    first, fpr = measured[0].pilot, measured[0].fpr
     budget = measured[0].kind.cost.of(2 * first.n_references, 1) if budget is None else budget
     metric = int(all(one.pilot.fprs for one in measured))
     found = [split for one in measured for split in one.splits(budget, metric)]
@@ -337,12 +377,13 @@ def plan_kinds(
         tuple(contrasts.of(best, other) for other in _best_of_kinds(ranked) if other.kind != best.kind),
         paired,
         (),
+        first.unit,
     )
-    return replace(plan, words=_words(plan))
+    return replace(plan, words=(*_words(plan), *_unit_words(first)))
 
 
 @dataclass(frozen=True)
-class _Measured:
+class MeasuredKind:
     """A kind of references with its pilot, and the scores of the queries [Q] for each number of views."""
 
     kind: Kind
@@ -351,7 +392,7 @@ class _Measured:
     fpr: float
 
     @classmethod
-    def of(cls, choice: Choice, fpr: float, seed: int, tick: Tick) -> _Measured:
+    def of(cls, choice: Choice, fpr: float, seed: int, tick: Tick) -> MeasuredKind:
         """Measure the power of a pilot with fewer references and views."""
         pilot = choice.pilot
         counts = view_counts(pilot.signals.n_views)
@@ -359,7 +400,8 @@ class _Measured:
         curves = {views: pilot.curves(np.random.default_rng([seed, 2]), views, tick) for views in counts}
         scores = {views: pilot.score(pilot.full.references, views, tick=tick) for views in counts}
         step = 2 if pilot.full.view.references.paired else 1
-        kind = Kind(choice.name, pilot.n_references, pilot.signals.n_views, step, choice.cost, curves)
+        size, likeness = (pilot.n_references, pilot.signals.n_views, step), (choice.like_target, choice.cautions)
+        kind = Kind(choice.name, *size, choice.cost, curves, *likeness)
         return cls(kind, pilot, scores, fpr)
 
     def over_queries(self, views: int, metric: int) -> tuple[float, float]:
@@ -380,11 +422,17 @@ class _Measured:
                 continue
             n = _fewest(curve, most)
             auc, *tprs = (float(some.at(n) or 0.0) for some in curves[: metric + 1])
-            more = n > curve.budgets[-1], affordable, self.kind.name
+            more = _basis(curve, n), affordable, self.kind.name
             uncertainty = Uncertainty.of(curve, n, self.over_queries(views, metric))
             split = Split(n, views, cost.of(n, views), auc, tprs[0] if tprs else None, *more, uncertainty)
             found.append((power, split))
         return found
+
+
+def _basis(curve: Curve, n: int) -> Basis:
+    if n > curve.budgets[-1]:
+        return "extrapolated"
+    return "measured" if n in curve.budgets else "interpolated"
 
 
 def _usable(curve: Curve, affordable: int) -> int:
@@ -392,14 +440,23 @@ def _usable(curve: Curve, affordable: int) -> int:
     return min(affordable, curve.budgets[-1] * (MAX_FACTOR if curve.fit else 1))
 
 
-def _too_small(measured: Sequence[_Measured], budget: float) -> str:
-    fewest = [(one.kind.cost, min(some[0].budgets[0] for some in one.kind.curves.values())) for one in measured]
-    cost, least = min(fewest, key=lambda pair: pair[0].of(pair[1], 1))
-    needed = cost.of(least, 1) * (1.0 if cost.unit == "models" else 1.01)  # more than what rounding takes away
+def _too_small(measured: Sequence[MeasuredKind], budget: float) -> str:
+    kind = min((one.kind for one in measured), key=lambda kind: kind.cost.of(_fewest_measured(kind), 1))
     return (
-        f"a budget of {amount_text(budget, cost.unit)} pays for fewer references than the {least} that were measured: "
-        f"give at least {amount_text(needed, cost.unit)}"
+        f"a budget of {amount_text(budget, kind.cost.unit)} pays for fewer references than the "
+        f"{_fewest_measured(kind)} that were measured: give at least {_needed(kind)}"
     )
+
+
+def _fewest_measured(kind: Kind) -> int:
+    return min(some[0].budgets[0] for some in kind.curves.values())
+
+
+def _needed(kind: Kind) -> str:
+    """Smallest budget that pays for references of a kind, in words."""
+    # More than what rounding takes away.
+    needed = kind.cost.of(_fewest_measured(kind), 1) * (1.0 if kind.cost.unit == "models" else 1.01)
+    return amount_text(needed, kind.cost.unit)
 
 
 def _paired(a: Pilot, b: Pilot) -> bool:
@@ -421,7 +478,7 @@ def _best_of_kinds(ranked: Sequence[Split]) -> list[Split]:
 class _Contrasts:
     """Differences between splits of different kinds, and their uncertainty."""
 
-    measured: dict[str, _Measured]
+    measured: dict[str, MeasuredKind]
     paired: bool
     fpr: float | None  # None if the AUC is compared
     seed: int
@@ -435,10 +492,14 @@ class _Contrasts:
         both = a.uncertainty, b.uncertainty
         errors = [error or 0.0 for one in both for error in (one.references, one.extrapolation)]
         half_width = math.hypot(self._over_queries(a, b), *(_NORMAL_95 * error for error in errors))
-        kind = self.measured[a.kind].kind
-        n = _fewest_for(kind, a, b.power)
-        cost = None if n is None else kind.cost.of(n, a.views)
-        return Contrast(b.kind, a.power - b.power, half_width, n, cost)
+        same = [self._same_power(*pair) for pair in ((a, b), (b, a))]
+        return Contrast(b.kind, a.power - b.power, half_width, *same[0], *same[1])
+
+    def _same_power(self, split: Split, other: Split) -> tuple[int | None, float | None]:
+        """Fewest references of a split's kind that are expected to reach the power of the other, and their cost."""
+        kind = self.measured[split.kind].kind
+        n = _fewest_for(kind, split, other.power)
+        return n, None if n is None else kind.cost.of(n, split.views)
 
     def _over_queries(self, a: Split, b: Split) -> float:
         """Half width of the 95 % interval of the difference over queries."""
@@ -456,10 +517,16 @@ class _Contrasts:
         """Choose among the best splits of each kind; see `plan_kinds`."""
         top, *others = _best_of_kinds(ranked)
         level = [top, *(other for other in others if self.of(top, other).level)]
-        usual = next((split for split in level if split.kind == first), top)
+        level = [split for split in level if not self.measured[split.kind].kind.cautions] or level
+        usual = next((split for split in level if split.kind == first), level[0])
         costs = [(self.of(split, usual).same_power_cost, split) for split in level if split is not usual]
-        cheaper = [(cost, split) for cost, split in costs if cost is not None and cost <= CHEAPER * usual.cost]
+        cheaper = [(cost, split) for cost, split in costs if cost is not None and _replaces(cost, usual)]
         return min(cheaper, key=lambda pair: pair[0])[1] if cheaper else usual
+
+
+def _replaces(cost: float, usual: Split) -> bool:
+    """Whether another kind that reaches the power of ``usual`` at this cost is taken instead."""
+    return usual.references < FEW and cost <= CHEAPER * usual.cost
 
 
 def _fewest_for(kind: Kind, split: Split, power: float) -> int | None:
@@ -484,7 +551,8 @@ def _populations(pilot: Pilot, fpr: float, rng: np.random.Generator, tick: Tick)
             auc, *tprs = pilot.measure(pilot.full.references, population=some, tick=tick)
         except PopulationError:
             continue  # too few for this attack, which may compare within classes
-        about = population_size(size, (fpr,))
+        # People are compared with those who have similar numbers of records.
+        about = population_size(replace(pilot.full, population=some).n_compared, (fpr,))
         tpr = tprs[0] if tprs else None
         rows.append(PopulationRow(size, auc, tpr, about.resolution, about.expected[0], about.spread[0]))
     return tuple(rows)
@@ -520,6 +588,7 @@ def _fewest(curve: Curve, most: int) -> int:
 def _words(plan: Plan) -> tuple[str, ...]:
     return (
         _best_words(plan),
+        *_caution_words(plan),
         *_kind_words(plan),
         *_view_words(plan),
         *_reference_words(plan),
@@ -534,10 +603,11 @@ def amount_text(amount: float, unit: str) -> str:
         size, name = next((pair for pair in ((3600.0, "h"), (60.0, "min")) if amount >= 2 * pair[0]), (1.0, "s"))
         return f"{amount / size:.3g} {name}"
     if unit == "operations":
-        sizes = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"))
+        sizes = ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"))
         size, name = next((pair for pair in sizes if amount >= pair[0]), (1.0, "FLOP"))
         return f"{amount / size:.3g} {name}"
-    return f"{amount:,.0f} {unit}" if amount >= 10 else f"{amount:g} {unit}"
+    number = f"{amount:,.0f}" if amount >= 10 else f"{amount:g}"
+    return f"{number} {unit.removesuffix('s') if number == '1' else unit}"
 
 
 def _budget_text(plan: Plan) -> str:
@@ -557,14 +627,26 @@ def _references(plan: Plan, split: Split) -> str:
     return f"{split.references:,} references" + (f" of {split.kind}" if len(plan.kinds) > 1 else "")
 
 
+def _counted(plan: Plan, split: Split) -> str:
+    """Number of references, how many of them the pilot has, and their views."""
+    there = plan.kind_of(split).n_references
+    more = split.references - there
+    those = f"the pilot's {there:,} and {more:,} more" if more > 0 else "all in the pilot"
+    return f"{_references(plan, split)} ({those}) and {_views(split.views)}"
+
+
 def _interval(split: Split) -> str:
     low, high = (percent(end) for end in (split.uncertainty.low, split.uncertainty.high))
     return f"95 %: {low.removesuffix(' %')} to {high}"
 
 
 def _how(plan: Plan, split: Split) -> str:
-    """Whether power was measured or extrapolated, and from how many references."""
+    """Whether power was measured, interpolated or extrapolated, and from how many references."""
     there = plan.kind_of(split).n_references
+    if split.basis == "interpolated":
+        budgets = plan.kind_of(split).curves[split.views][plan.metric].budgets
+        after = next(k for k, n in enumerate(budgets) if n > split.references)
+        return f"interpolated between {budgets[after - 1]} and {budgets[after]}"
     # Beyond twice the pilot's references the error of the fit is a tenth or more.
     roughly = "roughly " * (split.references > 2 * there)
     return f"{roughly}extrapolated from {there}" if split.extrapolated else "measured"
@@ -572,18 +654,19 @@ def _how(plan: Plan, split: Split) -> str:
 
 def _best_words(plan: Plan) -> str:
     best, there = plan.best, plan.best_kind.n_references
-    spent = f"{_references(plan, best)} and {_views(best.views)}"
+    spent = _counted(plan, best)
     found = f"{_named(plan)} of about {percent(best.power)} ({_interval(best)}, {_how(plan, best)})"
     first, most, rest = _first_more(plan), min(best.affordable, MAX_FACTOR * there), ""
     if first is not None:
+        kind = f" of {best.kind}" if len(plan.kinds) > 1 else ""
         return (
-            f"With {_budget_text(plan)}: train {_references(plan, replace(best, references=first))} first and plan "
-            f"again. {spent} reach {found}, and are too few to extrapolate to more."
+            f"With {_budget_text(plan)}: train {first - there} more references{kind} first, {first} in all, and plan "
+            f"again. {spent} reach {found}; they do not tell whether more would find more."
         )
     if best.references == MAX_FACTOR * there:
         rest = f"; the plan does not extrapolate beyond {MAX_FACTOR} times the pilot's references"
     elif best.references < most:
-        rest = f"; the budget pays for {best.affordable}, which would add less than {100 * WORTH:g} points"
+        rest = f"; the budget pays for {best.affordable:,}, which would add less than {100 * WORTH:g} points"
     return f"With {_budget_text(plan)}: {spent}, for {found}{rest}."
 
 
@@ -595,26 +678,49 @@ def _first_more(plan: Plan) -> int | None:
     return min(max(TO_EXTRAPOLATE, 2 * kind.n_references), best.affordable)
 
 
+def _caution_words(plan: Plan) -> list[str]:
+    """Say what an audit with the recommended references cannot show, and which kinds do not have this limit."""
+    if not plan.best_kind.cautions:
+        return []
+    whose = "The references have" if len(plan.kinds) == 1 else f"The references of {plan.best.kind} have"
+    text = f"{whose} {_caution_codes(plan.best_kind)}: an audit with them can show a leak, but never its absence."
+    if others := [kind.name for kind in plan.kinds if kind.cautions == ()]:
+        text += f" References of {' and of '.join(others)} have no such caution."
+    return [text]
+
+
+def _caution_codes(kind: Kind) -> str:
+    """Cautions of a kind by their codes, in words."""
+    *others, last = kind.cautions or ()
+    return f"the cautions {', '.join(others)} and {last}" if others else f"the caution {last}"
+
+
 def _kind_words(plan: Plan) -> list[str]:
     """What the other kinds of references would give for the same budget."""
     words = []
     for contrast in plan.contrasts:
         other = next(split for split in plan.splits if split.kind == contrast.kind)
         less, about = 100 * contrast.difference, f"{_interval(other)}, {_how(plan, other)}"
-        text = f"{_references(plan, other)} and {_views(other.views)} instead: about {percent(other.power)} ({about})"
+        text = f"{_counted(plan, other)} instead: about {percent(other.power)} ({about})"
         if contrast.level:
             text += (
                 f". The difference ({-less:+.2f} ± {100 * contrast.half_width:.2f} points) is within its uncertainty: "
-                f"the pilots do not show which is better, and the plan takes {_reason(plan, contrast, other)}."
+                f"the pilots do not show which is better. {_reason(plan, contrast, other)}."
             )
+            if contrast.other_same_power is not None and contrast.other_same_power_cost is not None:
+                needed = amount_text(contrast.other_same_power_cost, plan.cost.unit)
+                text += (
+                    f" {contrast.other_same_power:,} references of {other.kind} ({needed}) are expected to reach the "
+                    f"{percent(plan.best.power)} of the recommended ones."
+                )
         else:
             text += f", {less:.2f} ± {100 * contrast.half_width:.2f} points less."
         words.append(text)
     for kind in plan.kinds:
         if kind.name not in {split.kind for split in plan.splits}:
-            least = min(some[0].budgets[0] for some in kind.curves.values())
             words.append(
-                f"The budget does not pay for {least} references of {kind.name}, the fewest that were measured."
+                f"The budget does not pay for {_fewest_measured(kind)} references of {kind.name}, the fewest that were "
+                f"measured: give at least {_needed(kind)} for these."
             )
     if not plan.paired:
         words.append(
@@ -625,12 +731,29 @@ def _kind_words(plan: Plan) -> list[str]:
 
 
 def _reason(plan: Plan, contrast: Contrast, other: Split) -> str:
-    """Why the recommended split is taken instead of another that cannot be told apart from it."""
-    cost = contrast.same_power_cost
-    if cost is not None and cost <= CHEAPER * other.cost:
+    """Say why the recommended split is taken instead of another that cannot be told apart from it."""
+    cost, kinds = contrast.same_power_cost, (plan.best_kind, plan.kind_of(other))
+    if kinds[1].cautions and not kinds[0].cautions:
+        return (
+            f"The plan avoids references of {other.kind} because of {_caution_codes(kinds[1])}: an audit with them can "
+            "show a leak, but never its absence"
+        )
+    if cost is not None and _replaces(cost, other):
         needed = f"{contrast.same_power} references, {amount_text(cost, plan.cost.unit)}"
-        return f"the kind that is expected to reach {percent(other.power)} at half the cost or less ({needed})"
-    return "the references of the first pilot" if plan.best.kind == plan.kinds[0].name else "the larger estimate"
+        share = round_percent(CHEAPER)
+        return (
+            f"The plan takes the kind that is expected to reach {percent(other.power)} at {share} of the cost or less "
+            f"({needed})"
+        )
+    if plan.best.kind == plan.kinds[0].name:
+        if kinds[0].like_target and not kinds[1].like_target:
+            return "The plan takes the references that were trained like the target"
+        why = "both kinds were" if kinds[0].like_target else "neither kind is known to be"
+        return (
+            f"The order of the pilots decides, since {why} trained like the target: the plan takes the references of "
+            "the first"
+        )
+    return "The plan takes the larger estimate"
 
 
 def _view_words(plan: Plan) -> list[str]:
@@ -653,7 +776,10 @@ def _reference_words(plan: Plan) -> list[str]:
     there = _references(plan, replace(plan.best, references=kind.n_references))
     doubled = curve.times(2)
     if doubled is None:
-        few = f"{there} are too few to extrapolate to more: train at least {TO_EXTRAPOLATE}, in complementary pairs."
+        few = (
+            f"From {there}, plmia cannot tell whether more would find more: train at least {TO_EXTRAPOLATE} in all, in "
+            "complementary pairs."
+        )
         return [few] if _first_more(plan) is None else []
     noise = f" (± {100 * curve.standard_error:.2f} by the choice of references)" if curve.standard_error else ""
     now = f"With {_views(plan.best.views)}, {there} reach {_named(plan)} of"
@@ -664,7 +790,7 @@ def _uncertainty_words(plan: Plan) -> str:
     """What the interval of the recommended split includes."""
     errors = plan.best.uncertainty
     below, above = (100 * distance for distance in errors.queries)
-    parts = [f"the sample of evaluated records (-{below:.2f}, +{above:.2f} points)"]
+    parts = [f"the sample of evaluated {_noun(plan)} (-{below:.2f}, +{above:.2f} points)"]
     if errors.references is not None:
         parts.append(f"the choice of references (± {100 * _NORMAL_95 * errors.references:.2f})")
     if errors.extrapolation:
@@ -678,9 +804,11 @@ def _uncertainty_words(plan: Plan) -> str:
 def _size_words(plan: Plan) -> list[str]:
     """How large the population and the queries should be."""
     about, rate = population_size(plan.population[-1].size, (plan.fpr,)), round_percent(plan.fpr)
+    people = plan.unit == "group"
+    known = "people in the population with similar numbers of records" if people else "population records"
     aim = (
         "The population and the queries cost no training. They change the precision of the result rather than the "
-        f"power: {about.needed[0]:,} population records resolve a false-positive rate of {rate}, and "
+        f"power: {about.needed[0]:,} {known} resolve a false-positive rate of {rate}, and "
         f"{about.needed_stable[0]:,} keep the realised rate within a tenth of it. The estimate of that rate is most "
         "precise if as many non-members are queries."
     )
@@ -691,6 +819,26 @@ def _size_words(plan: Plan) -> list[str]:
         f"and there are {plan.queries[1].non_members:,}: this split is the best for the AUC."
     )
     return [aim, lack]
+
+
+def _noun(plan: Plan) -> str:
+    return "people" if plan.unit == "group" else "records"
+
+
+def _unit_words(pilot: Pilot) -> list[str]:
+    """Say whether people or single records are judged where records form groups, and how to plan for the other."""
+    if pilot.signals.groups is None or len(np.unique(pilot.signals.groups)) == pilot.signals.n_points:
+        return []
+    if pilot.unit == "record":
+        text = "Power is that on one record of each person. Plan with --unit group for people judged by all of theirs."
+    elif pilot.full.by_one_record:
+        text = (
+            "The pilot has too few references to judge people by all of their records, so each is judged by one: train "
+            "more and plan again."
+        )
+    else:
+        text = "Power is that on people, each judged by all of their records. Plan with --unit record for records."
+    return [text]
 
 
 def _views(n: int) -> str:
@@ -716,10 +864,25 @@ def rows_of(plan: Plan) -> list[tuple[str, ...]]:
 
 def budget_table(plan: Plan) -> list[tuple[str, ...]]:
     """Power in percent by budget, for each kind with the views of its best split, the head first."""
+    return _budget_table(plan, table_names(plan))
+
+
+def table_names(plan: Plan) -> dict[str, str]:
+    """Names of the kinds in the table by their own names: letters, if a row would be too long with these."""
+    own = {kind.name: kind.name for kind in plan.kinds}
+    if len(own) == 1:
+        return own
+    widths = [max(map(len, column)) for column in zip(*_budget_table(plan, own), strict=True)]
+    if sum(widths) + 2 * (len(widths) - 1) <= MAX_WIDTH:
+        return own
+    return dict(zip(own, string.ascii_uppercase, strict=False)) if len(own) <= len(string.ascii_uppercase) else own
+
+
+def _budget_table(plan: Plan, names: Mapping[str, str]) -> list[tuple[str, ...]]:
     columns = [(plan.kind_of(split), split) for split in _best_of_kinds(plan.splits)]
     columns.sort(key=lambda pair: plan.kinds.index(pair[0]))
-    head = f"budget in models of {plan.kinds[0].name}" if plan.cost.unit == "models" else "budget"
-    rows = [(head, *(f"{kind.name}, {_views(split.views)}" for kind, split in columns))]
+    head = f"budget in models of {names[plan.kinds[0].name]}" if plan.cost.unit == "models" else "budget"
+    rows = [(head, *(f"{names[kind.name]}, {_views(split.views)}" for kind, split in columns))]
     for factor in BUDGET_FACTORS:
         cells = []
         for kind, split in columns:

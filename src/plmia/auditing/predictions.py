@@ -19,7 +19,9 @@ import numpy as np
 from plmia.auditing.matching import RecordIds, columns_in_order
 from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, PredictionKind
 from plmia.data.dataset import LabelledData
-from plmia.errors import DataError, Note, RecipeError, SignalsError, percent
+from plmia.data.table_files import MOSTLY_NUMBERS
+from plmia.data.tables import Column
+from plmia.errors import DataError, Note, RecipeError, SignalsError, percent, shown
 from plmia.signals.signals import look_like_probabilities
 from plmia.training.recipes.confidences import (
     Confidences,
@@ -107,6 +109,11 @@ class Predictions:
                     f"column {column.name!r} of {source} holds text such as {column.levels[0]!r}: write numbers with a "
                     "decimal point"
                 )
+            if damaged := _damaged_number(column):
+                raise DataError(
+                    f"column {column.name!r} of {source} holds numbers, but also {shown(damaged[:20])!r}: correct this "
+                    "value, or leave the column out"
+                )
         if not columns:
             raise DataError(f"{source} has no columns: give the target's probabilities, one column per class")
         if not numbers:
@@ -136,19 +143,29 @@ class Predictions:
             raise DataError(
                 f"{self.source} is read as {self.kind!r}, but the recipe {recipe.name!r} returns {what}: {remedy}"
             )
-        values = self._by_view(data.n_points, len(views))
         try:
-            if self.kind == "values":
-                return self._of_values(values, data, recipe)
-            if self.kind in _SINGLE:
-                return self._of_signals(values, data, members)
-            if values.shape[2] == 1:
-                return self._of_one_column(self._finite(values), data, members)
-            order, notes = self._class_columns(values.shape[2], data)
-            used = self._finite(values[:, :, order], order)
-            return Answers(_of_classes(used, self.kind, self.source, data, members), notes)
+            found = self._answers(self._by_view(data.n_points, len(views)), data, members, recipe)
         except (RecipeError, SignalsError) as error:
             raise DataError(f"{self.source} cannot be used: {error}") from error
+        if found.trained.n_clipped < found.trained.conf.size:
+            return found
+        text = (
+            f"All probabilities in {self.source} are 0 or 1, so they may be labels. Give the probabilities that the "
+            "model returned: with labels alone, attacks find far less"
+        )
+        return replace(found, notes=(*found.notes, Note("hard-labels", "caution", text)))
+
+    def _answers(self, values: FloatArray, data: LabelledData, members: BoolArray, recipe: Recipe) -> Answers:
+        """Answers from values [records, views, columns]."""
+        if self.kind == "values":
+            return self._of_values(values, data, recipe)
+        if self.kind in _SINGLE:
+            return self._of_signals(values, data, members)
+        if values.shape[2] == 1:
+            return self._of_one_column(self._finite(values), data, members)
+        order, notes = self._class_columns(values.shape[2], data)
+        used = self._finite(values[:, :, order], order)
+        return Answers(_of_classes(used, self.kind, self.source, data, members), notes)
 
     def _by_view(self, n_records: int, n_views: int) -> FloatArray:
         """Numbers [records, views, columns]."""
@@ -271,6 +288,22 @@ class Predictions:
             f"order {_listed(classes)}. Check this order, or name the columns after the classes"
         )
         return np.arange(n_columns), (*self.notes, Note("target-columns", "info", text))
+
+
+def _damaged_number(column: Column) -> str | None:
+    """First value of a column of text that is no number, if most of them are numbers; identifiers all are."""
+    numbers = [_is_number(level) for level in column.levels]
+    if column.kind != "category" or all(numbers) or sum(numbers) < MOSTLY_NUMBERS * len(numbers):
+        return None
+    return column.levels[numbers.index(False)]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _of_classes(

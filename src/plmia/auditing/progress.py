@@ -10,16 +10,27 @@ import time
 from datetime import timedelta
 from importlib.util import find_spec
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from plmia.errors import visible
 
 SILENT_SECONDS = 2.0
 LINE_SECONDS = 10.0
 
 # Up to this number, steps are shown as a count; above it, in per cent.
 MAX_COUNTED = 1_000
+
+
+class SafeConsole(Console):
+    """A console on which text cannot control the terminal: see `visible`."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Render a string, as all strings are that are printed, alone or in a table."""
+        return super().render_str(visible(text), **options)
 
 
 def open_console(stream: TextIO, width: int | None = None) -> Console:
@@ -29,7 +40,7 @@ def open_console(stream: TextIO, width: int | None = None) -> Console:
     terminal = stream.isatty()
     # Without a colour system neither colours nor bold letters are written (https://no-color.org).
     plain = not terminal or bool(os.environ.get("NO_COLOR"))
-    return Console(
+    return SafeConsole(
         file=stream,
         highlight=False,
         emoji=False,
@@ -90,7 +101,7 @@ class Meter:
 
     def tick(self, steps: int = 1, detail: str = "") -> None:
         """Count ``steps`` as done and show ``detail`` beside them."""
-        description = f"{self._what} ({detail})" if detail else self._what
+        description = visible(f"{self._what} ({detail})" if detail else self._what)
         self._bar.update(self._task.id, advance=steps, description=description, left=self._left(steps))
         if self._show and not self._draws and time.monotonic() - self._last_line > LINE_SECONDS:
             self._print_line()

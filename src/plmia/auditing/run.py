@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from plmia.attacks.attack import ATTACKS, Attack
 from plmia.attacks.groups import GroupStatistic, LearnedOverGroup
 from plmia.attacks.view import Mode
 from plmia.auditing.audited_data import Columns, audited_data, group_column
-from plmia.auditing.given_target import GivenTarget, answers_note, as_target
+from plmia.auditing.given_target import GivenTarget, as_target, likeness_notes
 from plmia.auditing.matching import RecordIds, take_columns
 from plmia.auditing.predictions import Answers
 from plmia.auditing.progress import Meter
@@ -25,18 +26,22 @@ from plmia.auditing.score import (
     Audit,
     choose_attacks,
     further_questions,
+    is_store,
+    kept,
     output_folder,
     require_one_recipe,
+    results_in,
     warn_of_lost_subgroups,
 )
 from plmia.auditing.subgroup_columns import By
 from plmia.data.arrays import BoolArray, Counts, PredictionKind
 from plmia.data.dataset import LabelledData
-from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts
+from plmia.data.designs import DesignKind, MembershipDesign, audit_design, counts_depend_on, even_counts, whole_number
 from plmia.data.files import exists, make_private
 from plmia.errors import (
     DataError,
     Note,
+    OutputError,
     PlmiaWarning,
     PopulationError,
     RecipeError,
@@ -53,6 +58,7 @@ from plmia.results.saved import SavedRun
 from plmia.signals.signals import Signals
 from plmia.signals.store import SignalStore, write_groups, writing
 from plmia.training.engines import Engine
+from plmia.training.own_script import STORE
 from plmia.training.recipes.named import as_recipe
 from plmia.training.recipes.recipe import Recipe, Trained, check_recipes, unless_equal, views_for
 from plmia.training.records import TrainingRecord, training_notes
@@ -228,6 +234,13 @@ class AuditPlan:
         # Two recipes of one kind may prepare the data alike.
         prepared = dict.fromkeys(note for recipe in self.recipes for note in recipe.notes(self.data))
         found = [*self.data.notes, *prepared]
+        if self.reference_recipe is not None and self.reference_recipe.kind != self.recipe.kind:
+            text = (
+                f"The references come from another kind of recipe ({self.reference_recipe.kind}) than the target "
+                f"({self.recipe.kind}). They can show a leak, but not its absence: for that, train references of the "
+                "target's kind."
+            )
+            found.append(Note("other-kind", "caution", text))
         if (copies := copies_note(self.design, self.data)) is not None:
             found.append(copies)
         members = None if self.target is None else self.target.members
@@ -376,12 +389,13 @@ def score_run(
     signals = store.signals(range(store.shape[0]))
     # The results themselves note attacks that lack references: they know which of them ran.
     notes = [note for note in plan.notes() if note.code != "attacks-left-out"]
-    records = {model: TrainingRecord.from_json(record) for model, record in store.finished().items()}
+    finished = store.finished()
+    records = {model: TrainingRecord.from_json(record) for model, record in finished.items()}
     notes += training_notes(list(records.values()))
     if plan.target is not None:
-        notes = [*plan.target.weighed(notes, signals, records, plan.data), *plan.target.compared(signals)]
+        notes = [*plan.target.weighed(notes, signals, records, plan.data), *plan.target.compared(signals, finished)]
     elif plan.reference_recipe is not None:
-        notes += answers_note(signals)
+        notes += likeness_notes(signals, finished)
     notes += extras.notes
     setup, about, skips = replace(plan.setup, references=plan.references), _about(plan, store, signals), plan.may_skip
     result = run_attacks(
@@ -536,8 +550,9 @@ def audit(
         folder, which stays until you remove it. It reveals who is a member: protect it like the data.
     engine : Engine, optional
         Where to train; all cores of this machine by default.
-    merge : path, optional
-        Take in models that ``python -m plmia.training.remote_worker`` trained on another machine.
+    merge : path or str, optional
+        Take in models that ``python -m plmia.training.remote_worker`` trained on another machine: its folder, or an
+        address of object storage such as ``s3://bucket/stacks``.
     keep_models, show_records, progress : bool
         Whether to save the models' weights; whether the report shows images and features of records, and all files
         their groups (by default they are named by number only); whether to show progress on standard error.
@@ -567,6 +582,7 @@ def audit(
     target = given_target(target, members, target_kind, id_column, found.taken, data)
     if references is None:
         references = design.n_models - 1 if isinstance(design, MembershipDesign) else 32
+    references = whole_number(references)
     setup = Setup(mode, references, population, seed, unit, group_statistic or LearnedOverGroup(), align)
     if trainings is None:
         trainings = MOST_TRAININGS if target is None and others is None else 0
@@ -575,13 +591,21 @@ def audit(
     skips = attacks is None
     plan = AuditPlan(data, recipe, references, shown, setup, chosen, target, design, skips, further, others)
     noted = plan.warnings()
+    _require_replaceable(where, plan)
     if merge is not None:
-        merged = open_store(plan, where).import_npy(Path(merge))
+        merged = open_store(plan, where).import_npy(merge)
         warnings.warn(f"took in {len(merged)} models from {merge}", PlmiaWarning, stacklevel=2)
     for note in (*extras.notes, *noted):
         warnings.warn(note.text, PlmiaWarning, stacklevel=2)
     engine = engine or default_engine(recipe, data=data, reference_recipe=others)
     return run_audit(plan, where, engine, keep_models, show_records=show_records, extras=extras, progress=progress)
+
+
+def _require_replaceable(folder: Path, plan: AuditPlan) -> None:
+    """Raise if the folder holds results of other signals than this audit's; a store has an identity of its own."""
+    found = None if is_store(folder / STORE) else results_in(folder)
+    if found is not None and found.about.audit != json.loads(json.dumps(plan.about())):
+        raise OutputError(kept(folder, "results of other signals, which"))
 
 
 def given_target(

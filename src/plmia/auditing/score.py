@@ -18,7 +18,8 @@ from plmia.attacks.groups import GroupStatistic, LearnedOverGroup
 from plmia.attacks.view import Mode
 from plmia.auditing.progress import Meter
 from plmia.auditing.subgroup_columns import By, column_names, subgroup_columns
-from plmia.data.designs import count_split_groups
+from plmia.data.designs import count_split_groups, whole_number
+from plmia.data.memory import memory_limit, parse_size
 from plmia.data.npz import SIGNALS_ARRAYS, unused_arrays
 from plmia.errors import AttackError, Note, OutputError, PlmiaError, PlmiaWarning, ReferencesError, SignalsError, some
 from plmia.evaluation.records import RecordTable
@@ -39,11 +40,27 @@ if TYPE_CHECKING:
 FOUND_BY_SCORING = frozenset(
     {
         *("attacks-left-out", "clipped-probabilities", "combined-p-value", "counts-rebalanced"),
-        *("counts-reveal-membership", "excluded-references", "few-non-members", "few-references", "groups"),
-        *("more-references", "other-recipe", "people-by-one-record", "population-size", "rates-unresolved"),
+        *("counts-reveal-membership", "excluded-references", "few-non-members", "few-references"),
+        *(
+            "fixed-member-law",
+            "groups",
+            "more-references",
+            "other-recipe",
+            "people-by-one-record",
+            "population-size",
+            "rates-unresolved",
+        ),
         *("references-aligned", "references-match-poorly"),
         *("records-unnamed", "split-groups", "subgroup-exposed", "subgroup-varies", "subgroups-not-compared"),
-        *("tied-scores", "trainings-not-compared", "unfinished-models", "unlike-references", "unverified-records"),
+        *(
+            "targets-summarised",
+            "threshold-unbounded",
+            "tied-scores",
+            "trainings-not-compared",
+            "unfinished-models",
+            "unlike-references",
+            "unverified-records",
+        ),
         *("unverified-results", "weak-attacks", "wide-interval"),
     }
 )
@@ -98,6 +115,7 @@ def score(
     group_statistic: GroupStatistic | None = None,
     align: Align = "auto",
     merge: Sequence[str | Path] = (),
+    memory: int | str | None = None,
     progress: bool = True,
 ) -> Audit:
     """Run attacks on signals that exist already; nothing is trained.
@@ -134,26 +152,81 @@ def score(
         How the records of a person are combined, a value of `plmia.attacks.groups`; by default `LearnedOverGroup`.
     merge : sequence of path
         Copies of the run on other machines, whose recorded models are taken in first; see `Run.merge`.
+    memory : int or str, optional
+        Limit on memory, in bytes or as a text such as "1GB". Large arrays are then kept in files beside the results;
+        the results are the same. A run that needs more is refused before it starts.
     attacks, mode, population, seed, align, progress
         As in `plmia.audit`.
     """
+    limit = None if memory is None else parse_size(memory)
     signals = signals.folder if isinstance(signals, Run) else signals
     run = run_folder(signals)
     where = output_folder(run if folder is None else folder)
+    with memory_limit(limit, where):
+        return _score(
+            signals,
+            run,
+            where,
+            folder is not None,
+            target=target,
+            attacks=attacks,
+            mode=mode,
+            references=references,
+            population=population,
+            scale=scale,
+            seed=seed,
+            unit=unit,
+            by=by,
+            data=data,
+            prior=prior,
+            trainings=trainings,
+            group_statistic=group_statistic,
+            align=align,
+            merge=merge,
+            progress=progress,
+        )
+
+
+def _score(
+    signals: str | Path | Signals,
+    run: Path | None,
+    where: Path,
+    named: bool,
+    *,
+    target: int | str | Sequence[int | str],
+    attacks: Sequence[str | Attack] | None,
+    mode: Mode,
+    references: int | None,
+    population: int | None,
+    scale: Scale,
+    seed: int,
+    unit: Unit | None,
+    by: By,
+    data: Any,
+    prior: float | Sequence[float] | None,
+    trainings: int | None,
+    group_statistic: GroupStatistic | None,
+    align: Align,
+    merge: Sequence[str | Path],
+    progress: bool,
+) -> Audit:
+    """Do what `score` does, within its memory limit; ``named`` says whether the folder ``where`` was given."""
     if merge and run is None:
         raise SignalsError("copies can be merged into a run only: give the folder that plmia design made")
     for copy in merge:
-        warnings.warn(f"took in {len(Run(run or where).merge(copy))} models from {copy}", PlmiaWarning, stacklevel=2)
+        warnings.warn(f"took in {len(Run(run or where).merge(copy))} models from {copy}", PlmiaWarning, stacklevel=3)
+    references = None if references is None else whole_number(references)
     if references == 0:
         raise ReferencesError("0 references were requested, at least 1 is needed: screen the model with plmia screen")
     setup = Setup(mode, references, population, seed, unit, group_statistic or LearnedOverGroup(), align)
     chosen = choose_attacks(attacks)
     found = open_signals(signals, scale, column_names(by))
     values = found.signals
-    earlier = _results_in(where)
-    same = _of_signals(earlier, values)
+    require_replaceable(where, screening=False, own=_is_own(signals, values, where))
+    earlier = results_in(where)
+    same = of_signals(earlier, values)
     # What only the audit could know of its target stays true wherever the results go.
-    audited = same if where == run or run is None else _of_signals(_results_in(run), values)
+    audited = same if where == run or run is None else of_signals(results_in(run), values)
     if trainings is None:
         again = same is not None and where == run and same.trainings is not None
         trainings = same.trainings.trainings if again and same and same.trainings else 0
@@ -166,7 +239,7 @@ def score(
         require_one_recipe(trainings)
     for note in found.notes:
         if note.code == "unfinished-models":
-            warnings.warn(note.text, PlmiaWarning, stacklevel=2)
+            warnings.warn(note.text, PlmiaWarning, stacklevel=3)
     notes = _with_those_of_the_audit(found.notes, None if run is None else audited)
     notes += [*found.other_recipe(targets), *split_groups(values, targets)]
     runs = len(targets) * len(chosen) + further.n_trainings(values)
@@ -192,8 +265,8 @@ def score(
             notes=notes,
             further=further,
         )
-    if folder is not None and earlier is not None and same is None:
-        warnings.warn(f"replaced the results of other signals in {where}", PlmiaWarning, stacklevel=2)
+    if named and earlier is not None and same is None:
+        warnings.warn(f"replaced the results of other signals in {where}", PlmiaWarning, stacklevel=3)
     return Audit(where, result)
 
 
@@ -259,7 +332,7 @@ def further_questions(by: tuple[Column, ...], prior: float | Sequence[float] | N
 
 def warn_of_lost_subgroups(folder: Path, further: Further) -> None:
     """Warn if results in the folder, which a run is about to replace, have subgroups that the run does not have."""
-    earlier = _results_in(folder)
+    earlier = results_in(folder)
     lost = set(earlier.about.by or {}) - {column.name for column in further.by} if earlier is not None else set()
     if lost:
         names = ", ".join(sorted(lost))
@@ -356,12 +429,15 @@ def output_folder(folder: str | Path | None) -> Path:
     return path
 
 
-def choose_attacks(attacks: Sequence[str | Attack] | None, *, with_records: bool = False) -> list[Attack]:
+def choose_attacks(
+    attacks: str | Attack | Sequence[str | Attack] | None, *, with_records: bool = False
+) -> list[Attack]:
     """Return the attacks that were named or given, each name once; all attacks by default.
 
     Raises `AttackError` for attacks that read the records, unless they are given (``with_records``).
     """
-    chosen = [find_attack(attack) if isinstance(attack, str) else attack for attack in attacks or ATTACKS]
+    given = [attacks] if isinstance(attacks, str | Attack) else attacks or ATTACKS
+    chosen = [find_attack(attack) if isinstance(attack, str) else attack for attack in given]
     names = [attack.name for attack in chosen]
     repeated = [name for i, name in enumerate(names) if name in names[:i]]
     if repeated:
@@ -375,7 +451,7 @@ def choose_attacks(attacks: Sequence[str | Attack] | None, *, with_records: bool
     return chosen
 
 
-def _results_in(folder: Path) -> RunResult | None:
+def results_in(folder: Path) -> RunResult | None:
     """Results in a folder, if there are any."""
     try:
         return SavedRun(folder).result
@@ -383,7 +459,40 @@ def _results_in(folder: Path) -> RunResult | None:
         return None
 
 
-def _of_signals(results: RunResult | None, signals: Signals) -> RunResult | None:
+def require_replaceable(folder: Path, *, screening: bool, own: bool = False) -> None:
+    """Raise if a folder holds an audit, or results of another kind than a command writes (a ``screening`` or not).
+
+    ``own`` says that these are results of the audit's own signals.
+    """
+    if own:
+        return
+    earlier = results_in(folder)
+    if run_folder(folder) is not None:
+        held = "an audit or a run, whose results"
+    elif earlier is not None and earlier.about.screening != screening:
+        held = f"{'a screening' if earlier.about.screening else 'results of references'}, which"
+    else:
+        return
+    raise OutputError(kept(folder, held))
+
+
+def kept(folder: Path, held: str) -> str:
+    """Say that what a folder holds stays as it is."""
+    return f"{folder} holds {held} would be replaced: choose another folder (-o, folder=), or remove this one first"
+
+
+def _is_own(source: str | Path | Signals, signals: Signals, folder: Path) -> bool:
+    """Whether signals are those of the run or the audit in a folder."""
+    if not isinstance(source, Signals) and Path(source).resolve() in (folder.resolve(), (folder / STORE).resolve()):
+        return True
+    try:
+        store = store_at(folder / STORE)
+        return store is not None and store.fingerprint(signals.models) == signals.digest
+    except PlmiaError:  # the store lacks some of the models
+        return False
+
+
+def of_signals(results: RunResult | None, signals: Signals) -> RunResult | None:
     """Return the results if they are of these signals."""
     return results if results is not None and results.about.signals.sha256 == signals.digest else None
 
@@ -409,7 +518,7 @@ def _targets(target: int | str | Sequence[int | str], signals: Signals) -> list[
         except ValueError as error:
             least, most = min(signals.models), max(signals.models)
             raise PlmiaError(
-                f"target {value!r} is neither a number nor 'all': give a number from {least} to {most}"
+                f"target {value!r:.40} is neither a number nor 'all': give a number from {least} to {most}"
             ) from error
     return sorted(numbers)
 

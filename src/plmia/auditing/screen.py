@@ -20,7 +20,14 @@ from plmia.auditing.audited_data import AuditedData, Columns, audited_data, grou
 from plmia.auditing.given_target import GivenTarget
 from plmia.auditing.progress import Meter
 from plmia.auditing.run import copies_note, given_target
-from plmia.auditing.score import Audit, choose_attacks, open_signals, output_folder, split_groups
+from plmia.auditing.score import (
+    Audit,
+    choose_attacks,
+    open_signals,
+    output_folder,
+    require_replaceable,
+    split_groups,
+)
 from plmia.data.arrays import Array, BoolArray, PredictionKind, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign
@@ -105,6 +112,7 @@ def screen(
     'leak'
     """
     where, columns = output_folder(folder), Columns(label, group, drop, decimal_comma)
+    require_replaceable(where, screening=True)
     if isinstance(target, int | np.integer):
         if members is not None:
             raise DataError(f"members were given, but target = {target} is a number of a model: leave one of them out")

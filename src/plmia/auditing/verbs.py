@@ -19,11 +19,12 @@ from plmia.auditing.audited_data import Columns, audited_data, group_column
 from plmia.auditing.progress import Meter
 from plmia.auditing.score import Audit, open_signals, output_folder
 from plmia.data.arrays import IntArray
-from plmia.data.designs import DesignKind, MembershipDesign, audit_design
+from plmia.data.designs import DesignKind, MembershipDesign, audit_design, whole_number
 from plmia.data.labels import encode_groups
+from plmia.data.memory import memory_limit, parse_size
 from plmia.data.tables import require_same_order
 from plmia.errors import DataError, Note, PlmiaError, PlmiaWarning
-from plmia.evaluation.targets import Align, Setup
+from plmia.evaluation.targets import Align, Setup, Unit
 from plmia.results.saved import Overview, SavedRun, results_folder
 from plmia.signals.importers import Imported, Importer, find_models, write_signals
 from plmia.signals.signals import Scale, Signals
@@ -72,6 +73,7 @@ def design(
     whole = None if counted else audited_data(records, columns=columns).data
     if whole is None and (label or group or drop):
         raise DataError("label, group and drop name columns of the data: give the data, not their number")
+    references = None if references is None else whole_number(references)
     n_records = records if whole is None else whole.n_points
     notes: list[Note] = [] if whole is None else [*whole.notes]
     if groups is not None:
@@ -136,6 +138,7 @@ def report(
     title: str | None = None,
     attack: str | None = None,
     target: int | None = None,
+    memory: int | str | None = None,
 ) -> Audit:
     """Write report.html and its figures from results that exist already.
 
@@ -154,15 +157,18 @@ def report(
         As in `plmia.audit`.
     attack, target : str, int, optional
         Of the figures and the table; by default the verdict's attack and the first target.
+    memory : int or str, optional
+        As in `plmia.score`.
     """
     from plmia.reporting import Extras, read_extras, write_report
 
     columns = {"label": label, "group": group, "drop": drop, "decimal_comma": decimal_comma}
-    extras = replace(Extras() if data is None else read_extras(Path(data), **columns), title=title)
-    saved = open_results(folder)
-    if signals is not None:
-        extras = replace(extras, signals=open_signals(signals, scale).signals)
-    write_report(saved, extras, show_records=show_records, attack=attack, target=target)
+    with memory_limit(None if memory is None else parse_size(memory), results_folder(folder)):
+        extras = replace(Extras() if data is None else read_extras(Path(data), **columns), title=title)
+        saved = open_results(folder)
+        if signals is not None:
+            extras = replace(extras, signals=open_signals(signals, scale).signals)
+        write_report(saved, extras, show_records=show_records, attack=attack, target=target)
     for note in extras.notes:
         warnings.warn(note.text, PlmiaWarning, stacklevel=2)
     return Audit(saved.folder, saved.result)
@@ -183,6 +189,7 @@ def compare(
     names: Sequence[str] | None = None,
     confidence: float = 0.95,
     seed: int = 0,
+    memory: int | str | None = None,
 ) -> SideBySide:
     """Compare each run with the first, or the attacks of one run, with tests of the differences.
 
@@ -200,15 +207,23 @@ def compare(
         Names of the runs; by default those of their folders.
     confidence, seed : float, int
         Coverage of each interval, and the seed of the resamples.
+    memory : int or str, optional
+        As in `plmia.score`.
     """
     from plmia.results.comparison import Run, compare_attacks, compare_runs
 
+    attacks = [attacks] if isinstance(attacks, str) else attacks
+    folders = [results_folder(run).resolve() for run in runs]
+    repeated = [folder for i, folder in enumerate(folders) if folder in folders[:i]]
+    if repeated and names is None:
+        raise PlmiaError(f"the folder {repeated[0]} was given twice: give two runs, or one and two attacks")
     labels = run_names([results_folder(run) for run in runs], names)
-    opened = [Run(name, open_results(folder)) for name, folder in zip(labels, runs, strict=True)]
-    rng = np.random.default_rng(seed)
-    if len(opened) == 1:
-        return compare_attacks(opened[0], attacks, rng, fprs or None, confidence)
-    return compare_runs(opened, rng, attacks or None, fprs or None, confidence)
+    with memory_limit(None if memory is None else parse_size(memory), results_folder(runs[0])):
+        opened = [Run(name, open_results(folder)) for name, folder in zip(labels, runs, strict=True)]
+        rng = np.random.default_rng(seed)
+        if len(opened) == 1:
+            return compare_attacks(opened[0], attacks, rng, fprs or None, confidence)
+        return compare_runs(opened, rng, attacks or None, fprs or None, confidence)
 
 
 def run_names(folders: Sequence[Path], names: Sequence[str] | None) -> list[str]:
@@ -230,6 +245,7 @@ def plan(
     attack: str | Attack = "pl-mia-eb",
     target: int = 0,
     mode: Mode = "online",
+    unit: Unit | None = None,
     align: Align = "auto",
     scale: Scale = "auto",
     seed: int = 0,
@@ -242,23 +258,24 @@ def plan(
     signals : path, Signals or Audit
         The pilot: the folder of an audit or what `audit` returned, its signals/ folder, or a signals file.
     *more : path, Signals or Audit
-        Further pilots of the same data and target, whose references were trained by other recipes. Give the pilot whose
-        references are like the target first, and use one seed for all: they then attack the same records.
+        Further pilots of the same data and target, whose references were trained by other recipes. The pilot whose
+        references were trained like the target is the standard, wherever it stands; if none or several are, the first
+        of them is. Use one seed for all: they then attack the same records.
     fpr : float
         The false-positive rate of interest.
     budget : str or float, optional
         What the references of one kind may cost in all, the pilot's included: their number (with several pilots, as
-        many as cost the same as this number of the first pilot's), the time to train them ("90s", "30m", "2h"), or the
-        floating-point operations of training ("1e15flop", "20TFLOP", "1PFLOP"), which `mlp` and `wide-resnet` record.
-        By default twice the first pilot's references.
+        many as cost the same as this number of the standard's), the time to train them ("90s", "30m", "2h"), or the
+        floating-point operations of training ("1e15flop", "20TFLOP", "1PFLOPS"), which `mlp` and `wide-resnet` record.
+        By default twice the standard's references.
     view_cost : float, optional
         Cost of each view after the first, as a share of a model's; `plmia.auditing.planning.VIEW_COST` by default.
     attack, target : Attack or str, int
         The attack, and the model to attack, by number.
-    mode, align, scale, seed, progress
-        As in `score`.
+    mode, unit, align, scale, seed, progress
+        As in `score`: by default people are judged where the pilot has groups.
     """
-    from plmia.auditing.pilots import Budget, Source, costs, kind_names, require_comparable
+    from plmia.auditing.pilots import Budget, Source, costs, kind_names, require_comparable, standard_first
     from plmia.auditing.planning import VIEW_COST, Choice, plan_kinds, start, steps
 
     chosen, spent = find_attack(attack) if isinstance(attack, str) else attack, Budget.parse(budget)
@@ -266,15 +283,18 @@ def plan(
     for source in sources:
         source.opened.require([target])
     require_comparable(sources, target)
+    sources = standard_first(sources, target)
     found = costs(sources, spent, VIEW_COST if view_cost is None else view_cost)
-    setup = Setup(mode, seed=seed, align=align)
+    setup = Setup(mode, seed=seed, unit=unit, align=align)
     pilots = [start(source.opened.signals, chosen, target, setup, fpr) for source in sources]
-    choices = [Choice(*parts) for parts in zip(kind_names(sources), pilots, found, strict=True)]
+    likeness = [(source.like_target(target), source.unlike(target)) for source in sources]
+    parts = zip(kind_names(sources), pilots, found, likeness, strict=True)
+    choices = [Choice(name, pilot, cost, *like) for name, pilot, cost, like in parts]
     with Meter("planning", steps(*pilots), progress) as meter:
         made = plan_kinds(choices, fpr, spent.amount, seed, meter.tick)
-    opened = [source.opened for source in sources]
-    notes = dict.fromkeys(note.text for each in opened for note in (*each.notes, *each.other_recipe([target])))
-    return replace(made, words=(*made.words, *notes))
+    notes = [text for each in sources for text in (*each.notes, *(n.text for n in each.opened.other_recipe([target])))]
+    cautions = filter(None, [sources[0].cautions])
+    return replace(made, words=(*made.words, *dict.fromkeys(notes), *cautions))
 
 
 def import_signals(kind: str | Importer, folder: str | Path, path: str | Path, *, progress: bool = True) -> Imported:

@@ -10,9 +10,10 @@ import click
 
 from plmia import __version__
 from plmia.auditing.progress import stderr
-from plmia.cli.start import INTERRUPTED, interruptible
+from plmia.cli.interruption import interruptible
+from plmia.cli.start import INTERRUPTED
 from plmia.cli.terminal import say
-from plmia.errors import PlmiaError, TrainingError, did_you_mean
+from plmia.errors import PlmiaError, TrainingError, did_you_mean, shown
 
 # Commands by name: the module that holds each, imported when the command is run, and a description.
 COMMANDS = {
@@ -30,6 +31,9 @@ COMMANDS = {
     "reproduce": ("reproduce", "Run the paper's experiments from a checkout."),
     "completion": ("completion", "Print a script for completion with the Tab key."),
 }
+
+# Characters of a message on the value of an option.
+_LONGEST_REFUSAL = 300
 
 
 class Commands(click.Group):
@@ -72,6 +76,11 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             say("stopped; run the same command again to continue")
             ctx.exit(INTERRUPTED)
+        except click.MissingParameter:
+            raise  # click prints how the command is used, too
+        except click.BadParameter as error:
+            say(_refusal(error))
+            ctx.exit(2)
         except PlmiaError as error:
             # A traceback of the user's own code stands before the sentence.
             if isinstance(error, TrainingError) and error.trace:
@@ -79,6 +88,19 @@ class Commands(click.Group):
             say(str(error))
             # A command may say what an interruption left: it raises while it handles that.
             ctx.exit(INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else 2)
+        except MemoryError as error:
+            reason = f" ({shown(str(error))})" if str(error) else ""
+            say(f"there is not enough memory{reason}: give less data, or --memory to score, report and compare")
+            ctx.exit(2)
+
+
+def _refusal(error: click.BadParameter) -> str:
+    """One sentence about the value of an option, long values cut."""
+    text = error.format_message().rstrip(".")
+    if len(text) > _LONGEST_REFUSAL:
+        text = f"{text[: _LONGEST_REFUSAL // 2]}...{text[-_LONGEST_REFUSAL // 2 :]}"
+    command = "plmia" if error.ctx is None else f"plmia {error.ctx.info_name}"
+    return f"{text[:1].lower()}{text[1:]}: see {command} --help"
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from plmia.auditing.score import Audit
 
 # Number of notes that are shown without --verbose, and codes of notes that are then left to the report.
-MAX_NOTES, REPORT_ONLY = 3, {"combined-p-value"}
+# Those on how a table was read were printed as warnings.
+MAX_NOTES, REPORT_ONLY = 3, {"combined-p-value", "table-read"}
+# A longer sentence quotes a long value of a file: its middle is left out.
+MAX_SENTENCE = 2_000
 NAMES_MEMBERS = "These files name members of the training data: keep them as safe as the data."
 
 
@@ -53,21 +57,26 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int 
 
 
 def say(sentence: str) -> None:
-    """Print one line on standard error, whatever brackets or line breaks are in it."""
-    stderr().print(f"plmia: {' '.join(sentence.split())}", markup=False, soft_wrap=True)
+    """Print one line on standard error, whatever brackets and line breaks are in it; of a long one, both ends."""
+    line = " ".join(sentence.split())
+    if len(line) > MAX_SENTENCE:
+        half = MAX_SENTENCE // 2
+        line = f"{line[:half]} … {line[-half:]}"
+    stderr().print(f"plmia: {line}", markup=False, soft_wrap=True)
 
 
 @contextmanager
 def plain_warnings(quiet: bool = False) -> Iterator[None]:
     """Print warnings of plmia as one line each, without the place in the code.
 
-    If ``quiet``, no warning is printed, whichever library or worker process gives it.
+    If ``quiet``, no warning is printed and nothing below an error is logged, by any library or worker process.
     """
-    options = list(sys.warnoptions)
+    options, silenced = list(sys.warnoptions), logging.root.manager.disable
     with warnings.catch_warnings():
         if quiet:
             warnings.simplefilter("ignore")
             sys.warnoptions.append("ignore")  # processes that are started now inherit it
+            logging.disable(max(silenced, logging.WARNING))  # likewise
         else:
             warnings.simplefilter("always", PlmiaWarning)
         others = warnings.showwarning
@@ -92,6 +101,17 @@ def plain_warnings(quiet: bool = False) -> Iterator[None]:
             yield
         finally:
             sys.warnoptions[:] = options
+            logging.disable(silenced)
+
+
+@contextmanager
+def prints_to_stderr() -> Iterator[None]:
+    """Send what other code prints to standard error: standard output has the result only.
+
+    Training code may print, and Ray prints when a node dies.
+    """
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def print_result(
@@ -183,10 +203,11 @@ def _headline(about: About, verbose: bool) -> Iterator[str]:
         [
             f"{targets} target{'s' * (targets > 1)}",
             *([f"{about.units:,} people"] if about.people else []),
+            *([f"{about.groups:,} people (one record each)"] if about.one_record_each else []),
             f"{about.signals.points:,} records",
             f"{views} view{'s' * (views > 1)}",
             *(["no references"] if about.screening else [about.mode, _references(about)]),
-            f"population {_range(about.population)}; rates in percent",
+            f"{_range(about.population)} known non-members as the population; rates in percent",
         ]
     )
     if about.reference_recipe is not None:

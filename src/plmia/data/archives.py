@@ -24,7 +24,8 @@ from typing import IO, Literal, NamedTuple
 import numpy as np
 
 from plmia.data.arrays import Array, Labels
-from plmia.data.files import require_regular
+from plmia.data.files import files_in, is_folder, require_regular
+from plmia.data.table_files import TABLE_SUFFIXES
 from plmia.errors import DataError, install_hint
 
 Part = Literal["train", "valid", "test"]
@@ -139,6 +140,11 @@ def _recognise(path: Path) -> Published:
         raise DataError(
             f"{path} is CIFAR's Python version with pickled objects, which could run code and are never loaded: "
             "download the binary version (cifar-10-binary.tar.gz, cifar-100-binary.tar.gz) from the same page"
+        )
+    if is_folder(path):
+        raise DataError(
+            f"{path} is a folder, but not a data set that plmia reads ({', '.join(p.name for p in PUBLISHED)}): "
+            f"{files_in(path, ('.npz', *TABLE_SUFFIXES))}"
         )
     raise DataError(
         f"{path} is not a data set that plmia reads: give an npz with `X` and `y`, or the published archive or folder "

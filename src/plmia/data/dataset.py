@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from plmia.data.arrays import Array, FloatArray32, IntArray
-from plmia.data.files import exists, open_regular
+from plmia.data.files import exists, open_regular, require_no_pipe
 from plmia.data.labels import encode_groups, encode_labels
 from plmia.data.npz import (
     DATA_ARRAYS,
@@ -294,7 +294,7 @@ class LabelledData:
         found = ((k, *_distinct_before_and_after(values[values == values])) for k, values in enumerate(columns))
         return [(k, before, after) for k, before, after in found if after < before]
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, write: Callable[[Path, Array], object] = save_npy) -> None:
         """Write X.npy and, where present, y.npy, groups.npy and names into ``folder``; X must be an array."""
         texts = {name: getattr(self, name) for name in _NAMES}
         arrays = {"X": self.X, "y": self.y, "groups": self.groups, "values": np.array(True) if self.values else None}
@@ -303,7 +303,7 @@ class LabelledData:
             if array is None:
                 (folder / f"{name}.npy").unlink(missing_ok=True)
             else:
-                save_npy(folder / f"{name}.npy", array)
+                write(folder / f"{name}.npy", array)
 
     @classmethod
     def load(cls, folder: Path) -> LabelledData:
@@ -471,8 +471,9 @@ def read_data(
         raise DataError(
             f"there is no {path}: give an npz with `X` and `y`, a CSV or Parquet file, or a published archive"
         )
+    require_no_pipe(path, DataError)
     if path.is_file() and is_table_file(path):
-        return labelled_table(path, *read_frame(path, decimal_comma), label, group, drop, values=values)
+        return labelled_table(path, *read_frame(path, decimal_comma, drop), label, group, drop, values=values)
     if label or group or drop or decimal_comma:
         raise DataError(f"{path} is not a CSV or Parquet file: leave out label, group, drop and decimal_comma")
     if (path / "X.npy").exists():

@@ -7,6 +7,9 @@ all machines. With `numpy.random.default_rng(seed)`, PCG64, the same seed gives 
 from __future__ import annotations
 
 import hashlib
+import math
+import operator
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -14,8 +17,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
-from plmia.errors import DataError, ReferencesError, SignalsError, some
+from plmia.errors import DataError, ReferencesError, SignalsError, count_text, some
 
 if TYPE_CHECKING:
     from plmia.data.dataset import LabelledData
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 DesignKind = Literal["pairs", "halves", "exact"]
 
 _POINTS_AT_ONCE = 4096
+_COUNTS_AT_ONCE = 1 << 20
 # Significance level of the test whether the numbers of references depend on membership.
 _SIGNIFICANCE = 1e-6
 # At most this share of the points may have other numbers of references than the rest.
@@ -115,7 +120,9 @@ class MembershipDesign:
         """
         groups: dict[bytes, list[int]] = {}
         for model, row in enumerate(self.matrix):
-            groups.setdefault(np.packbits(row ^ row[0]).tobytes(), []).append(model)
+            # A digest of the row: many models times the bits of many records would take much memory.
+            groups.setdefault(hashlib.sha256(np.packbits(row ^ row[0]).data).digest(), []).append(model)
+            memory.release()
         return [np.array(models, dtype=np.intp) for models in groups.values()]
 
 
@@ -248,6 +255,14 @@ def exact_k_per_point(
     return MembershipDesign(matrix[:, unit_of])
 
 
+def whole_number(references: object) -> int:
+    """Return a number of references; raise unless it is a whole number."""
+    try:
+        return operator.index(references)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ReferencesError(f"the number of references is {references!r}: give a whole number, such as 8") from error
+
+
 def audit_design(
     n_points: int,
     n_references: int,
@@ -261,6 +276,7 @@ def audit_design(
     The references are complementary pairs or independent halves. With "exact", each record is in exactly ``k`` of
     them, half by default.
     """
+    _require_memory(n_references + 1, n_points)
     target = independent_halves(n_points, 1, rng, groups).matrix
     if kind == "halves":
         references = independent_halves(n_points, n_references, rng, groups)
@@ -291,7 +307,12 @@ def counts_depend_on(flags: BoolArray, counts: Labels) -> bool:
     if flags.all() or not flags.any() or counts.min() == counts.max():
         return False
     n_levels = int(counts.max()) + 1
-    table = np.stack([np.bincount(counts[flag], minlength=n_levels) for flag in (flags, ~flags)]).astype(np.float64)
+    # Some records at a time: each part of the counts is copied.
+    table = np.zeros((2, n_levels))
+    for start in range(0, len(counts), _COUNTS_AT_ONCE):
+        part = slice(start, start + _COUNTS_AT_ONCE)
+        for row, flag in zip(table, (flags[part], ~flags[part]), strict=True):
+            row += np.bincount(counts[part][flag], minlength=n_levels)
     if (np.count_nonzero(table, axis=1) == 1).all():
         return True
     return min(_trend_p(table), _chi_square_p(table)) < _SIGNIFICANCE / 2
@@ -356,12 +377,33 @@ def _empty_design(n_models: int, n_points: int, groups: npt.ArrayLike | None) ->
         raise ReferencesError(f"a design of {n_models} models was requested: request at least 1")
     if n_points < 2:
         raise DataError(f"the data have {n_points} records, a design needs at least 2: give more data")
+    _require_memory(n_models, n_points)
     unit_of = np.arange(n_points)
     if groups is not None:
         from plmia.data.dataset import checked_groups
 
         unit_of = np.unique(checked_groups(groups, n_points), return_inverse=True)[1]
     return np.zeros((n_models, int(unit_of.max()) + 1), dtype=np.bool_), unit_of
+
+
+def _require_memory(n_models: int, n_points: int) -> None:
+    """Refuse a design that the machine cannot hold: the system might end the process without a word."""
+    # One byte per model and record, and indices of the records.
+    needed, present = n_points * (n_models + 16), _memory_bytes()
+    if needed > present:
+        raise DataError(
+            f"a design of {count_text(n_models)} models and {count_text(n_points)} records needs "
+            f"{count_text(-(-needed // 10**9))} GB of memory, this machine has {present / 1e9:,.0f} GB: request fewer "
+            "references or records"
+        )
+
+
+def _memory_bytes() -> float:
+    """Memory of this machine; infinite where the system does not tell."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # AttributeError: Windows
+        return math.inf
 
 
 def _random_order(n: int, rng: np.random.Generator) -> IntArray:

@@ -35,11 +35,13 @@ from typing import BinaryIO
 import numpy as np
 
 from plmia.data.arrays import Array
+from plmia.errors import PlmiaError, shown
 
 # Temporary files are removed after an hour without a write: a living writer takes moments.
 LEFTOVER_SECONDS = 3600.0
 # A staging folder of another machine is removed after a day without a write: its lock may not be visible here.
 ABANDONED_SECONDS = 86_400.0
+_MOST_FILES = 5  # that a message names
 _MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 # Files of a run in the order in which they move: metrics.json holds the digests of the others.
@@ -57,6 +59,8 @@ FIGURE_FILES = ("*.svg", "*.json", "*.png", "attacks.csv")
 
 def temporary_beside(path: Path) -> Path:
     """Return a new temporary name in the folder of ``path``: ``.NAME.PROCESS-MACHINE-RANDOM.tmp``."""
+    if not path.name:  # "/" or "."
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     return path.with_name(f".{path.name}.{os.getpid()}-{_MACHINE}-{secrets.token_hex(4)}.tmp")
 
 
@@ -168,6 +172,25 @@ def is_file(path: Path) -> bool:
 def is_folder(path: Path) -> bool:
     """Whether there is a folder at a path."""
     return os.path.isdir(path)  # noqa: PTH112
+
+
+def require_no_pipe(path: Path, error: type[PlmiaError]) -> None:
+    """Raise for a pipe or a device, which could wait or never end, and which is read only once."""
+    if exists(path) and not (is_file(path) or is_folder(path)):
+        raise error(f"{path} is a pipe or a device: write its contents to a file first, and give that file")
+
+
+def files_in(folder: Path, suffixes: tuple[str, ...]) -> str:
+    """Say which files with these suffixes are in a folder, as advice to give one of them."""
+    try:
+        names = sorted(file.name for file in folder.iterdir() if file.name.lower().endswith(suffixes) and is_file(file))
+    except OSError:
+        names = []
+    if not names:
+        return f"it has no file that ends in {', '.join(suffixes)}, so check the path"
+    rest = len(names) - _MOST_FILES
+    more = f" and {rest:,} more" if rest > 0 else ""
+    return f"give one of its files ({', '.join(shown(name) for name in names[:_MOST_FILES])}{more})"
 
 
 def read_regular(path: Path) -> bytes:

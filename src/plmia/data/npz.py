@@ -7,18 +7,33 @@ npz that plmia does not use are reported, since a misspelt name would change an 
 
 from __future__ import annotations
 
+import math
+import mmap
+import struct
 import warnings
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, BinaryIO, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 
+from plmia.data import memory
 from plmia.data.arrays import Array, BoolArray
-from plmia.data.files import is_file, is_folder, open_regular, replacing, require_regular
-from plmia.errors import DataError, Note, OutputError, PlmiaError, did_you_mean, shown
+from plmia.data.files import (
+    create_private,
+    files_in,
+    is_file,
+    is_folder,
+    make_private,
+    open_regular,
+    replacing,
+    require_no_pipe,
+    require_regular,
+)
+from plmia.errors import DataError, MemoryLimitError, Note, OutputError, PlmiaError, did_you_mean, shown
 
 # Texts and names that a report may show beside the records.
 TEXT_ARRAYS = ("texts", "class_names", "feature_names")
@@ -30,13 +45,20 @@ SIGNALS_ARRAYS = ("signals", "membership", "labels", "n_points", "groups", *NAME
 NPY_MAGIC = b"\x93NUMPY"
 # `grp` is this similar to `groups`; `rows` is not.
 _SIMILAR = 0.65
+# Where memory is limited, arrays that take a larger share of it are mapped.
+_MAPPED_SHARE = 1 / 64
+# An array that is not mapped is in memory, and so is a copy of it, or of the records that an attack works on.
+_COPIES = 2
+_CHUNK = 1 << 20
+_LOCAL_HEADER = 30  # bytes of the fixed part of an entry's header
 
 
 def load_npz(path: Path, names: Collection[str] | None, needs: str, kind: type[PlmiaError]) -> dict[str, Array]:
     """Read those arrays called ``names`` that an npz file holds (None: all); errors say that it ``needs`` these."""
     with _named_damage(path, kind, "an npz file", f"give the path of an npz with {needs}"):
+        require_no_pipe(path, kind)
         if is_folder(path):
-            raise kind(f"{path} is a folder: give an npz file with {needs}")
+            raise kind(f"{path} is a folder, but an npz file with {needs} is needed: {files_in(path, ('.npz',))}")
         with open_regular(path) as stream:
             start = stream.read(len(NPY_MAGIC))
             if start == NPY_MAGIC:
@@ -47,6 +69,7 @@ def load_npz(path: Path, names: Collection[str] | None, needs: str, kind: type[P
             found: dict[str, Array] = {}
             seen: set[str] = set()
             with zipfile.ZipFile(stream) as archive:
+                _require_memory(path, archive, names)
                 for entry in archive.infolist():
                     name = entry.filename.removesuffix(".npy")
                     if entry.comment:  # NumPy writes none; a damaged length would make one of the next entry
@@ -57,8 +80,70 @@ def load_npz(path: Path, names: Collection[str] | None, needs: str, kind: type[P
                     # Opening compares the two names of an entry: a damaged name cannot hide an array.
                     with cast("zipfile.ZipExtFile", archive.open(entry)) as member:
                         if names is None or name in names:
-                            found[name] = read_member(path, name, member, kind)
+                            found[name] = _read_or_map(path, name, stream, entry, member, kind)
             return found
+
+
+def _read_or_map(
+    path: Path, name: str, stream: BinaryIO, entry: zipfile.ZipInfo, member: zipfile.ZipExtFile, kind: type[PlmiaError]
+) -> Array:
+    """Read one array; where memory is limited, map a large one that is not compressed, and compare its checksum."""
+    if not _is_large(entry) or entry.compress_type != zipfile.ZIP_STORED:
+        return read_member(path, name, member, kind)
+    while member.read(_CHUNK):  # compares the checksum at the end
+        pass
+    position = stream.tell()
+    try:
+        stream.seek(entry.header_offset)
+        lengths: tuple[int, int] = struct.unpack("<26xHH", stream.read(_LOCAL_HEADER))
+        start = stream.seek(entry.header_offset + _LOCAL_HEADER + sum(lengths))
+        version = np.lib.format.read_magic(stream)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read_header(stream)
+        offset, n = stream.tell(), math.prod(shape)
+        if dtype.hasobject or fortran or offset - start + n * dtype.itemsize != entry.file_size:
+            raise kind(
+                f"{path} holds {name!r} in column order, as objects, or longer than its header says: save it again "
+                "with numpy.savez as a plain array in row order"
+            )
+        mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        array = memory.registered(np.frombuffer(mapping, dtype, n, offset).reshape(shape))
+        return array if dtype != np.bool_ else _as_ones(array)
+    finally:
+        stream.seek(position)
+
+
+def _is_large(entry: zipfile.ZipInfo) -> bool:
+    """Whether memory is limited and an array takes more than a small share of it."""
+    limit = memory.limit_in_bytes()
+    return limit is not None and entry.file_size >= _MAPPED_SHARE * limit
+
+
+def _require_memory(path: Path, archive: zipfile.ZipFile, names: Collection[str] | None) -> None:
+    """Refuse large compressed arrays that do not fit the memory limit, by the sizes in the directory of the file."""
+    sizes = [
+        entry.file_size
+        for entry in archive.infolist()
+        if (names is None or entry.filename.removesuffix(".npy") in names)
+        and entry.compress_type != zipfile.ZIP_STORED
+        and _is_large(entry)
+    ]
+    if sizes:
+        memory.require(
+            memory.LEAST_LIMIT + _COPIES * sum(sizes),
+            f"reading the compressed arrays of {path}",
+            "save it with numpy.savez instead of numpy.savez_compressed",
+        )
+
+
+def _as_ones(mapped: Array) -> BoolArray:
+    """Return what `true_as_one` returns, one part at a time."""
+    ones: BoolArray = memory.empty(mapped.shape, np.bool_)
+    values, parts = ones.reshape(-1), mapped.reshape(-1)
+    for start in range(0, len(values), _CHUNK):
+        values[start : start + _CHUNK] = true_as_one(parts[start : start + _CHUNK])
+        memory.release()
+    return ones
 
 
 def load_array(path: Path, names: Collection[str], needs: str, kind: type[PlmiaError]) -> tuple[str, Array]:
@@ -111,10 +196,33 @@ def load_npy(path: Path, kind: type[PlmiaError] = DataError, of: str = "", mode:
 
 def save_npy(path: Path, array: Array) -> None:
     """Write one array as npy, in row order; ``path`` is complete or unchanged."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _output_errors(path):
+        make_private(path.parent)
         with replacing(path) as file:
             np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def open_unnamed_npy(path: Path, array: Array) -> BinaryIO:
+    """Write one array as npy into a private file in the folder of ``path`` that has no name, and return it open.
+
+    The file ends when the last process that has it open ends, however that ends. Only POSIX systems have such files.
+    """
+    with _output_errors(path):
+        file = create_private(path)
+        try:
+            path.unlink()  # before it has contents
+            np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+            file.flush()
+        except BaseException:
+            file.close()
+            raise
+    return file
+
+
+@contextmanager
+def _output_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise OutputError(
             f"{path} cannot be written ({error.strerror or error}): free space, or choose another folder"
@@ -140,9 +248,22 @@ def true_as_one(array: Array) -> Array:
     return array.view(np.uint8) != 0 if array.dtype == np.bool_ else array
 
 
+def packed_rows(bits: BoolArray) -> npt.NDArray[np.uint8]:
+    """Bits packed along the second axis, uint8 [rows, ceil(n / 8)], one row at a time."""
+    packed = np.empty((len(bits), -(-bits.shape[1] // 8)), np.uint8)
+    for to, row in zip(packed, bits, strict=True):
+        to[:] = np.packbits(row)
+        memory.release()
+    return packed
+
+
 def unpack_bits(packed: Array, n: int) -> BoolArray:
     """Bool array [rows, n] of bits packed along the second axis, uint8 [rows, ceil(n / 8)]."""
-    return np.unpackbits(packed, axis=1, count=n).view(np.bool_)
+    bits: BoolArray = memory.empty((len(packed), n), np.bool_)
+    for row, few in zip(bits, packed, strict=True):
+        row[:] = np.unpackbits(few, count=n).view(np.bool_)
+        memory.release()
+    return bits
 
 
 def text_array(path: Path, name: str, array: Array) -> list[str]:
@@ -166,7 +287,7 @@ def _named_damage(path: Path | str, kind: type[PlmiaError], form: str, missing: 
     """Turn any error of reading into one of ``kind`` that names the file."""
     try:
         yield
-    except kind:
+    except (kind, MemoryLimitError):
         raise
     except FileNotFoundError as error:
         raise kind(f"there is no file {path}: {missing}") from error

@@ -17,14 +17,14 @@ import gzip
 import io
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from plmia.data.files import read_regular, require_regular
+from plmia.data.files import files_in, is_folder, read_regular, require_no_pipe, require_regular
 from plmia.errors import DataError, Note, install_hint, shown
 
 # Texts that stand for a missing value. "None" is not one of them: many tables use it for a category.
@@ -32,6 +32,7 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+TABLE_SUFFIXES = (*CSV_SUFFIXES, *PARQUET_SUFFIXES)
 SPREADSHEET_SUFFIXES = (".xlsx", ".xls", ".xlsm", ".ods")
 # A text column in which at least this share of the values are numbers was probably meant to be numeric.
 MOSTLY_NUMBERS = 0.5
@@ -51,16 +52,21 @@ def is_table_file(path: Path) -> bool:
     return path.name.lower().endswith((*CSV_SUFFIXES, *PARQUET_SUFFIXES, *SPREADSHEET_SUFFIXES))
 
 
-def read_frame(path: Path, decimal_comma: bool = False) -> tuple[Any, list[Note]]:
-    """Read a CSV or Parquet file as a pandas data frame, with notes on how it was read."""
+def read_frame(path: Path, decimal_comma: bool = False, drop: Sequence[str] = ()) -> tuple[Any, list[Note]]:
+    """Read a CSV or Parquet file as a pandas data frame, with notes on how it was read; none on columns to ``drop``."""
     if path.name.lower().endswith(SPREADSHEET_SUFFIXES):
         raise DataError(f"{path} is a spreadsheet, which plmia does not read: save the sheet as a CSV file in UTF-8")
+    require_no_pipe(path, DataError)
+    if is_folder(path) and not path.name.lower().endswith(PARQUET_SUFFIXES):
+        raise DataError(f"{path} is a folder: {files_in(path, TABLE_SUFFIXES)}")
     with _named_damage(path):
         if path.name.lower().endswith(PARQUET_SUFFIXES):
             return _read_parquet(path), []
         separator, columns = _read_csv(path, decimal_comma)
         frame = _library("pandas").DataFrame({title: column.values for title, column in columns.items()})
-    return frame, list(_notes(path, separator, columns))
+    dropped = {drop} if isinstance(drop, str) else set(drop)
+    used = {title: column for title, column in columns.items() if title not in dropped}
+    return frame, list(_notes(path, separator, used))
 
 
 def _read_parquet(path: Path) -> Any:
@@ -122,11 +128,14 @@ def _read_csv(path: Path, decimal_comma: bool) -> tuple[str, dict[str, _Read]]:
         "read_options": arrow_csv.ReadOptions(block_size=_BLOCK, use_threads=False),
         "parse_options": arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
     }
-    with arrow_csv.open_csv(io.BytesIO(raw), **options) as reader:
+    # Arrow's own memory: its threads may release the source while Python exits, which then must not involve Python.
+    buffer = pyarrow.allocate_buffer(len(raw))
+    pyarrow.FixedSizeBufferWriter(buffer).write(raw)
+    with arrow_csv.open_csv(pyarrow.BufferReader(buffer), **options) as reader:
         names = reader.schema.names
     titles = _column_names(path, names)
     texts = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
-    table = arrow_csv.read_csv(io.BytesIO(raw), convert_options=texts, **options)
+    table = arrow_csv.read_csv(pyarrow.BufferReader(buffer), convert_options=texts, **options)
     if not table.num_rows:
         raise DataError(f"{path} holds a header and no records: add records")
     last = table.column(table.num_columns - 1)[-1].as_py().rstrip().encode()

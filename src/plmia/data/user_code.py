@@ -53,8 +53,8 @@ def run_user_text(text: bytes, path: Path, kind: type[PlmiaError]) -> ModuleType
 def failure(error: BaseException, file: str | None) -> str:
     """Describe the error that the user's code raised, with the last line of the user's file in its traceback."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file and frame.filename == file]
-    where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name}: " if frames else ""
-    return f"{where}{type(error).__name__}: {error}"
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return f"{type(error).__name__}{where}: {error}"
 
 
 def lacks_memory(error: BaseException) -> bool:

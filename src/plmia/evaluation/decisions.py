@@ -26,6 +26,7 @@ import numpy as np
 from scipy.special import bdtrc, betainc
 
 from plmia.attacks.scoring import Scores
+from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import AttackError, PlmiaError, PopulationError, require_rate
 from plmia.evaluation.metrics import clopper_pearson, largest_count
@@ -34,6 +35,8 @@ from plmia.numerics import count_below
 
 # A check fails if a valid rule would flag this many known non-members in at most one audit in a thousand.
 CHECK_FAILS_BELOW = 0.001
+# Records that are compared at a time.
+_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,15 +84,19 @@ class Known:
         So the statistic of z is at least that of a query exactly where its rank is smaller, also with ties.
         """
         phi = self.scores.statistic
-        return self.n + 1 - self.inside - count_below(phi[self.population], phi)
+        ranks = self.n + 1 - self.inside
+        ranks -= count_below(phi[self.population], phi)
+        return memory.copied(ranks)
 
     def smallest_called(self, flagged: BoolArray) -> float | None:
         """Smallest score called a member outside Z: inf if none is called, None if calls do not follow the score."""
-        called, score = flagged[~self.inside], self.scores.score[~self.inside]
-        if not called.any():
-            return math.inf
-        smallest = float(score[called].min())
-        return smallest if called.all() or smallest > score[~called].max() else None
+        smallest, largest = math.inf, -math.inf  # score called, and score not called
+        for start in range(0, len(flagged), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            outside, score = ~self.inside[part], self.scores.score[part]
+            smallest = float(score.min(initial=smallest, where=flagged[part] & outside))
+            largest = float(score.max(initial=largest, where=~flagged[part] & outside))
+        return smallest if math.isinf(smallest) or smallest > largest else None
 
 
 @dataclass(frozen=True)
@@ -236,19 +243,25 @@ class ClassConformal(DecisionRule):
         """Flag within the classes that have enough known non-members."""
         if known.labels is None:
             raise PopulationError("the class-conformal rule needs labels: store `labels` [records] with the signals")
-        classes, of_point = np.unique(known.labels, return_inverse=True)
-        size = np.bincount(of_point[known.population], minlength=len(classes))
+        classes = np.unique(known.labels)
+        of_z = np.searchsorted(classes, known.labels[known.population])
+        size = np.bincount(of_z, minlength=len(classes))
         self.require(int(size.max()), "largest class")
         # One sorted array for all classes: each has its own range of keys.
-        base = of_point * (known.n + 2)
-        key = base + known.ranks
-        rivals = np.sort(key[known.population])
-        # A query's rivals have smaller ranks; those of a z smaller or equal ones, and one of them is z itself.
-        behind = np.searchsorted(rivals, key + known.inside, side="left") - np.searchsorted(rivals, base, side="left")
-        own = size[of_point] - known.inside
-        rank = 1 + behind - known.inside
+        rivals = np.sort(of_z * (known.n + 2) + known.ranks[known.population])
         enough = size >= self.min_population
-        flagged = (rank / (own + 1) <= self.level) & enough[of_point]
+        flagged = np.empty(len(known.labels), bool)
+        for start in range(0, len(flagged), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            of_point, inside = np.searchsorted(classes, known.labels[part]), known.inside[part]
+            base = of_point * (known.n + 2)
+            key = base + known.ranks[part]
+            # A query's rivals have smaller ranks; those of a z smaller or equal ones, and one of them is z itself.
+            behind = np.searchsorted(rivals, key + inside, side="left") - np.searchsorted(rivals, base, side="left")
+            own = size[of_point] - inside
+            rank = 1 + behind - inside
+            flagged[part] = (rank / (own + 1) <= self.level) & enough[of_point]
+            memory.release()
         silent = tuple(int(label) for label in classes[~enough])
         return Call(self.name, self.level, flagged, None, known.n, silent_classes=silent)
 
@@ -387,6 +400,7 @@ class Decision:
 def judge(call: Call, members: BoolArray, queries: IntArray, confidence: float = 0.95) -> Decision:
     """Compare a call with the truth: ``members`` [records], on the evaluated records ``queries`` [queries]."""
     flagged, truth = call.flagged[queries], members[queries]
+    memory.release()
     rates = (*_rate(flagged[~truth], confidence), *_rate(flagged[truth], confidence))
     basis = call.rule, call.level, call.threshold, call.population, int(np.count_nonzero(flagged))
     return Decision(*basis, *rates, call.check, call.silent_classes)
@@ -400,6 +414,7 @@ def judge_all(
     for rule in rules:
         try:
             decisions.append(judge(rule(known), members, queries, confidence))
+            memory.release()
         except PlmiaError as error:
             decisions.append(Decision(rule.name, rule.level, population=known.n, refused=str(error)))
     return decisions

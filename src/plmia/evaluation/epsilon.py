@@ -4,13 +4,12 @@ An attack on an (epsilon, delta)-private model satisfies ``TPR <= exp(epsilon) F
 true and false negatives. Measured rates give the smallest epsilon that is consistent with this. Both bounds account for
 the choice of the threshold: if nothing leaks, each is above 0 in at most a share ``1 - confidence`` of audits.
 
-Binomial probabilities are our own: a bound needs those of all counts for dozens of epsilons, with cached coefficients,
-and importing scipy.stats takes as long as scoring a small run.
+Binomial probabilities are our own: a bound needs those of many counts for dozens of epsilons, and importing scipy.stats
+takes as long as scoring a small run.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ Calls = Literal["members", "non-members", "both"]
 
 _RANK_RATIO = 1.25  # of successive ranks at which thresholds are tested
 _MIN_GUESSES = 8  # doubles
+_LOG_FAR = 200.0  # counts outside of a window have a probability of at most 2 exp(-_LOG_FAR)
 _BISECTIONS = 12  # enough for three decimals of epsilon; the result is never above the solution
 
 
@@ -62,7 +62,11 @@ class EpsilonBound:
 
 
 def epsilon_bound(
-    scores: npt.ArrayLike, members: npt.ArrayLike, delta: float = 1e-5, confidence: float = 0.95
+    scores: npt.ArrayLike,
+    members: npt.ArrayLike,
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    roc: Roc | None = None,
 ) -> EpsilonBound:
     """Bound epsilon from below by the scores of one attack on one target.
 
@@ -74,6 +78,8 @@ def epsilon_bound(
         In [0, 1); 0 is pure differential privacy.
     confidence : float
         Probability with which each of the two bounds holds.
+    roc : Roc, optional
+        The ROC curve of these scores, where it is known already.
 
     Returns
     -------
@@ -88,7 +94,7 @@ def epsilon_bound(
     if not 0 <= delta < 1:
         raise PlmiaError(f"delta is {delta}, but must be at least 0 and below 1: give a value such as 1e-5")
     require_rate("confidence", confidence)
-    roc = roc_curve(scores, members)
+    roc = roc_curve(scores, members) if roc is None else roc
     truth, values = np.asarray(members), np.asarray(scores, dtype=np.float64)
     direct = _best_cut(values[truth], values[~truth], delta, (1 - confidence) / 2)
     # The mirrored attack: low scores mean non-member.
@@ -102,6 +108,8 @@ def epsilon_bound(
 def _best_cut(right: FloatArray, wrong: FloatArray, delta: float, error: float) -> tuple[float, float, float, float]:
     """Largest log((right_low - delta) / wrong_high) over thresholds at ranks of `wrong`; threshold and rates there.
 
+    Both arrays are sorted in place.
+
     The share of `wrong` above its j-th largest is at most a Beta(j, n - j + 1) variable, with or without ties; the
     number of `right` above each is binomial. All these bounds hold at once: they share the error.
     """
@@ -109,8 +117,10 @@ def _best_cut(right: FloatArray, wrong: FloatArray, delta: float, error: float) 
     ranks = rank_grid(n, _RANK_RATIO)
     ranks = ranks[2 * ranks <= n + 1]
     tail = error / (2 * ranks.size)
-    cuts = np.sort(wrong)[::-1][ranks - 1]
-    above = m - np.searchsorted(np.sort(right), cuts, side="right")
+    wrong.sort()
+    cuts = wrong[::-1][ranks - 1]
+    right.sort()
+    above = m - np.searchsorted(right, cuts, side="right")
     wrong_high = 1 - betaincinv(n - ranks + 1, ranks, tail)
     right_low = np.where(above == 0, 0.0, betaincinv(np.maximum(above, 1), m - above + 1, tail))
     shown = np.maximum(right_low - delta, 0.0) / wrong_high
@@ -153,13 +163,15 @@ class _Guesses:
         coin. So the number of correct ones is stochastically at most a sum W of two binomial variables, plus a number
         of expectation ``2 queries delta`` that may depend on W in the worst way (Theorem 5.2 of Steinke et al.).
         """
-        law = self._law(epsilon)
-        beyond = float(law[self.correct :].sum())
+        first, law = self._law(epsilon)
+        at = self.correct - first
+        beyond = float(law[max(at, 0) :].sum())
         if delta == 0:
             return beyond
         # P(v > W >= v - i) / i for i = 1 .. v: the worst dependence of what delta adds.
-        below = np.cumsum(law[: self.correct][::-1])
-        gain = float(np.max(below / np.arange(1, below.size + 1), initial=0.0))
+        below = np.cumsum(law[: max(at, 0)][::-1])
+        below /= np.arange(1, below.size + 1) + max(at - law.size, 0)
+        gain = float(np.max(below, initial=0.0))
         return min(beyond + 2 * self.queries * delta * gain, 1.0)
 
     def bound(self, low: float, delta: float, level: float) -> float:
@@ -172,15 +184,17 @@ class _Guesses:
             low, high = (middle, high) if self.p_value(middle, delta) < level else (low, middle)
         return low
 
-    def _law(self, epsilon: float) -> FloatArray:
+    def _law(self, epsilon: float) -> tuple[int, FloatArray]:
+        """Smallest likely value of W, and the probabilities of the values from there."""
         prior = float(logit(self.share))
         if self.share == 0.5 or min(self.tops, self.bottoms) == 0:
             return _binomial(self.tops + self.bottoms, float(expit(epsilon + (prior if self.tops else -prior))))
-        tops = _binomial(self.tops, float(expit(epsilon + prior)))
-        bottoms = _binomial(self.bottoms, float(expit(epsilon - prior)))
-        size = 1 << (self.tops + self.bottoms).bit_length()
-        law = np.fft.irfft(np.fft.rfft(tops, size) * np.fft.rfft(bottoms, size), size)
-        return np.maximum(law[: self.tops + self.bottoms + 1], 0.0)
+        least, tops = _binomial(self.tops, float(expit(epsilon + prior)))
+        further, bottoms = _binomial(self.bottoms, float(expit(epsilon - prior)))
+        n = tops.size + bottoms.size - 1
+        size = 1 << n.bit_length()
+        law = np.fft.irfft(np.fft.rfft(tops, size) * np.fft.rfft(bottoms, size), size)[:n]
+        return least + further, np.maximum(law, 0.0, out=law)
 
 
 def _guesses(roc: Roc) -> Iterator[_Guesses]:
@@ -200,14 +214,13 @@ def _guesses(roc: Roc) -> Iterator[_Guesses]:
         yield _Guesses(tops, bottoms, right_in + right_out, queries, share)
 
 
-def _binomial(n: int, share: float) -> FloatArray:
-    """Binomial probabilities of 0 .. n."""
-    k = np.arange(n + 1)
-    return np.asarray(np.exp(_log_ways(n) + xlogy(k, share) + xlog1py(n - k, -share)), dtype=np.float64)
+def _binomial(n: int, share: float) -> tuple[int, FloatArray]:
+    """Smallest likely count of n trials, and the probabilities of the counts from there to the largest likely one.
 
-
-@functools.lru_cache(maxsize=32)
-def _log_ways(n: int) -> FloatArray:
-    """Logarithms of the binomial coefficients of n, cached because many epsilons are tested for the same n."""
-    logs = gammaln(np.arange(1.0, n + 2))
-    return np.asarray(logs[-1] - logs - logs[::-1], dtype=np.float64)
+    By Bernstein's inequality, the others have a probability of at most ``2 exp(-_LOG_FAR)``.
+    """
+    away = _LOG_FAR / 3 + math.sqrt((_LOG_FAR / 3) ** 2 + 2 * _LOG_FAR * n * share * (1 - share))
+    first, last = max(math.floor(n * share - away), 0), min(math.ceil(n * share + away), n)
+    k = np.arange(first, last + 1)
+    ways = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)
+    return first, np.exp(ways + xlogy(k, share) + xlog1py(n - k, -share))

@@ -214,17 +214,29 @@ def _auc_variance(roc: Roc) -> float:
     if min(roc.n_members, roc.n_non_members) < 2:
         return 0.0
     # For each tie group, the share of the other kind that it outscores; a tie counts one half.
-    beaten = 1 - (roc.fpr[1:] + roc.fpr[:-1]) / 2
-    beating = (roc.tpr[1:] + roc.tpr[:-1]) / 2
-    of_members = _weighted_variance(beaten, np.diff(roc.true_positives))
-    of_non_members = _weighted_variance(beating, np.diff(roc.false_positives))
+    beaten = _between(roc.fpr)
+    np.subtract(1, beaten, out=beaten)
+    of_members = _weighted_variance(beaten, roc.true_positives)
+    del beaten
+    of_non_members = _weighted_variance(_between(roc.tpr), roc.false_positives)
     return of_members / roc.n_members + of_non_members / roc.n_non_members
 
 
-def _weighted_variance(values: FloatArray, counts: IntArray) -> float:
-    n = int(counts.sum())
+def _between(rates: FloatArray) -> FloatArray:
+    """Mean [P - 1] of each two neighbours of rates [P]."""
+    middle: FloatArray = rates[1:] + rates[:-1]
+    middle /= 2
+    return middle
+
+
+def _weighted_variance(values: FloatArray, total: IntArray) -> float:
+    """Variance of values [n], each as often as ``total`` [n + 1] grows there; overwrites the values."""
+    counts = np.diff(total).astype(np.float64)
+    n = int(total[-1] - total[0])
     mean = float(values @ counts) / n
-    return float((values - mean) ** 2 @ counts) / (n - 1)
+    values -= mean
+    np.square(values, out=values)
+    return float(values @ counts) / (n - 1)
 
 
 def _band_rates(n: int) -> FloatArray:

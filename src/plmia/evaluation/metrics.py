@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainccinv, betaincinv
 
+from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.errors import PlmiaError, require_rate, some
 from plmia.evaluation.tables import Tabular, html_table
@@ -30,6 +31,10 @@ VERDICT_FPRS = (1e-3, 1e-2)
 """Those of them for the headline; the first with enough non-members is used."""
 DECISION_LEVELS = (0.1, 0.01, 0.001, 0.0001)
 """Levels at which all decision rules are judged."""
+
+
+# Points of a curve that are summed at a time.
+_POINTS_AT_ONCE = 1 << 20
 
 
 def clopper_pearson(
@@ -105,16 +110,20 @@ class Roc:
     @property
     def auc(self) -> float:
         """Probability that a member outscores a non-member, a tie counting one half (Mann-Whitney)."""
-        crossing = np.diff(self.false_positives)
         # Twice the pairs won: a non-member loses to all members above its tie group, and half to its own. Integers are
         # divided once, so the result is the float nearest to the exact ratio.
-        won_twice = int(np.sum(crossing * (self.true_positives[:-1] + self.true_positives[1:])))
+        won_twice = 0
+        for start in range(0, len(self.thresholds) - 1, _POINTS_AT_ONCE):
+            part = slice(start, start + _POINTS_AT_ONCE + 1)
+            tp, fp = self.true_positives[part], self.false_positives[part]
+            won_twice += int(np.sum(np.diff(fp) * (tp[:-1] + tp[1:])))
         return won_twice / (2 * self.n_members * self.n_non_members)
 
     @property
     def balanced_accuracy(self) -> float:
         """Mean of the true-positive and true-negative rate at the best threshold, at least 1/2."""
-        gain = self.true_positives * self.n_non_members - self.false_positives * self.n_members
+        gain = self.true_positives * self.n_non_members
+        gain -= self.false_positives * self.n_members
         pairs = self.n_members * self.n_non_members
         return (pairs + int(gain.max())) / (2 * pairs)
 
@@ -160,13 +169,26 @@ def roc_curve(scores: npt.ArrayLike, members: npt.ArrayLike) -> Roc:
     # The order within a tie group is arbitrary and does not matter: only whole groups become points.
     order = np.argsort(values)[::-1]
     values, truth = values[order], truth[order]
-    called = np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1, [values.size]])
-    true_positives = np.concatenate([[0], np.cumsum(truth, dtype=np.int64)])[called]
-    thresholds = np.concatenate([[np.inf], values[called[1:] - 1]])
-    curve = (thresholds, true_positives, called - true_positives)
+    del order
+    # Large arrays are freed or reused as soon as possible: with many queries, they decide how much memory a run takes.
+    last = np.flatnonzero(np.append(values[1:] != values[:-1], True))  # of each tie group
+    thresholds: FloatArray = memory.empty(len(last) + 1)
+    thresholds[0] = np.inf
+    thresholds[1:] = values[last]
+    n = values.size
+    del values
+    true_positives: IntArray = memory.zeros(len(last) + 1, np.int64)
+    true_positives[1:] = np.cumsum(truth, dtype=np.int64)[last]
+    false_positives: IntArray = memory.zeros(len(last) + 1, np.int64)
+    last += 1
+    false_positives[1:] = last
+    del last
+    false_positives -= true_positives
+    memory.release()
+    curve = (thresholds, true_positives, false_positives)
     for part in curve:
         part.flags.writeable = False
-    return Roc(*curve, int(true_positives[-1]), values.size - int(true_positives[-1]))
+    return Roc(*curve, int(true_positives[-1]), n - int(true_positives[-1]))
 
 
 @dataclass(frozen=True)
@@ -220,7 +242,11 @@ def evaluate(
     target, confidence : int, float
         Number of the target model, stored in the result, and coverage of the intervals.
     """
-    roc = roc_curve(scores, members)
+    return measured(roc_curve(scores, members), fprs, target=target, confidence=confidence)
+
+
+def measured(roc: Roc, fprs: Iterable[float] = FPRS, *, target: int, confidence: float = 0.95) -> TargetMetrics:
+    """Measure a ROC curve that is known already, as `evaluate` does."""
     rates = sorted({_checked_fpr(fpr) for fpr in fprs})
     operating = tuple(roc.tpr_at(fpr, confidence) for fpr in rates)
     return TargetMetrics(int(target), roc.auc, roc.balanced_accuracy, operating, roc.n_members, roc.n_non_members)
@@ -340,11 +366,11 @@ def _checked_queries(scores: npt.ArrayLike, members: npt.ArrayLike) -> tuple[Flo
         raise PlmiaError(f"members are {truth.dtype}: pass one boolean per query, True for a member")
     if truth.shape != values.shape:
         raise PlmiaError(f"scores have shape {values.shape}, members {truth.shape}: give one of each per query")
-    bad = np.flatnonzero(~np.isfinite(values))
-    if bad.size:
+    if not np.isfinite(values).all():
+        bad = np.flatnonzero(~np.isfinite(values))
         raise PlmiaError(f"score {bad[0]} is {values[bad[0]]} (not finite: {some(bad)}): repair the scores")
     n_members = int(np.count_nonzero(truth))
     if n_members in (0, truth.size):
         missing = "member" if n_members == 0 else "non-member"
         raise PlmiaError(f"no {missing} among {truth.size} queries: a ROC curve needs at least one of each")
-    return values.astype(np.float64), truth
+    return values.astype(np.float64, copy=False), truth

@@ -13,15 +13,16 @@ importing scipy.stats takes as long as scoring a small run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from plmia.attacks.scoring import Scores
+from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
-from plmia.errors import PlmiaError, require_rate, round_percent
+from plmia.errors import PlmiaError, require_rate, round_percent, visible
 from plmia.evaluation.tables import Tabular, cell_text, html_table, text_table
 
 _ROWS = 1 << 16  # converted to text at a time
@@ -35,20 +36,30 @@ def q_values(log10_p: FloatArray) -> FloatArray:
 
 def discoveries(log10_p: FloatArray, fdr: float) -> BoolArray:
     """Hypotheses [n] that Benjamini and Hochberg reject at a false discovery rate of ``fdr``."""
+    return _discovered(_log10_q(log10_p), fdr)
+
+
+def _discovered(log10_q: FloatArray, fdr: float) -> BoolArray:
     require_rate("the false discovery rate", fdr)
     # A few roundings up: p n / j may be the same fraction as fdr but was computed from logarithms.
-    rounding = 4 * np.spacing(max(1.0, -math.log10(fdr), math.log10(max(1, len(log10_p)))))
-    rejected: BoolArray = _log10_q(log10_p) <= math.log10(fdr) + rounding
+    rounding = 4 * np.spacing(max(1.0, -math.log10(fdr), math.log10(max(1, len(log10_q)))))
+    rejected: BoolArray = log10_q <= math.log10(fdr) + rounding
     return rejected
 
 
 def _log10_q(log10_p: FloatArray) -> FloatArray:
     """log10 of min over j >= rank of p_(j) n / j; ties get the value of the last of them."""
     n = len(log10_p)
-    order = np.argsort(log10_p)
-    q = log10_p[order] + np.log10(n / np.arange(1, n + 1))
+    rising = bool((log10_p[1:] >= log10_p[:-1]).all())
+    order = slice(None) if rising else np.argsort(log10_p)
+    q = n / np.arange(1, n + 1)
+    np.log10(q, out=q)
+    q += log10_p[order]
+    np.minimum.accumulate(q[::-1], out=q[::-1])
+    if rising:
+        return q
     out = np.empty(n)
-    out[order] = np.minimum.accumulate(q[::-1])[::-1]
+    out[order] = q
     return out
 
 
@@ -73,9 +84,19 @@ class Exposure:
 
 def exposure(scores: Scores, queries: IntArray, members: BoolArray, fdr: float, population: int) -> Exposure:
     """Name some of the records ``queries`` at a false discovery rate and compare with ``members`` [records]."""
-    named = discoveries(scores.log10_p_conformal[queries], fdr)
-    least = min_named(len(queries), population, fdr)
-    return Exposure(fdr, int(np.count_nonzero(named)), int(np.count_nonzero(named & members[queries])), least)
+    return exposures(scores, queries, members, (fdr,), population)[fdr]
+
+
+def exposures(
+    scores: Scores, queries: IntArray, members: BoolArray, fdrs: Iterable[float], population: int
+) -> dict[float, Exposure]:
+    """Do what `exposure` does at several false discovery rates, after one sort."""
+    log10_q, truth = _log10_q(scores.log10_p_conformal[queries]), members[queries]
+    found = {}
+    for fdr in fdrs:
+        named, least = _discovered(log10_q, fdr), min_named(len(queries), population, fdr)
+        found[fdr] = Exposure(fdr, int(np.count_nonzero(named)), int(np.count_nonzero(named & truth)), least)
+    return found
 
 
 def min_named(evaluated: int, population: int, fdr: float) -> int:
@@ -188,7 +209,7 @@ class RecordTable(Tabular):
     def __repr__(self) -> str:
         columns = self[:_SHOWN].columns()
         rows = [[cell_text(value) for value in row] for row in zip(*columns.values(), strict=True)]
-        return f"{self._caption}; to_frame() has all\n{text_table([list(columns), *rows], left=0)}"
+        return visible(f"{self._caption}; to_frame() has all\n{text_table([list(columns), *rows], left=0)}")
 
     def _repr_html_(self) -> str:
         return html_table(self._caption, self[:_SHOWN].columns())
@@ -206,6 +227,7 @@ class RecordTable(Tabular):
                 for name, array in columns.items()
             )
             file.writelines(f"{','.join(row)}\n".encode() for row in zip(*texts, strict=True))
+            memory.release()
 
 
 # How values are written, where not as str does.
@@ -228,14 +250,36 @@ def record_table(
     members: BoolArray | None = None,
 ) -> RecordTable:
     """Build the table of the records ``queries``; labels, groups and members [records] are columns if given."""
-    if np.isin(queries, population).any():
+    known = np.zeros(len(scores.score), bool)
+    known[population] = True
+    if known[queries].any():
         raise PlmiaError("some queries belong to the population of known non-members: remove them")
-    log10_p, score = scores.log10_p_conformal[queries], scores.score[queries]
-    order = np.lexsort((queries, -score, log10_p))
-    p, s = log10_p[order], score[order]
-    new = np.concatenate([[True], (p[1:] != p[:-1]) | (s[1:] != s[:-1])])[: len(order)]
-    rank = np.maximum.accumulate(np.where(new, np.arange(1, len(order) + 1), 0))
-    index = queries[order]
-    label, group = (None if of_point is None else of_point[index] for of_point in (labels, groups))
+    # Each column is computed from the order alone and kept where `memory` keeps it, so that few are in memory at once.
+    order = _exposed_first(scores, queries)
+    index = memory.copied(queries[order])
+    del order
+    p = scores.log10_p_conformal[index]
+    q = memory.copied(q_values(p))
+    memory.release()
+    s = scores.score[index]
+    new = np.ones(len(index), bool)
+    new[1:] = (p[1:] != p[:-1]) | (s[1:] != s[:-1])
+    p, s = memory.copied(10.0**p), memory.copied(s)
+    rank = memory.zeros(len(index), np.int64)
+    rank[new] = np.flatnonzero(new) + 1
+    np.maximum.accumulate(rank, out=rank)
+    memory.release()
+    label, group = (None if of_point is None else memory.copied(of_point[index]) for of_point in (labels, groups))
     member = None if members is None else members[index]
-    return RecordTable(index, label, s, 10.0**p, q_values(p), rank, group, member)
+    memory.release()
+    return RecordTable(index, label, s, p, q, rank, group, member)
+
+
+def _exposed_first(scores: Scores, queries: IntArray) -> IntArray:
+    """Order [queries] by p-value, then by score, then by record."""
+    log10_p, score = scores.log10_p_conformal[queries], scores.score[queries]
+    np.negative(score, out=score)
+    memory.release()
+    if bool((queries[1:] > queries[:-1]).all()):  # the sort is stable
+        return np.lexsort((score, log10_p))
+    return np.lexsort((queries, score, log10_p))

@@ -13,7 +13,7 @@ import numpy as np
 from plmia.attacks.alignment import Alignment, align
 from plmia.attacks.attack import Attack
 from plmia.attacks.groups import Groups, GroupStatistic, LearnedOverGroup, OneRow, size_ranges
-from plmia.attacks.scoring import Grouping, Refused, Scores, Tick, score_groups, score_unchecked
+from plmia.attacks.scoring import Grouping, GroupScores, Refused, Scores, Tick, score_groups, score_unchecked
 from plmia.attacks.view import (
     AttackView,
     Features,
@@ -27,7 +27,8 @@ from plmia.attacks.view import (
     leave_one_out,
     midpoint,
 )
-from plmia.data.arrays import BoolArray, IntArray, Labels
+from plmia.data import memory
+from plmia.data.arrays import BoolArray, Counts, IntArray, Labels
 from plmia.data.designs import ReferencePlan, count_split_groups, counts_depend_on, even_counts
 from plmia.errors import Note, PlmiaError, PopulationError, ReferencesError, SignalsError
 from plmia.evaluation.metrics import TargetMetrics, evaluate
@@ -218,22 +219,26 @@ def attack_targets(
     groups = None
     if setup.judges_groups(signals, targets) and signals.groups is not None:
         groups = Groups.of(signals.groups)
-    truths = {target: _truth(signals, target, row, setup) for target, row in row_of.items()}
+    alone_of_group = _one_of_each_group(signals, setup.seed)
+    for target, row in row_of.items():  # drawn later, for one target at a time; what cannot work fails now
+        _population_size(signals, target, row, setup, alone_of_group)
     plan = ReferencePlan.draw(
         signals.design, setup.references, np.random.default_rng([setup.seed, 0]), np.array(signals.models)
     )
     alone = setup.references == 0
     for served in _unserved(signals, targets) if alone else _serve(signals, attacks, plan, targets, setup, groups):
-        truth, population = truths[served.target]
+        row = row_of[served.target]
+        truth, population = _truth(signals, served.target, row, setup, alone_of_group)
         known = population if groups is None else groups.records(groups.of_record[population])
         view = AttackView(
-            signals.values[row_of[served.target]].astype(np.float64),
+            memory.copied(signals.values[row], np.float64),
             served.references,
             known,
             signals.labels,
             setup.mode,
             served.known,
             features,
+            groups=None if groups is None else groups.of_record,
         )
         given = view
         view, alignment = aligned(view, truth, setup, served.target, groups)
@@ -284,15 +289,28 @@ def _judge_groups(
     """Attack groups; ``truth`` and ``population`` are of the records that represent them."""
     models, left_out, view, notes = about
     known, queries = (np.sort(groups.of_record[records]) for records in (population, truth.queries))
-    played = list(
-        islice(_played(view, groups, len(known), np.random.default_rng([setup.seed, 5, target])), MOST_PLAYED)
-    )
-    grouping = Grouping(groups, known, setup.group_statistic, OneRow(setup.seed), played)
     of_groups = Truth(truth.members[groups.first], queries)
-    for scores in score_groups(attacks, view, grouping, setup.seed, tick, refused):
+    for scores in group_scores(target, known, groups, attacks, view, setup, tick, refused):
         single = OneRecord(scores.records, truth, population)
         how = groups, single, not scores.learned
         yield AttackResult(target, scores.groups, of_groups, known, models, left_out, view, notes, *how)
+
+
+def group_scores(
+    target: int,
+    known: IntArray,
+    groups: Groups,
+    attacks: Sequence[Attack],
+    view: AttackView,
+    setup: Setup,
+    tick: Tick = lambda _: None,
+    refused: Refused | None = None,
+) -> Iterator[GroupScores]:
+    """Score groups with each attack; ``known`` groups are non-members, and their records the view's population."""
+    rng = np.random.default_rng([setup.seed, 5, target])
+    played = list(islice(_played(view, groups, len(known), rng), MOST_PLAYED))
+    grouping = Grouping(groups, known, setup.group_statistic, OneRow(setup.seed), played)
+    yield from score_groups(attacks, view, grouping, setup.seed, tick, refused)
 
 
 def _played(
@@ -318,44 +336,57 @@ def _played(
             continue
         known = groups.records(rng.choice(outsiders, min(n_population, len(outsiders)), replace=False))
         target = references.signals[references.rows[i]].astype(np.float64)
-        yield AttackView(target, seen, known, view.labels, view.mode, features=view.features), of_groups
+        played = AttackView(
+            target, seen, known, view.labels, view.mode, features=view.features, groups=groups.of_record
+        )
+        yield played, of_groups
 
 
-def _truth(signals: Signals, target: int, row: int, setup: Setup) -> tuple[Truth, IntArray]:
-    """Split the target's points into population and queries; of each group one point is taken."""
+def _population_size(signals: Signals, target: int, row: int, setup: Setup, alone: IntArray) -> int:
+    """Return the size of the population among the points ``alone``, one of each group; raise if there can be none."""
     members = signals.design.matrix[row]
-    alone = _one_of_each_group(signals, setup.seed)
     if len(alone) < 2:
         raise SignalsError(ONE_GROUP)
-    outsiders = alone[~members[alone]]
-    if len(outsiders) in (0, len(alone)):
+    outsiders = len(alone) - int(np.count_nonzero(members if len(alone) == len(members) else members[alone]))
+    if outsiders in (0, len(alone)):
         raise SignalsError(
-            f"model {target} trained on {'all' if not len(outsiders) else 'none'} of the {len(members)} records: "
+            f"model {target} trained on {'all' if not outsiders else 'none'} of the {len(members)} records: "
             "a target needs both members and non-members"
         )
     size = setup.population
     if size is None:
-        most = len(outsiders) // 2
-        size = most if setup.references == 0 else min(max(len(outsiders) // 4, 100), most)
-    if len(outsiders) < 4:
+        most = outsiders // 2
+        size = most if setup.references == 0 else min(max(outsiders // 4, 100), most)
+    if outsiders < 4:
         raise PopulationError(
-            f"target {target} has {len(outsiders)} non-members, 4 are needed for population and evaluation: "
+            f"target {target} has {outsiders} non-members, 4 are needed for population and evaluation: "
             "give more records"
         )
-    if not 2 <= size < len(outsiders):
+    if not 2 <= size < outsiders:
         raise PopulationError(
-            f"a population of {size} was requested, target {target} has {len(outsiders)} non-members: "
-            f"take from 2 to {len(outsiders) - 1}, so that some remain for evaluation"
+            f"a population of {size} was requested, target {target} has {outsiders} non-members: "
+            f"take from 2 to {outsiders - 1}, so that some remain for evaluation"
         )
+    return size
+
+
+def _truth(signals: Signals, target: int, row: int, setup: Setup, alone: IntArray) -> tuple[Truth, IntArray]:
+    """Split the target's points ``alone``, one of each group, into population and queries."""
+    members = signals.design.matrix[row]
+    size = _population_size(signals, target, row, setup, alone)
+    outsiders = alone[~members[alone]]
     rng = np.random.default_rng([setup.seed, 1, target])
     population = np.sort(rng.choice(outsiders, size, replace=False))
-    return Truth(members, np.setdiff1d(alone, population)), population
+    del outsiders
+    known = np.zeros(len(members), bool)
+    known[population] = True
+    return Truth(members, memory.copied(alone[~known[alone]])), population
 
 
 def _one_of_each_group(signals: Signals, seed: int) -> IntArray:
     """Return the points to evaluate: all, or one drawn from each group, since intervals assume independent points."""
     if signals.groups is None:
-        return np.arange(signals.n_points)
+        return memory.copied(np.arange(signals.n_points))
     return np.sort(OneRow(seed).chosen(Groups.of(signals.groups)))
 
 
@@ -401,16 +432,22 @@ def _serve(
 def _revealed(signals: Signals, plan: ReferencePlan, targets: Iterable[int], units: IntArray) -> set[int]:
     """Return targets whose members have other numbers of eligible or chosen IN references than their non-members."""
     membership = signals.design.matrix
-    total = membership.sum(axis=0, dtype=np.int32)[units]
+    everyone = len(units) == signals.n_points
+    total = memory.count_rows(membership)
+    last: tuple[list[int], Counts] | None = None
     found = set()
-    for target in set(targets):
+    for target in sorted(set(targets)):
         split = signals.rows(plan.order[plan.split_of(target)])
-        members = membership[signals.rows([target])[0], units]
-        counts = [total - membership[split][:, units].sum(axis=0)]
+        members = membership[signals.rows([target])[0]]
+        counts: list[Counts] = [total - memory.count_rows(membership, split)]
         chosen = plan.references_of(target)
         if len(chosen) < len(plan.order) - 1:
-            rows = signals.rows(np.concatenate([plan.order[i] for i in chosen]))
-            counts.append(membership[rows][:, units].sum(axis=0))
+            if last is None or last[0] != chosen:  # many targets have the same references
+                rows = signals.rows(np.concatenate([plan.order[i] for i in chosen]))
+                last = (chosen, memory.count_rows(membership, rows))
+            counts.append(last[1])
+        if not everyone:
+            members, counts = members[units], [count[units] for count in counts]
         if any(counts_depend_on(members, count) for count in counts):
             found.add(target)
     return found
@@ -428,7 +465,7 @@ def _balance(
     plain = _references(signals, plan, chosen)
     spare = [plan.order[i] for i in range(len(plan.order)) if i not in {*chosen, plan.split_of(target)}]
     rows = np.concatenate([plain.rows, *map(signals.rows, spare)])
-    references, dropped = References(signals.values, rows, signals.design.matrix[rows]), 0
+    references, dropped = References(signals.values, rows, memory.rows_of(signals.design.matrix, rows)), 0
     members = signals.design.matrix[signals.rows([target])[0]]
     rng = np.random.default_rng([setup.seed, 4, target])
     for _ in ("all eligible references", "the chosen ones"):
@@ -463,7 +500,7 @@ def _references(signals: Signals, plan: ReferencePlan, chosen: Iterable[int]) ->
     """Return references in the order of their splits, so that complementary pairs stay together."""
     splits = sorted((plan.order[i] for i in chosen), key=lambda models: int(models[0]))
     rows = signals.rows(np.concatenate(splits))
-    return References(signals.values, rows, signals.design.matrix[rows])
+    return References(signals.values, rows, memory.rows_of(signals.design.matrix, rows))
 
 
 def _shared_sums(

@@ -174,7 +174,7 @@ def audited(content: Content) -> list[tuple[str, str]]:
         ("Model", _model(content)),
         ("References", _references(content)),
         ("Target", _target(content)),
-        ("Unit", about.group_statistic and f"people; their records are combined by {about.group_statistic}"),
+        ("Unit", about.group_statistic and f"people; {_combined(about.group_statistic)}"),
         *_accuracy_rows(content),
         ("Likeness", _likeness(content)),
         ("Signal", about.signal and "a number of the recipe's own per record, larger for members"),
@@ -186,6 +186,17 @@ def audited(content: Content) -> list[tuple[str, str]]:
         ("Signals, SHA-256", signals.sha256),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _combined(statistic: str) -> str:
+    """How the records of a person are combined, from the text of the group statistic."""
+    ways = {
+        "LearnedOverGroup": "each by the sum over their records with weights from the references where these help",
+        "SumOverGroup": "each by the sum over their records",
+        "MaxOverGroup": "each by the largest value of their records",
+        "OneRow": "each by one of their records, drawn at random",
+    }
+    return ways.get(statistic.partition("(")[0], f"their records are combined by {statistic}")
 
 
 def _references(content: Content) -> str:
@@ -230,7 +241,10 @@ def _model(content: Content) -> str:
     parts = [" and ".join(kinds)] if kinds else []
     # Without the time that they took, which differs between equal runs.
     if trained := [record for record in content.training.values() if record.seconds]:
-        parts.append(f"{len(trained)} models trained")
+        target = content.about.targets[0]
+        others = sum(number != target for number in content.training) if content.about.two_recipes else 0
+        by = f", {others} of them by the references' recipe" if others else ""
+        parts.append(f"{len(trained)} models trained{by}")
     unknown = "not recorded: its signals were given" if content.about.audit is None else "trained by a separate script"
     return "; ".join(parts) or unknown
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,6 +54,8 @@ MANY_TIED = 0.05
 TOP = 1.2
 # Distance of the smallest value from the end of a logarithmic axis, as a factor.
 EDGE = 1.15
+# 0 is drawn at this fraction of the smallest other tick of a logarithmic axis.
+ZERO_BELOW = 2.5
 # A logarithmic axis of shares starts at this value or below.
 LOWEST_SHARE = 0.1
 
@@ -184,21 +186,29 @@ def tpr_figure(content: Content) -> Figure:
     values += list(found)
     least = min((v for v in values if v > 0), default=0.01)
     low = 10.0 ** (math.floor(math.log10(min(least, LOWEST_SHARE)) * 2) / 2)
-    # A single rate has no legend, so the axis names it.
-    at = f" at {round_percent(next(iter(found)))} FPR" if len(found) == 1 else ""
+    # A logarithmic axis has no 0: it gets a place of its own, below chance and all other values.
+    zero = low / ZERO_BELOW if 0 in values[: -len(found)] else None
+    axis = fig.log_percent_axis(f"True-positive rate{_at_single(found)} (members found)", low / EDGE, TOP)
+    if zero is not None:
+        axis = replace(axis, low=zero / EDGE, ticks=[zero, *axis.ticks], labels=["0", *axis.labels])
     return Figure(
         "tpr",
         "Members found at fixed false-positive rates",
         _tpr_caption(content, found),
         "Dot plot. " + " ".join(_best_at(fpr, rates) for fpr, rates in found.items()),
-        [_rate_trace(attacks, fpr, rates, k, len(found), low) for k, (fpr, rates) in enumerate(found.items())],
+        [_rate_trace(attacks, fpr, rates, k, len(found), zero or low) for k, (fpr, rates) in enumerate(found.items())],
         fig.one_panel(
-            fig.log_percent_axis(f"True-positive rate{at} (members found)", low / EDGE, TOP),
+            axis,
             Axis("", -0.6, len(attacks) - 0.4, range(len(attacks)), attacks[::-1]),
             shapes=[fig.vertical_line(fpr, series(k)[0]) for k, fpr in enumerate(found) if fpr > 0],
         ),
         max(320, 110 + 44 * len(attacks)),
     )
+
+
+def _at_single(fprs: Collection[float]) -> str:
+    """Name a single rate, which has no legend, for the axis."""
+    return f" at {round_percent(next(iter(fprs)))} FPR" if len(fprs) == 1 else ""
 
 
 def _tpr_caption(content: Content, fprs: Iterable[float]) -> str:
@@ -211,7 +221,7 @@ def _tpr_caption(content: Content, fprs: Iterable[float]) -> str:
     caption = (
         f"Share of members found by each attack ({who}), with 95 % intervals {intervals}. A dotted line marks chance "
         "at the rate of the same colour. Healthy: no interval lies entirely to the right of its dotted line. Rates "
-        "that the number of non-members cannot resolve are left out; 0 is drawn at the left edge."
+        "that the number of non-members cannot resolve are left out."
     )
     if 0.0 in fprs and n_targets == 1:
         caption += (

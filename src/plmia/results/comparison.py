@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from plmia.data.arrays import BoolArray, FloatArray, IntArray
-from plmia.errors import PlmiaError, doubts, require_rate, round_percent
+from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
+from plmia.errors import PlmiaError, doubts, require_rate, round_percent, visible
 from plmia.evaluation.intervals import Interval, auc_interval, checked_values, over_targets, tail_of, tpr_interval
 from plmia.evaluation.metrics import COMPARED_FPRS, Roc, fpr_key, largest_count, roc_curve, tpr_label
 from plmia.evaluation.tables import text_table
@@ -31,6 +32,8 @@ from plmia.results.verdict import strongest
 
 # Resampled numbers held at a time.
 _BLOCK = 1 << 21
+# Bytes that zlib takes even for a sequence that repeats, and least entropy in bytes of labels that tell data apart.
+_ZLIB_BYTES, _LEAST_EVIDENCE = 32, 8
 
 # Tests of one difference ---------------------------------------------------------------------------------------------
 
@@ -317,7 +320,7 @@ class Measured:
 def same_records(a: SavedRun, b: SavedRun) -> bool:
     """Whether two runs attacked the same targets and evaluated the same members and non-members of each."""
     # A different data set of the same size has the same design with the same seed.
-    if a.targets != b.targets or different_data(a, b):
+    if a.targets != b.targets or (different_data(a, b) and not matched_by_position(a, b)):
         return False
     if a.labels is not None and b.labels is not None and not np.array_equal(a.labels, b.labels):
         return False
@@ -325,6 +328,30 @@ def same_records(a: SavedRun, b: SavedRun) -> bool:
         np.array_equal(a.members(target), b.members(target)) and np.array_equal(a.queries(target), b.queries(target))
         for target in a.targets
     )
+
+
+def matched_by_position(a: SavedRun, b: SavedRun) -> bool:
+    """Whether different data hold the same records in the same order, as after a column was dropped.
+
+    Labels and groups are equal then. Labels in a regular order, such as sorted ones, are no evidence without groups:
+    another data set may have the same.
+    """
+    groups = [(run.result.about.audit or {}).get("groups") for run in (a, b)]
+    if (a.labels is None) != (b.labels is None) or groups[0] != groups[1]:
+        return False
+    if a.labels is not None and b.labels is not None and not np.array_equal(a.labels, b.labels):
+        return False
+    if not all(np.array_equal(a.population(target), b.population(target)) for target in a.targets):
+        return False
+    return groups[0] is not None or (a.labels is not None and _irregular(a.labels))
+
+
+def _irregular(labels: Labels) -> bool:
+    """Whether the order of the labels is like a random one: they can hardly be compressed below their entropy."""
+    shares = np.unique(labels, return_counts=True)[1] / len(labels)
+    entropy = -float((shares * np.log2(shares)).sum()) * len(labels) / 8
+    compressed = len(zlib.compress(labels.astype("<i4").tobytes())) - _ZLIB_BYTES
+    return entropy >= _LEAST_EVIDENCE and compressed >= entropy / 2
 
 
 def different_data(a: SavedRun, b: SavedRun) -> bool:
@@ -444,14 +471,24 @@ class Pair:
             sentence = f"{self.other} {size}{where} {than} {self.first}"
         several = self.what == "runs" and any(other.label != row.label for other in self.rows)
         shown = "" if row.shown else f"No difference was shown{' by the best attack' * several}: "
-        data = " The two runs use different data, which may explain the difference." if self.other_data else ""
+        data = ""
+        if self.other_data and self.method.startswith("paired"):
+            data = f" The data differ; {self._units} were matched by position, since members, labels and groups agree."
+        elif self.other_data:
+            data = " The two runs use different data, which may explain the difference."
         return f"{shown}{sentence}, {p_words(row.p_adjusted)}.{self._others(row)}{data}"
 
     @property
     def heading(self) -> str:
         """What is compared, and how."""
-        method = METHODS[self.method].format(units="people" if self.people else "records")
-        return f"{self.other} against {self.first} ({method})"
+        method = METHODS[self.method]
+        if self.other_data and self.method == "unpaired records":
+            method = "unpaired: the data differ, so both intervals' errors add up"
+        return f"{self.other} against {self.first} ({method.format(units=self._units)})"
+
+    @property
+    def _units(self) -> str:
+        return "people" if self.people else "records"
 
     def main_rows(self) -> list[Row]:
         """Rows of at most five attacks, the usual ones and that of `chief` among them."""
@@ -511,7 +548,8 @@ class SideBySide:
         return "\n".join(pair.text for pair in self.pairs)
 
     def __repr__(self) -> str:
-        return "\n".join([self.text, *(f"{pair.heading}, in percent\n{pair.short_table()}" for pair in self.pairs)])
+        tables = (f"{pair.heading}, in percent\n{pair.short_table()}" for pair in self.pairs)
+        return visible("\n".join([self.text, *tables]))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain Python values."""

@@ -18,6 +18,7 @@ from plmia.attacks.attack import Attack
 from plmia.attacks.groups import Groups
 from plmia.attacks.scoring import Scores, Tick
 from plmia.attacks.view import Features
+from plmia.data import memory
 from plmia.data.arrays import Array, Labels
 from plmia.data.files import Staging
 from plmia.data.npz import npz_entry
@@ -38,10 +39,16 @@ from plmia.results.further import (
     subgroup_tables,
 )
 from plmia.results.result import About, RunResult
-from plmia.results.saved import SCORE_ARRAYS, metrics_text, seal, sha256_of
-from plmia.results.summary import Summary, if_possible
-from plmia.results.wording import NO_REFERENCES_USED, SCREENED
+from plmia.results.saved import SCORE_ARRAYS, metrics_parts, seal, sha256_of
+from plmia.results.summary import MOST_DETAILED, Summary, if_possible, weak_attacks
+from plmia.results.wording import SCREENED
 from plmia.signals.signals import Signals
+
+# What scoring takes, measured by `benchmarks/memory.py`: Python and its libraries; sorts and sums over all records;
+# arrays over records and views, of which few are included in that; an attack on a target in the results.
+BASE_BYTES = 150 * 10**6
+BYTES_PER_RECORD, BYTES_PER_VIEW, VIEWS_INCLUDED = 84, 32, 2
+BYTES_PER_RESULT = 30_000
 
 
 def run_attacks(
@@ -66,14 +73,19 @@ def run_attacks(
     ``show_records``, scores.npz and records.csv hold the group of each record. ``features`` are the records as numbers,
     for attacks that predict signals from them. ``further`` are questions beside the attacks' rates.
     """
+    memory.require(
+        needed_bytes(signals.n_points, signals.n_views, len(attacks), len(targets)),
+        f"scoring {signals.n_points:,} records and {len(targets):,} targets by {len(attacks)} attacks",
+        "score fewer records, attacks or targets",
+    )
     require_plausible(signals)
     further = further or Further()
-    summary = Summary([attack.name for attack in attacks], len(targets))
+    detailed = None if len(targets) <= MOST_DETAILED else frozenset(sorted(targets)[:MOST_DETAILED])
+    summary = Summary([attack.name for attack in attacks], len(targets), detailed, may_align=setup.align != "never")
+    if detailed is not None:
+        summary.add_notes([Note("targets-summarised", "info", wording.targets_summarised(MOST_DETAILED, len(targets)))])
     summary.add_notes(notes)
-    if setup.references == 0:
-        summary.add_notes([SCREENED])
-    elif not any(attack.uses_references for attack in attacks):
-        summary.add_notes([NO_REFERENCES_USED])
+    summary.add_notes([SCREENED] if setup.references == 0 else weak_attacks(attacks, setup.mode))
     with ResultFolder(folder, min(targets), signals.groups if show_records else None) as results:
         for result in _results(signals, attacks, targets, setup, tick, summary, features, may_skip=may_skip):
             results.add(result)
@@ -87,6 +99,15 @@ def run_attacks(
             power = if_possible(lambda: enough_references(signals, best, min(targets), setup, rng))
         about = about or About.of(signals, targets, setup)
         return _finish(results, summary, about, power, further, signals, best, setup, tick)
+
+
+def needed_bytes(records: int, views: int, attacks: int, targets: int) -> int:
+    """Memory that scoring takes at least, within a limit: Python, arrays over records, and results per target.
+
+    Signals and membership are in files and do not count. `benchmarks/memory.py` measures it.
+    """
+    per_record = BYTES_PER_RECORD + BYTES_PER_VIEW * max(0, views - VIEWS_INCLUDED)
+    return BASE_BYTES + records * per_record + attacks * targets * BYTES_PER_RESULT
 
 
 def _finish(
@@ -282,7 +303,7 @@ class ResultFolder:
             sealed = seal(result, digests)
             self._file.close()
             with self._staging.create("metrics.json") as file:
-                file.write(metrics_text(sealed))
+                file.writelines(metrics_parts(sealed))
             self._staging.publish()
         except OSError as error:
             raise OutputError(

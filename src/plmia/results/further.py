@@ -80,6 +80,8 @@ def subgroup_tables(
 
     ``classes`` says whether signals are confidences of the true class, so that answers are right or wrong.
     """
+    if not columns:
+        return [], []
     queries = result.truth.queries
     score, members = result.scores.score[queries], result.truth.members[queries]
     right = _correct(result)[queries] if classes else None

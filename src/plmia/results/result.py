@@ -7,15 +7,16 @@ returns can be shown, compared and drawn without further checks. Shares are frac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
 from plmia.attacks.alignment import Alignment
 from plmia.attacks.empirical_bayes.model import Knots, ShiftPrior, SpreadPrior
+from plmia.attacks.view import Mode
 from plmia.data.arrays import SignalKind
-from plmia.errors import Note, percent
+from plmia.errors import Note, percent, visible
 from plmia.evaluation.accusations import Accusation
 from plmia.evaluation.decisions import Decision
 from plmia.evaluation.diagnostics.p_values import FprCurve, PairwiseP, PopulationSize
@@ -297,7 +298,7 @@ class Verdict:
     targets: Positive  # how many models were attacked
 
     def __str__(self) -> str:
-        return self.text
+        return visible(self.text)
 
     def __post_init__(self) -> None:
         if len({part is None for part in (self.fpr, self.tpr, self.interval)}) > 1:
@@ -347,7 +348,7 @@ class About:
     """What was run."""
 
     signals: SignalsAbout
-    mode: str
+    mode: Mode
     targets: Annotated[tuple[int, ...], AtLeast(1)]
     seed: Annotated[int, Range(0, float("inf"))]
     plmia: str | None = field(default=None, metadata=ABSENT)
@@ -404,6 +405,11 @@ class About:
     def people(self) -> bool:
         """Whether people were judged by all of their records, not single records."""
         return self.unit == "group"
+
+    @property
+    def one_record_each(self) -> bool:
+        """Whether one record of each group was judged, and groups have several records."""
+        return not self.people and self.groups is not None and self.groups < self.signals.points
 
     @property
     def units(self) -> int:
@@ -523,7 +529,19 @@ class RunResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of metrics.json as plain values."""
-        found = cast("dict[str, Any]", encode(self))
+        return self._with_accuracies(cast("dict[str, Any]", encode(self)))
+
+    def outline(self, place: str) -> dict[str, Any]:
+        """Return the same with ``place`` and the position of the attack instead of the entries of ``per_target``."""
+        attacks = {}
+        for i, (name, attack) in enumerate(self.attacks.items()):
+            parts = {key: value for key, value in vars(attack).items() if key != "per_target"}
+            attacks[name] = {key: [f"{place}{i}"] if key == "per_target" else parts[key] for key in vars(attack)}
+        shallow = {part.name: vars(self)[part.name] for part in fields(self)} | {"attacks": attacks}
+        absent = {part.name for part in fields(self) if part.metadata and shallow[part.name] is None}
+        return self._with_accuracies({name: encode(value) for name, value in shallow.items() if name not in absent})
+
+    def _with_accuracies(self, found: dict[str, Any]) -> dict[str, Any]:
         if self.about.audit is not None:  # null if no model of an audit has a recorded accuracy
             found["about"] = {"train_accuracy": None, "test_accuracy": None} | found["about"]
         return found

@@ -13,9 +13,11 @@ import hashlib
 import html
 import json
 import os
+import re
+import secrets
 import weakref
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,14 +26,16 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from plmia.attacks.scoring import Scores
+from plmia.data import memory
 from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
 from plmia.data.files import PAGE, open_parts, read_regular
 from plmia.data.npz import read_member
-from plmia.errors import Note, OutputError, after_colon, doubts, round_percent
+from plmia.errors import Note, OutputError, after_colon, doubts, round_percent, visible
 from plmia.evaluation.metrics import FPRS, Roc, fpr_key, roc_curve
 from plmia.evaluation.records import RecordTable, people_table, record_table
 from plmia.evaluation.subgroups import VARIES
 from plmia.evaluation.tables import Tabular, html_cells, text_table
+from plmia.results.json_types import encode
 from plmia.results.result import DEFAULT_ATTACK, SCHEMA, Mean, MeanTpr, RunResult, TargetSummary, Verdict
 from plmia.results.wording import Status
 
@@ -43,6 +47,7 @@ AGAIN = "run plmia score or plmia audit again"
 SCORE_ARRAYS = ("score", "log10_p", "log10_p_conformal", "statistic")
 # Longest header of an npy file.
 _HEADER_BYTES = 4096
+_ENTRY_DEPTH = 4  # of an entry of ``per_target`` in metrics.json
 
 
 class Overview(Tabular):
@@ -123,7 +128,7 @@ class Overview(Tabular):
         verdict = f"{type(self).__name__}({str(self.folder)!r}): {result.verdict.text}"
         table = text_table(self._table(main_attacks(result.attacks, result.verdict.attack)))
         notes = (f"- {note.text}" for note in unquoted_doubts(result.verdict, result.notes))
-        return "\n".join([verdict, *notes, table, self._where])
+        return visible("\n".join([verdict, *notes, table, self._where]))
 
     @property
     def _where(self) -> str:
@@ -213,6 +218,11 @@ class SavedRun(Overview):
         try:
             files = open_parts(folder)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and os.path.isfile(folder / "signals" / "store.json"):  # noqa: PTH113
+                raise OutputError(
+                    f"{folder} has models but no results: if an audit is unfinished, run the same command again, else "
+                    "plmia score"
+                ) from error
             raise OutputError(
                 f"{folder} has no results ({error.strerror}: {Path(error.filename or folder).name}): "
                 "give the output folder of plmia audit or plmia score"
@@ -285,11 +295,14 @@ class SavedRun(Overview):
         self._require_target(target)
         members = self._read(f"members/{target}", "b", self._units)
         population, queries = (self._read(f"{kind}/{target}", "iu") for kind in ("population", "queries"))
-        both = np.concatenate([population, queries])
-        if len(both) and not 0 <= both.min() <= both.max() < self._units:
-            raise self._damaged(f"population or queries of target {target} reach beyond {self._units:,} records")
-        if len(both) and np.bincount(both).max() > 1:
-            raise self._damaged(f"population and queries of target {target} share a record or name one twice")
+        seen = np.zeros(self._units, bool)
+        for part in (population, queries):
+            if len(part) and not 0 <= part.min() <= part.max() < self._units:
+                raise self._damaged(f"population or queries of target {target} reach beyond {self._units:,} records")
+            before = int(np.count_nonzero(seen))
+            seen[part] = True
+            if int(np.count_nonzero(seen)) != before + len(part):
+                raise self._damaged(f"population and queries of target {target} share a record or name one twice")
         if members[population].any():
             raise self._damaged(f"the population of target {target} holds members")
         found = int(members[queries].sum()), int((~members[queries]).sum())
@@ -364,7 +377,7 @@ class SavedRun(Overview):
             raise self._damaged(f"{name!r} cannot be read: {error}") from error
         if array.dtype.kind not in kinds or array.ndim != 1 or (length is not None and len(array) != length):
             raise self._damaged(f"{name!r} has type {array.dtype} and shape {array.shape}")
-        return array
+        return memory.copied(array) if memory.limit_in_bytes() is not None else array
 
     def _damaged(self, what: str) -> OutputError:
         return OutputError(f"{self.folder / 'scores.npz'} is damaged ({what}): {AGAIN}")
@@ -401,8 +414,10 @@ def _close(files: Iterable[BinaryIO]) -> None:
 
 def seal(result: RunResult, parts: Mapping[str, str]) -> RunResult:
     """Return the result with the digests of the other files, ``parts``, and of metrics.json itself."""
-    digest = _self_digest(replace(result, digests=parts).to_json())
-    return replace(result, digests={**parts, "self": digest})
+    sha = hashlib.sha256()
+    for part in _json_parts(replace(result, digests=parts), indent=None, sort_keys=True, separators=(",", ":")):
+        sha.update(part.encode("ascii"))
+    return replace(result, digests={**parts, "self": sha.hexdigest()})
 
 
 def _self_digest(metrics: Mapping[str, Any]) -> str:
@@ -414,7 +429,30 @@ def _self_digest(metrics: Mapping[str, Any]) -> str:
 
 def metrics_text(result: RunResult) -> bytes:
     """Return metrics.json as it is written."""
-    return f"{json.dumps(result.to_json(), indent=1, allow_nan=False)}\n".encode()
+    return b"".join(metrics_parts(result))
+
+
+def metrics_parts(result: RunResult) -> Iterator[bytes]:
+    """Yield metrics.json in parts: with many targets, the whole text takes much memory."""
+    for part in _json_parts(result, indent=1):
+        yield part.encode()
+    yield b"\n"
+
+
+def _json_parts(result: RunResult, *, indent: int | None, **options: Any) -> Iterator[str]:
+    """Yield what `json.dumps` returns for a result, one entry of ``per_target`` at a time."""
+    place = secrets.token_hex(16)
+    text = json.dumps(result.outline(place), indent=indent, allow_nan=False, **options)
+    entries = [attack.per_target for attack in result.attacks.values()]
+    # The text of an entry lies four levels deep.
+    line = "\n" + _ENTRY_DEPTH * (indent or 0) * " " if indent else ""
+    first, *rest = re.split(f'"{place}([0-9]+)"', text)
+    yield first
+    for which, after in zip(rest[::2], rest[1::2], strict=True):
+        for i, entry in enumerate(entries[int(which)]):
+            told = json.dumps(encode(entry), indent=indent, allow_nan=False, **options)
+            yield ("," + line if i else "") + (told.replace("\n", line) if line else told)
+        yield after
 
 
 def sha256_of(file: BinaryIO) -> str:

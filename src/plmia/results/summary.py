@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from plmia.attacks.alignment import Alignment, Match, match_of
-from plmia.data.arrays import FloatArray
+from plmia.attacks.attack import Attack
+from plmia.attacks.view import Mode
+from plmia.data import memory
 from plmia.errors import Note, PlmiaError, Severity
 from plmia.evaluation.decisions import (
     CHECK_FAILS_BELOW,
@@ -26,11 +29,17 @@ from plmia.evaluation.decisions import (
 from plmia.evaluation.diagnostics.gaussianity import Gaussianity, gaussianity, metrics_by_group
 from plmia.evaluation.diagnostics.p_values import nominal_against_realised, pairwise_p_values, population_size
 from plmia.evaluation.diagnostics.power import EnoughReferences
-from plmia.evaluation.diagnostics.signals import unlike_references
+from plmia.evaluation.diagnostics.signals import (
+    MOST_EXAMINED,
+    UnlikeAnswers,
+    unlike_aligned_answers,
+    unlike_references,
+)
 from plmia.evaluation.epsilon import epsilon_bound
 from plmia.evaluation.intervals import auc_interval, mean_rate, over_targets, tpr_interval
-from plmia.evaluation.metrics import DECISION_LEVELS, TargetMetrics, evaluate, roc_curve, summarise
-from plmia.evaluation.records import exposure
+from plmia.evaluation.metrics import DECISION_LEVELS, Roc, TargetMetrics, evaluate, roc_curve, summarise
+from plmia.evaluation.metrics import measured as measured_on
+from plmia.evaluation.records import exposures
 from plmia.evaluation.targets import AttackResult
 from plmia.results import result as typed
 from plmia.results import wording
@@ -46,11 +55,13 @@ NEARLY_CERTAIN = 0.999
 # Votes and ranks tie a few points at a time by design; ties of at least this share of all points hide who is who.
 LARGE_TIE = 0.1
 # References whose correlation with the target is a smaller share of that among themselves tell too little about it.
-POOR_MATCH = 0.8
+POOR_MATCH = 0.9
 # From this share of tied scores on, an attack hardly tells records apart.
 MANY_TIED = 0.9
 # Level at which the table shows how many known non-members the attacks' own p-values flag.
 CHECK_LEVEL = 0.01
+# With more targets, only the first ones keep all decisions and diagnostics.
+MOST_DETAILED = 100
 
 
 # One attack on one target --------------------------------------------------------------------------------------------
@@ -59,9 +70,9 @@ CHECK_LEVEL = 0.01
 def assess(result: AttackResult, n_compared: int = 1, confidence: float = CONFIDENCE) -> Assessment:
     """Assess one attack on one target; joint intervals hold for all ``n_compared`` results of the run at once."""
     queries, members = result.truth.queries, result.truth.members
-    score, truth = result.scores.score[queries], members[queries]
+    score, truth = memory.copied(result.scores.score[queries]), members[queries]
     roc = roc_curve(score, truth)
-    metrics = evaluate(score, truth, target=result.target, confidence=confidence)
+    metrics = measured_on(roc, target=result.target, confidence=confidence)
     shared = 1 - (1 - confidence) / n_compared
     measured = measure(metrics)
     tpr = dict(measured.tpr)
@@ -69,18 +80,21 @@ def assess(result: AttackResult, n_compared: int = 1, confidence: float = CONFID
         if fpr > 0 and point.resolved:
             at_nominal, joint = tpr_interval(roc, fpr, confidence), tpr_interval(roc, fpr, shared)
             tpr[fpr] = replace(point, at_nominal=at_nominal, joint=joint)
+    memory.release()
     decisions = _decide(result, confidence)
+    memory.release()
     size = len(result.population)
     summary = TargetSummary(
         **vars(replace(measured, tpr=tpr)),
         auc_interval=auc_interval(roc, confidence),
-        tied=_tied(score),
+        tied=_tied(roc),
         decisions=decisions,
         conformal=replace(_conformal(decisions), population=size, resolution=1 / (result.n_compared + 1)),
-        fdr={fdr: exposure(result.scores, queries, members, fdr, result.n_finest) for fdr in FDRS},
-        epsilon=epsilon_bound(score, truth, confidence=confidence),
+        fdr=exposures(result.scores, queries, members, FDRS, result.n_finest),
+        epsilon=epsilon_bound(score, truth, confidence=confidence, roc=roc),
         diagnostics=_diagnose(result, decisions),
     )
+    memory.release()
     below_chance = auc_interval(roc, 1 - (1 - NEARLY_CERTAIN) / n_compared).high < 0.5
     return Assessment(summary, metrics, auc_interval(roc, shared), below_chance, result.n_finest)
 
@@ -131,10 +145,10 @@ def _diagnose(result: AttackResult, decisions: Mapping[str, Mapping[float, Decis
     )
 
 
-def _tied(score: FloatArray) -> float:
+def _tied(roc: Roc) -> float:
     """Share of the points that share their score with at least `LARGE_TIE` of all."""
-    _, counts = np.unique(score, return_counts=True)
-    return float(counts[(counts > 1) & (counts >= LARGE_TIE * len(score))].sum() / len(score))
+    counts, n = np.diff(roc.true_positives + roc.false_positives), roc.n_members + roc.n_non_members
+    return float(counts[(counts > 1) & (counts >= LARGE_TIE * n)].sum() / n)
 
 
 # All attacks on all targets ------------------------------------------------------------------------------------------
@@ -143,13 +157,24 @@ def _tied(score: FloatArray) -> float:
 class Summary:
     """Assessments of all attacks on all targets, collected one result at a time."""
 
-    def __init__(self, attacks: Sequence[str], n_targets: int = 1) -> None:
+    def __init__(
+        self,
+        attacks: Sequence[str],
+        n_targets: int = 1,
+        detailed: Collection[int] | None = None,
+        *,
+        may_align: bool = True,
+    ) -> None:
         self._assessments: dict[str, list[Assessment]] = {name: [] for name in attacks}
         self._compared = len(attacks) * n_targets
+        self._may_align = may_align
+        self._detailed = detailed  # targets whose decisions and diagnostics are kept in full; None for all
+        self._judged: dict[str, _Judged] = {name: {} for name in attacks}
         self._references: set[int] = set()
         self._excluded: dict[int, list[int]] = {}
         self._checks: dict[int, typed.TargetChecks] = {}
         self._matches: dict[int, Match] = {}  # of targets whose references were not aligned
+        self._answers: dict[int, UnlikeAnswers | None] = {}  # of targets whose references match after alignment
         self._gaussianity: Gaussianity | None = None
         self._grouped: int | None = None  # target by whose references the records are grouped
         self._by_group: dict[str, tuple[Measured | None, ...]] = {}
@@ -158,6 +183,7 @@ class Summary:
         self._skipped: dict[str, str] = {}
         self._one_record: dict[str, list[TargetMetrics]] = {}
         self._people = False
+        self._one_each = False  # whether one record of each group was evaluated
         self._by_one_record: dict[str, int] = {}  # attacks that judge people by one record, and their references
         self._told: list[Note] = []
 
@@ -169,12 +195,22 @@ class Summary:
     def leave_out(self, attack: str, reason: str) -> None:
         """Leave an attack out of the result, except for the reason; the others' intervals stay as wide."""
         self._assessments.pop(attack, None)
+        self._judged.pop(attack, None)
         self._one_record.pop(attack, None)
         self._skipped.setdefault(attack, reason)
 
     def add(self, result: AttackResult) -> None:
         """Assess one result and keep the assessment."""
-        self._assessments[result.scores.attack].append(assess(result, self._compared))
+        assessment = assess(result, self._compared)
+        judged = self._judged[result.scores.attack]
+        for rule, levels in assessment.summary.decisions.items():
+            for level, decision in levels.items():
+                judged.setdefault((rule, level), {})[result.target] = _Rates.of(decision)
+        if self._detailed is not None and result.target not in self._detailed:
+            assessment = replace(assessment, summary=_without_details(assessment.summary))
+        self._assessments[result.scores.attack].append(assessment)
+        memory.release()
+        self._one_each |= len(result.truth.queries) + len(result.population) < len(result.truth.members)
         if (single := result.one_record) is not None:
             self._people = True
             if result.by_one_record:
@@ -187,17 +223,26 @@ class Summary:
             unlike = if_possible(lambda: unlike_references(result.view))
             size = population_size(len(result.population))
             self._checks[result.target] = typed.TargetChecks(unlike, size, result.alignment)
-            if result.alignment is None and (match := match_of(result.view)) is not None:
+            if result.alignment is not None:
+                self._check_aligned_answers(result, result.alignment)
+            elif (match := match_of(result.view)) is not None:
                 self._matches[result.target] = match
             self.add_notes(result.notes)
         self._measure_groups(result)
+
+    def _check_aligned_answers(self, result: AttackResult, alignment: Alignment) -> None:
+        """Compare answers on the target's scale, if references are shown to match it: any others can be moved there."""
+        if alignment.match is not None and alignment.match >= POOR_MATCH:
+            members, groups = result.truth.members, result.groups
+            of_records = members if groups is None else members[groups.of_record]
+            self._answers[result.target] = if_possible(lambda: unlike_aligned_answers(result.view, of_records))
 
     def _measure_groups(self, result: AttackResult) -> None:
         """Measure the attack by Gaussianity of the records; only on the first target, since that sorts all signals."""
         if not len(result.references):
             return
         if self._gaussianity is None:
-            self._gaussianity = gaussianity(result.view.references)
+            self._gaussianity = gaussianity(result.view.references, most=MOST_EXAMINED)
             self._grouped = result.target
         if result.target == self._grouped:
             single = result.one_record or result
@@ -218,7 +263,7 @@ class Summary:
         """Numbers behind the verdict, as far as results were added."""
         found = gather_evidence({name: group for name, group in self._assessments.items() if group})
         if not self._people:
-            return found
+            return replace(found, one_each=self._one_each)
         unnamed = None if found.unnamed is None else replace(found.unnamed, noun=("person", "people"))
         return replace(found, people=True, unnamed=unnamed)
 
@@ -255,7 +300,7 @@ class Summary:
         metrics = [a.metrics for a in group]
         auc, tpr = _means(metrics)
         balanced = summarise(metrics).balanced_accuracy
-        decisions, bounds = _mean_decisions(entries), [entry.epsilon for entry in entries]
+        decisions, bounds = _mean_decisions(self._judged[name]), [entry.epsilon for entry in entries]
         low, one_run = _mean([bound.low for bound in bounds]), _mean([bound.one_run.low for bound in bounds])
         return AttackSummary(
             auc=auc,
@@ -280,9 +325,9 @@ class Summary:
 
     def _flagged(self, attack: str, level: float) -> SelfCheck | None:
         """How many known non-members of all targets the attack's combined p-value flags, if it has one."""
-        checks = [a.summary.decisions[Analytic.name][level].check for a in self._assessments[attack]]
-        made = [check for check in checks if check is not None]
-        return self_check(sum(c.flagged for c in made), sum(c.population for c in made), level) if made else None
+        rates = self._judged[attack][Analytic.name, level].values()
+        made = [each.checked for each in rates if each.checked is not None]
+        return self_check(sum(n for n, _ in made), sum(n for _, n in made), level) if made else None
 
     def _refuted(self, attack: str) -> tuple[float, float] | None:
         """Level at which the known non-members refute the paper's threshold, and the share of them that it flags.
@@ -305,7 +350,15 @@ class Summary:
     def notes(self) -> list[Note]:
         """What a reader must know beside the numbers."""
         found = self._reference_notes(), self._attack_notes(), self._size_notes()
-        return [*self.evidence.notes(), *self._told, *(note for group in found for note in group)]
+        return [*self.evidence.notes(), *self._told_after_alignment(), *(note for group in found for note in group)]
+
+    def _told_after_alignment(self) -> Iterator[Note]:
+        """Notes from before the attacks; answers that differ only in their scale are withdrawn after alignment."""
+        for note in self._told:
+            if note.code != "answers-unlike-references" or not self._answers:
+                yield note
+            elif warnings := [found.warning for found in self._answers.values() if found and found.warning]:
+                yield replace(note, text=warnings[0])
 
     def _reference_notes(self) -> Iterator[Note]:
         """Whether the references are enough and like the target, and which models were excluded."""
@@ -313,7 +366,11 @@ class Summary:
             yield Note("few-references", "caution", wording.few_references(fewest, LEAST_REFERENCES))
         likeness = {target: checks.unlike_references for target, checks in sorted(self._checks.items())}
         if unlike := {target: like.warning for target, like in likeness.items() if like and like.warning}:
-            yield Note("unlike-references", "caution", wording.unlike_references(unlike, len(likeness)))
+            yield Note(
+                "unlike-references",
+                "caution",
+                wording.unlike_references(unlike, len(likeness), may_align=self._may_align),
+            )
         moved = {target: checks.alignment for target, checks in sorted(self._checks.items()) if checks.alignment}
         if moved:
             yield Note("references-aligned", "info", wording.references_aligned(moved, len(likeness)))
@@ -322,7 +379,9 @@ class Summary:
         }
         poor |= {k: found for k, found in moved.items() if found.match is not None and found.match < POOR_MATCH}
         if poor:
-            yield Note("references-match-poorly", "caution", wording.references_match_poorly(poor, len(likeness)))
+            yield Note(
+                "references-match-poorly", "caution", wording.references_match_poorly(poor, len(likeness), POOR_MATCH)
+            )
         if self._power and self._power.warning:
             yield Note("more-references", "info", self._power.warning)
         if excluded := {target: models for target, models in self._excluded.items() if models}:
@@ -338,7 +397,9 @@ class Summary:
         shares = {name: min(a.summary.tied for a in group) for name, group in self._assessments.items()}
         if tied := {name: share for name, share in shares.items() if share > MANY_TIED}:
             # Where another attack tells records apart, the tied ones cost nothing.
-            yield Note("tied-scores", "caution" if len(tied) == len(shares) else "info", wording.tied_scores(tied))
+            yield Note(
+                "tied-scores", "caution" if len(tied) == len(shares) else "info", wording.tied_scores(tied, LARGE_TIE)
+            )
         if alone := {name: n for name, n in self._by_one_record.items() if name in self._assessments}:
             severity: Severity = "caution" if len(alone) == len(self._assessments) else "info"
             yield Note("people-by-one-record", severity, wording.people_by_one_record(alone, len(self._assessments)))
@@ -365,6 +426,16 @@ def _about_notes(about: About) -> Iterator[Note]:
         yield Note("clipped-probabilities", "info", wording.clipped_probabilities(about.signals.clipped))
 
 
+def weak_attacks(attacks: Sequence[Attack], mode: Mode) -> Iterator[Note]:
+    """Note if the attacks together may miss a leak that others would find."""
+    strong = [attack for attack in attacks if attack.uses_references]
+    if not strong:
+        yield wording.NO_REFERENCES_USED
+    elif all(attack.statistic.assumes_member_law(mode) for attack in strong):
+        text = wording.fixed_member_law(attack.name for attack in strong)
+        yield Note("fixed-member-law", "caution", text)
+
+
 def if_possible(check: Callable[[], T]) -> T | None:
     """Make a check; return None if it needs more data than there are, since that must not end the run."""
     try:
@@ -388,15 +459,39 @@ def _means(targets: Sequence[TargetMetrics]) -> tuple[typed.Mean, dict[float, ty
     return typed.Mean(means.auc.mean, means.auc.std, area), tpr
 
 
-def _mean_decisions(entries: Sequence[TargetSummary]) -> dict[str, dict[float, typed.MeanDecision]]:
+class _Rates(NamedTuple):
+    """What the means over targets need of one decision."""
+
+    fpr_realised: float | None
+    tpr: float | None
+    refused: str | None
+    checked: tuple[int, int] | None  # known non-members that the rule's own check flags, and their number
+
+    @classmethod
+    def of(cls, decision: Decision) -> _Rates:
+        check, why = decision.check, decision.refused
+        checked = None if check is None else (check.flagged, check.population)
+        # Many targets have the same reason: one text is kept.
+        return cls(decision.fpr_realised, decision.tpr, None if why is None else sys.intern(why), checked)
+
+
+_Judged = dict[tuple[str, float], dict[int, _Rates]]  # by rule and level, then by target
+
+
+def _without_details(found: TargetSummary) -> TargetSummary:
+    """Keep the rates of one target and its conformal decisions: with many targets, the rest would fill the memory."""
+    kept = {Conformal.name: found.decisions[Conformal.name]}
+    return replace(found, decisions=kept, diagnostics=typed.TargetDiagnostics())
+
+
+def _mean_decisions(judged: _Judged) -> dict[str, dict[float, typed.MeanDecision]]:
     found: dict[str, dict[float, typed.MeanDecision]] = {}
-    for rule, levels in entries[0].decisions.items():
-        for level in levels:
-            each = [entry.decisions[rule][level] for entry in entries]
-            refused = [one.refused for one in each if one.refused]
-            rates = _known_mean([one.fpr_realised for one in each]), _known_mean([one.tpr for one in each])
-            first = refused[0] if refused else None
-            found.setdefault(rule, {})[level] = typed.MeanDecision(level, *rates, len(refused), first)
+    for (rule, level), by_target in judged.items():
+        each = [by_target[target] for target in sorted(by_target)]
+        refused = [one.refused for one in each if one.refused]
+        rates = _known_mean([one.fpr_realised for one in each]), _known_mean([one.tpr for one in each])
+        first = refused[0] if refused else None
+        found.setdefault(rule, {})[level] = typed.MeanDecision(level, *rates, len(refused), first)
     return found
 
 

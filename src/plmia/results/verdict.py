@@ -76,6 +76,7 @@ class Evidence:
     chance: float = 0.0  # mean true-positive rate of guessing at ``fpr``
     auc_attack: str = ""
     people: bool = False  # whether people were judged by all of their records, not single records
+    one_each: bool = False  # whether one record of each person was evaluated
 
     @property
     def beats_chance(self) -> bool:
@@ -89,6 +90,19 @@ class Evidence:
     def finds_more(self) -> bool:
         """Whether the best attack is shown to find more members than guessing at `fpr`."""
         return self.interval is not None and self.fpr is not None and self.interval.low > max(self.fpr, self.chance)
+
+    @property
+    def unbounded(self) -> int | None:
+        """How many non-members would bound the threshold from above, if a lower end of 0 is due to their number.
+
+        With fewer, none of them may lie above the true threshold (see `tpr_interval`), nor any member.
+        """
+        if self.interval is None or self.fpr is None or self.tpr is None or self.targets >= MANY_TARGETS:
+            return None
+        tail = (1 - CONFIDENCE) / (2 * self.attacks * self.targets)
+        needed = math.ceil(math.log(tail) / math.log1p(-self.fpr))
+        short = self.interval.low == 0 and self.tpr > 2 * self.chance and self.non_members < needed
+        return needed if short else None
 
     def _grade(self) -> Grade:
         """How much a leak means, by the lower ends of its intervals: the least that it is shown to be."""
@@ -105,10 +119,15 @@ class Evidence:
             yield Note("members-swapped", "invalid", wording.members_swapped(self.swapped, self.targets))
         if self.fpr is None:
             sizes = self.non_members, self.population, self.members
-            few = wording.few_non_members(VERDICT_FPRS[-1], *sizes, "people" if self.people else "records")
+            few = wording.few_non_members(
+                VERDICT_FPRS[-1], *sizes, "people" if self.people or self.one_each else "records"
+            )
             yield Note("few-non-members", "caution", few)
         elif self.interval is not None and self.interval.high >= WORRYING * self.fpr and not self.beats_chance:
             yield Note("wide-interval", "caution", wording.wide_interval(self.interval.high, self.fpr, WORRYING))
+        if (needed := self.unbounded) is not None:
+            text = wording.threshold_unbounded(self.non_members, needed)
+            yield Note("threshold-unbounded", "info", text)
         if self.unnamed is not None:
             yield Note("records-unnamed", "info", str(self.unnamed))
 

@@ -113,14 +113,15 @@ def _identified(evidence: Evidence) -> str:
 
 
 def _named(exposed: float, fdr: float, *, people: bool) -> str:
-    """How many individual records or people are named as members."""
+    """How many individual records or people can be named as members."""
     rate = round_percent(fdr)
     one, many = ("person", "people") if people else ("record", "records")
     if exposed == 0:
-        return f"No individual {one} is named as a member at a false discovery rate of {rate}."
+        return f"No individual {one} can be named as a member at a false discovery rate of {rate}."
     number = f"{exposed:.1f}" if exposed != round(exposed) and exposed < 10 else f"{exposed:,.0f}"
-    records = f"{one} is" if exposed == 1 else f"{many} are"
-    return f"{number} individual {records} named as members at a false discovery rate of {rate}."
+    records = f"{one} can be named as a member" if exposed == 1 else f"{many} can be named as members"
+    wrong = f"at most {rate} of the names are expected to be wrong (false discovery rate)"
+    return f"{number} individual {records}; {wrong}."
 
 
 # Notes about the evidence --------------------------------------------------------------------------------------------
@@ -150,6 +151,14 @@ def few_non_members(fpr: float, non_members: int, population: int, members: int,
     )
 
 
+def threshold_unbounded(non_members: int, needed: int) -> str:
+    """The interval starts at 0 for lack of non-members."""
+    return (
+        f"The lower end of the interval is 0 because {non_members:,} non-members are too few to bound the threshold; "
+        f"{needed:,} would do."
+    )
+
+
 def wide_interval(high: float, fpr: float, times: float) -> str:
     """The interval does not exclude a large leak."""
     return (
@@ -161,17 +170,31 @@ def wide_interval(high: float, fpr: float, times: float) -> str:
 # Notes about references, attacks and records -------------------------------------------------------------------------
 
 
+def targets_summarised(most: int, n: int) -> str:
+    """Say which targets have all details."""
+    return f"metrics.json has the decisions by all rules and the diagnostics of the first {most} of {n:,} targets."
+
+
 def few_references(references: int, needed: int) -> str:
     """The attacks have little power."""
     are = "references are" if references != 1 else "reference is"
     return f"{references} {are} too few to exclude a leak. Train at least {needed}; 16 or more find clearly more."
 
 
-def unlike_references(warnings: Mapping[int, str], targets: int) -> str:
-    """Some targets are unlike their references."""
+def fixed_member_law(attacks: Iterable[str]) -> str:
+    """The attacks that use references assume how members differ, and may miss a clear leak."""
+    return (
+        f"Offline, {', '.join(attacks)} can miss a clear leak: fixed constants say how members differ from "
+        "non-members. Run pl-mia-eb or rmia, too."
+    )
+
+
+def unlike_references(warnings: Mapping[int, str], targets: int, *, may_align: bool = True) -> str:
+    """Some targets are unlike their references; ``may_align`` is whether references could have been aligned."""
     first, *others = warnings
     more = f" and {len(others)} more" if others else ""
-    return f"Target {first}{more}: {warnings[first]}" if targets > 1 else warnings[first]
+    text = f"Target {first}{more}: {warnings[first]}" if targets > 1 else warnings[first]
+    return text if may_align else f"{text.removesuffix('.')}, or omit --align never."
 
 
 def references_aligned(found: Mapping[int, Alignment], targets: int) -> str:
@@ -185,20 +208,21 @@ def references_aligned(found: Mapping[int, Alignment], targets: int) -> str:
     return f"{text} {sentence(correlations(first))}"
 
 
-def references_match_poorly(found: Mapping[int, Alignment | Match], targets: int) -> str:
-    """References predict the target poorly, even on its scale."""
+def references_match_poorly(found: Mapping[int, Alignment | Match], targets: int, least: float) -> str:
+    """References predict the target poorly, even on its scale; ``least`` is the limit of `Match.value`."""
     target, worst = min(found.items(), key=lambda pair: pair[1].correlation)
     who = f"target {target}" if targets > 1 else "the target"
+    expected = f"; at least {round_percent(least)} of the latter is expected" if worst.peers else ""
     return (
-        f"The references predict {who} poorly, so a leak may be missed: {correlations(worst)}. Train references "
-        "that are more like the target."
+        f"The references predict poorly which records are hard for {who}, so a leak may be missed: "
+        f"{correlations(worst)}{expected}. Train references that are more like the target."
     )
 
 
 def correlations(found: Alignment | Match) -> str:
     """How well references predict which records are hard for the target."""
-    among = "" if found.peers is None else f", among the references {found.peers:.2f}"
-    return f"the rank correlation with the target is {found.correlation:.2f}{among}"
+    among = "" if found.peers is None else f", with each other {found.peers:.2f}"
+    return f"their rank correlation with the target is {found.correlation:.2f}{among}"
 
 
 def excluded_references(excluded: Mapping[int, Sequence[int]]) -> str:
@@ -220,11 +244,12 @@ def attacks_left_out(skipped: Mapping[str, str]) -> str:
     return f"Attacks left out: {', '.join(skipped)}. {sentence(first)}{more}"
 
 
-def tied_scores(shares: Mapping[str, float]) -> str:
-    """Attacks whose scores take few values, with the share of tied records."""
+def tied_scores(shares: Mapping[str, float], tie: float) -> str:
+    """Attacks with few different scores, and the share of records whose score at least the share ``tie`` has."""
     return (
-        f"The scores of {', '.join(shares)} take few values: {100 * min(shares.values()):.0f} % of the records share "
-        "theirs with a tenth of all. Such an attack hardly tells records apart."
+        f"The scores of {', '.join(shares)} take only a few values: "
+        f"{100 * min(shares.values()):.0f} % of the records have one that at least {round_percent(tie)} share. Such an "
+        "attack hardly tells records apart."
     )
 
 
@@ -282,7 +307,7 @@ def trainings_not_compared(reason: str) -> str:
 
 def more_exposed(by: str, names: Sequence[str]) -> str:
     """Subgroups that are shown to be more exposed than the others."""
-    return f"More exposed than the others by {by}: {', '.join(names)}."
+    return f"More exposed than the others: {', '.join(f'{by} {name}' for name in names)}."
 
 
 # Who is exposed, below the table of a run -----------------------------------------------------------------------------
@@ -308,21 +333,26 @@ def exposure_lines(result: RunResult, *, verbose: bool) -> Iterator[str]:
 
 def subgroup_line(table: SubgroupTable) -> str:
     """Rates of the subgroups of one column, and which are more exposed."""
-    rates = [_subgroup_rate(group) for group in table.subgroups]
-    shown = ", ".join(rates[:MAX_SUBGROUPS]) + (", …" if len(rates) > MAX_SUBGROUPS else "")
-    found = (
-        f"more exposed than the others: {', '.join(table.more_exposed)}"
-        if table.more_exposed
-        else ("no subgroup is shown to be more exposed")
-    )
-    return f"By {table.by}, identified at {round_percent(table.fpr)} FPR: {shown}; {found}."
+    shown = table.subgroups[:MAX_SUBGROUPS]
+    rates = "; ".join(f"{table.by} {group.name}: {_subgroup_rate(group)}" for group in shown)
+    more = "; …" if len(table.subgroups) > len(shown) else ""
+    counted = " Counts are at the common threshold." if any(not _has_rate(group) for group in shown) else ""
+    found = "No subgroup is shown to be more exposed."
+    if table.more_exposed:
+        found = f"More exposed than the others: {', '.join(f'{table.by} {name}' for name in table.more_exposed)}."
+    return f"Identified at {round_percent(table.fpr)} FPR: {rates}{more}.{counted} {found}"
+
+
+def _has_rate(group: Subgroup) -> bool:
+    """Whether a subgroup has non-members enough for a threshold of its own."""
+    return group.tpr is not None and group.interval is not None
 
 
 def _subgroup_rate(group: Subgroup) -> str:
     """Rate of one subgroup with its interval for all subgroups at once."""
     if group.tpr is None or group.interval is None:
-        return f"{group.name} {group.identified} of {group.n_members} at the common threshold"
-    return f"{group.name} {percent(group.tpr)} ({percent(group.interval.low)} to {percent(group.interval.high)})"
+        return f"{group.identified} of {group.n_members}"
+    return f"{percent(group.tpr)} ({percent(group.interval.low)} to {percent(group.interval.high)})"
 
 
 def trainings_line(found: TrainingsSummary, *, people: bool) -> str:
@@ -337,8 +367,8 @@ def trainings_line(found: TrainingsSummary, *, people: bool) -> str:
     are = "is" if last.identified == 1 else "are"
     return (
         f"Over {found.trainings} trainings at {round_percent(found.fpr)} FPR: {mean}{last.identified:,} of "
-        f"{found.units:,} {noun} {are} identified in every training that used them (chance alone: at most "
-        f"{last.at_most:,.0f} on average)."
+        f"{found.units:,} {noun} {are} identified in every training that used them (without a leak, at "
+        f"most {last.at_most:,.0f} {'is' if round(last.at_most) == 1 else 'are'} expected)."
     )
 
 

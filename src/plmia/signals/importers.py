@@ -24,7 +24,7 @@ import numpy as np
 
 from plmia.data.arrays import Array, BoolArray, FloatArray32, Labels
 from plmia.data.designs import MembershipDesign
-from plmia.data.files import remove_empty, replacing
+from plmia.data.files import make_private, remove_empty, replacing
 from plmia.data.npz import NAME_ARRAYS, load_npy, npz_entry, true_as_one
 from plmia.errors import OutputError, SignalsError, shown
 from plmia.numerics import logit_from_logits, logit_from_probabilities
@@ -448,13 +448,14 @@ def write_signals(found: FoundModels, path: Path, tick: Tick = lambda _steps, _n
 
     ``tick`` is called with 1 and the name of each model that is done.
     """
+    if not path.name:  # "/" or "."
+        raise OutputError(f"{path} is a folder: give the name of a file that ends in .npz")
     path = path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
     made: list[Path] = []
     try:
         if path.is_dir():
             raise OutputError(f"{path} is a folder: give the name of a file that ends in .npz")
-        made = [folder for folder in path.parents if not folder.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
+        made = make_private(path.parent)
         with replacing(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
             return _write_arrays(archive, path, found, tick)
     except BaseException as error:

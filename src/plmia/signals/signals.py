@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from plmia.data import memory
 from plmia.data.arrays import Array, BoolArray, Floats, IntArray, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
 from plmia.data.files import open_regular
@@ -26,9 +27,13 @@ _MANY = 1000
 _SAMPLED_POINTS = 4096
 # Distance between the quartiles of a standard Gaussian.
 _QUARTILES_OF_GAUSSIAN = 1.349
+# Records whose values are checked at a time.
+_POINTS_AT_ONCE = 1 << 20
 # Beyond, sums of squares lose the digits by which members differ, and the AUC depends on the scale of the signals.
 MAX_SIGNAL = 1e6
 _LIMIT_TEXT = f"must lie between -{MAX_SIGNAL:,.0f} and {MAX_SIGNAL:,.0f}"
+# Beyond, squares of signals on a scale of their own overflow before their spread is known.
+_MAX_ON_OWN_SCALE = 1e100
 Scale = Literal["auto", "logit", "probability", "signal"]
 
 
@@ -72,11 +77,17 @@ class Signals:
                 "are needed, with no empty axis (in a file also [models, records])"
             )
         if self.design.matrix.shape != self.values.shape[:2]:
+            self._refuse_one_transposed()
             raise SignalsError(
                 f"membership has shape {self.design.matrix.shape}, signals {self.values.shape}: "
                 "both need the same models and records (bit-packed membership needs `n_points`)"
             )
         for name, array in (("labels", self.labels), ("groups", self.groups)):
+            if array is not None and array.shape == self.values.shape[:1] != self.values.shape[1:2]:
+                raise SignalsError(
+                    f"signals have shape {self.values.shape}, but there are {len(array)} {name}, one per record: "
+                    "transpose signals and membership to [models, records]"
+                )
             if array is not None and (array.shape != self.values.shape[1:2] or array.dtype.kind not in "iu"):
                 raise SignalsError(
                     f"{name} have shape {array.shape} and type {array.dtype}: integers [{self.values.shape[1]}] are "
@@ -92,6 +103,22 @@ class Signals:
         _require(self.values, self.models, np.isfinite, "must be finite")
         if self.kind == "confidence":
             _require(self.values, self.models, _within_limit, f"confidences {_LIMIT_TEXT}")
+        else:
+            limit = f"must lie between -{_MAX_ON_OWN_SCALE:g} and {_MAX_ON_OWN_SCALE:g}"
+            _require(self.values, self.models, _within_own_limit, limit)
+
+    def _refuse_one_transposed(self) -> None:
+        """Raise if the membership has the shape of the transposed signals; one axis is known to be that of records."""
+        own, other = self.values.shape[:2], self.design.matrix.shape
+        if other != own[::-1]:
+            return
+        known = {len(array) for array in (self.labels, self.groups) if array is not None and array.ndim}
+        records = known.pop() if len(known) == 1 and known <= {*own} else max(own)
+        which = "signals" if own[1] != records else "membership"
+        raise SignalsError(
+            f"signals have shape {self.values.shape}, membership {other}: transpose the {which}, since both need "
+            "[models, records]"
+        )
 
     @property
     def n_models(self) -> int:
@@ -117,12 +144,18 @@ class Signals:
         """
         if self.kind == "confidence":
             return self
-        sample = self.values[:, :: -(-self.n_points // _SAMPLED_POINTS)].astype(np.float64)
+        some_points = np.arange(0, self.n_points, -(-self.n_points // _SAMPLED_POINTS))
+        sample = memory.gathered(self.values, some_points).astype(np.float64)
         low, centre, high = np.quantile(sample, (0.25, 0.5, 0.75))
         unit = (high - low) / _QUARTILES_OF_GAUSSIAN or float(sample.std()) or 1.0
         # Model by model, so that only one is held in 64 bits.
-        values = np.stack([((row.astype(np.float64) - centre) / unit).astype(np.float32) for row in self.values])
-        _require(values, self.models, _within_limit, f"signals in units of their spread {_LIMIT_TEXT}")
+        values = memory.empty(self.values.shape, np.float32)
+        for model, to, row in zip(self.models, values, self.values, strict=True):
+            with np.errstate(over="ignore"):  # infinite values are refused
+                scaled = (row.astype(np.float64) - centre) / unit
+            _require(scaled[None], (model,), _within_limit, f"signals in units of their spread {_LIMIT_TEXT}")
+            to[...] = scaled
+            memory.release()
         return replace(self, values=values)
 
     def rows(self, models: Iterable[int], what: str = "model") -> IntArray:
@@ -142,19 +175,26 @@ class Signals:
 
 
 def _require(values: Floats, models: Iterable[int], are_good: Callable[[Floats], BoolArray], limit: str) -> None:
-    # Model by model: a mask for all at once would be as large as the signals.
+    # Some records at a time: a mask for all at once would be as large as the signals.
     for model, row in zip(models, values, strict=True):
-        good = are_good(row)
-        if not good.all():
-            point, view = np.argwhere(~good)[0]
-            raise SignalsError(
-                f"signals hold {row[point, view]:.6g} at model {model}, record {point}, view {view}, but {limit}: "
-                "query that model again, or leave it out"
-            )
+        for start in range(0, len(row), _POINTS_AT_ONCE):
+            part = row[start : start + _POINTS_AT_ONCE]
+            good = are_good(part)
+            if not good.all():
+                point, view = np.argwhere(~good)[0]
+                raise SignalsError(
+                    f"signals hold {part[point, view]:.6g} at model {model}, record {start + point}, view {view}, but "
+                    f"{limit}: query that model again, or leave it out"
+                )
+            memory.release()
 
 
 def _within_limit(values: Floats) -> BoolArray:
     return np.abs(values) <= np.float64(MAX_SIGNAL)  # half floats cannot hold the limit
+
+
+def _within_own_limit(values: Floats) -> BoolArray:
+    return np.abs(values) <= np.float64(_MAX_ON_OWN_SCALE)
 
 
 def _in_unit_interval(values: Floats) -> BoolArray:
@@ -224,8 +264,8 @@ def _membership(arrays: dict[str, Array]) -> BoolArray:
     if membership.dtype == np.bool_:
         return membership
     numbers = membership.dtype.kind in "iuf"
-    if numbers and np.isin(membership, (0, 1)).all():
-        return membership.astype(np.bool_)
+    if numbers and all(np.isin(row, (0, 1)).all() for row in membership):
+        return memory.copied(membership, np.bool_)
     raise SignalsError(
         f"membership has type {membership.dtype}{' and other values than 0 and 1' * numbers}: "
         "booleans are needed, or bits packed along records together with `n_points`"
@@ -237,12 +277,15 @@ def _on_logit_scale(path: Path, values: Floats, scale: Scale) -> tuple[Floats, i
         if values.ndim == 3:  # `Signals` refuses other shapes
             _require(values, range(len(values)), _in_unit_interval, "probabilities must lie in [0, 1]")
         return logit_from_probabilities(values)
-    if scale == "auto" and values.size >= _MANY and values.max() <= 0:
+    if scale != "auto" or not values.size:
+        return values, 0
+    least, most = _range(values)
+    if values.size >= _MANY and most <= 0:
         raise SignalsError(
             f"no signal of {path} is above 0, so they look like log-probabilities: give log p - log(1 - p) of the true "
             "label, or the scale 'logit' if they are that"
         )
-    if scale == "auto" and values.size and np.isfinite(values.min() + values.max()):
+    if np.isfinite(least + most):
         inside = _count_in_unit_interval(values)
         if inside == values.size:
             raise SignalsError(
@@ -252,14 +295,28 @@ def _on_logit_scale(path: Path, values: Floats, scale: Scale) -> tuple[Floats, i
         if inside >= _PROBABILITIES_SHARE * values.size:
             raise SignalsError(
                 f"{inside:,} of the {values.size:,} signals of {path} lie in [0, 1], like probabilities, but the range "
-                f"is {values.min():.4g} to {values.max():.4g}: correct them and give the scale 'probability', or "
+                f"is {least:.4g} to {most:.4g}: correct them and give the scale 'probability', or "
                 "'logit' if all are logits"
             )
     return values, 0
 
 
+def _range(values: Floats) -> tuple[np.floating, np.floating]:
+    """Smallest and largest value, NaN if one is; model by model."""
+    ends = []
+    for row in values:
+        ends.append((row.min(), row.max()))
+        memory.release()
+    least, most = np.array(ends, values.dtype).T
+    return least.min(), most.max()
+
+
 def _count_in_unit_interval(values: Floats) -> int:
-    return sum(int(np.count_nonzero(_in_unit_interval(row))) for row in values)
+    total = 0
+    for row in values:
+        total += int(np.count_nonzero(_in_unit_interval(row)))
+        memory.release()
+    return total
 
 
 def look_like_probabilities(values: Floats) -> bool:

@@ -22,8 +22,12 @@ Guarantees.
   continued with the same description, and records with another key do not count.
 
 A machine without the store writes *stacks* (`write_stack`): an npy of signals and, last, a JSON beside it with the same
-key and digests. `SignalStore.import_npy` merges a folder of them. This module needs NumPy only; a store behind a URL,
-which needs fsspec, can be read but not written.
+key and digests. `SignalStore.import_npy` merges a folder of them.
+
+Object storage. Places may be addresses that fsspec knows, such as ``s3://bucket/run``. Stacks are written there and
+merged from there: each is two objects, and object stores show an object when it is complete. A store can be read from
+an address and published to one (`SignalStore.publish`), but grows on one machine only: object stores replace whole
+objects and have no locks. Without addresses this module needs NumPy only.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from io import FileIO
@@ -47,14 +51,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
+from plmia.data import memory
 from plmia.data.arrays import Array, BoolArray, FloatArray32, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
 from plmia.data.files import (
     as_bytes,
     create_private,
     file_lock,
+    make_private,
     open_regular,
-    read_regular,
     remove_leftovers,
     require_regular,
     sync_folder,
@@ -62,8 +67,8 @@ from plmia.data.files import (
     write_all,
     write_atomically,
 )
-from plmia.data.npz import NPY_MAGIC, unpack_bits
-from plmia.errors import StoreError, shown, some
+from plmia.data.npz import NPY_MAGIC, packed_rows, unpack_bits
+from plmia.errors import StoreError, install_hint, shown, some
 
 if TYPE_CHECKING:
     from plmia.signals.signals import Signals
@@ -77,6 +82,7 @@ NPY_HEADER_BYTES = 128
 # Upper limit for the JSON of a stack, which may come from another machine.
 MAX_JSON_BYTES = 1 << 28
 _RANGES_AT_ONCE = 16
+_ARRAY_FILES = ("signals.npy", "membership.npy", "labels.npy", "groups.npy")
 _MAX_DIFFERENCES = 3
 _RECORD_NAME = re.compile(r"([0-9]{6,18})(?:-([0-9]{6,18}))?\.json")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -248,7 +254,7 @@ class SignalStore:
             entries = [(stack.models[i], digests[i], stack.provenance[i]) for i in rows]
             records = [{"model": model, "chunks": chunks, "provenance": made} for model, chunks, made in entries]
             file_name = _record_name([model for model, _, _ in entries])
-            (path / "records").mkdir(exist_ok=True)
+            (path / "records").mkdir(mode=0o700, exist_ok=True)
             write_atomically(path / "records" / file_name, sealed({"key": layout.key, "models": records}))
             remove_leftovers(path / "records")
 
@@ -276,7 +282,7 @@ class SignalStore:
         chosen = [record.model for record in records]
         values = self.read(chosen) if self.folder.path is None else self._mapped(self.folder.path, records)
         n_clipped = sum(record.provenance.get("n_clipped", 0) for record in records)
-        design = MembershipDesign(self.design.matrix[chosen])
+        design = MembershipDesign(memory.rows_of(self.design.matrix, np.array(chosen, np.intp)))
         groups = _read_integers(self.folder, "groups.npy", self.layout.n_points, self.about.get("groups"))
         numbers, kind = tuple(chosen), self.kind
         return Signals(values, design, self.labels, n_clipped, groups, numbers, kind, self.fingerprint(chosen))
@@ -288,10 +294,11 @@ class SignalStore:
             require_regular(path)
             _raise_first(_cut_off(self.folder, self.layout, records))
             mapped = np.asarray(np.memmap(path, DTYPE, "r", NPY_HEADER_BYTES, (n_rows, *self.shape[1:])))
+        memory.registered(mapped)
         for record in records:
             _raise_first(_damaged_chunks(self.folder, self.layout, record, mapped[record.model].data))
-        neighbours = models == list(range(models[0], n_rows))
-        return mapped[models[0] :] if neighbours else mapped[models]
+            memory.release()
+        return memory.rows_of(mapped, np.array(models, np.intp))
 
     def fingerprint(self, models: Numbers | None = None) -> str:
         """SHA-256 of the models' numbers, the checksums of their signals, their membership, and the store's key.
@@ -299,9 +306,9 @@ class SignalStore:
         The key covers labels, groups and what the signals were made of.
         """
         records = self._records(models)
-        members = self.design.matrix[[record.model for record in records]]
+        members = memory.rows_of(self.design.matrix, np.array([record.model for record in records], np.intp))
         checksums = [[record.model, *record.chunks] for record in records]
-        packed = digest(np.packbits(members, axis=1))
+        packed = digest(packed_rows(members))
         return digest(_canonical({"key": self.key, "membership": packed, "models": checksums}))
 
     def verify(self) -> list[str]:
@@ -347,6 +354,26 @@ class SignalStore:
             self.append(stack.models, stack.signals, stack.provenance)
             models.extend(stack.models)
         return sorted(models)
+
+    def publish(self, address: str) -> None:
+        """Copy the store to an address that fsspec knows, where `open` reads it; again, to add models finished since.
+
+        store.json is copied last, so that an interrupted copy is not taken for a store. A store of another audit at
+        the address is refused, and what is damaged is not copied.
+        """
+        path, place = _require_local(self.folder), folder_at(address)
+        if place.path is not None:
+            raise StoreError(f"{address} is a folder of this machine: give an address such as s3://bucket/run")
+        with reading(str(place)):
+            present = "store.json" in place.names("")
+        if present and _read_layout(place).key != self.key:
+            raise StoreError(f"{place} holds the store of another audit and was not changed: give another address")
+        _raise_first(self.verify())
+        with writing(str(place)), _locked(path / "signals.npy"):
+            names = [name for name in _ARRAY_FILES if (path / name).exists()]
+            names += [f"records/{name}" for name in self.folder.names("records") if _RECORD_NAME.fullmatch(name)]
+            for name in (*names, "store.json"):
+                place.put(path / name, name)
 
     def _scan(self, among: Collection[int] | None = None) -> tuple[dict[int, ModelRecord], list[BadRecord]]:
         """Scan the records of this design's models; the store may have more."""
@@ -536,14 +563,21 @@ def differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
 
 
 def _require_free(path: Path) -> None:
+    """Require that there is nothing at a path, an empty folder, or a store that another process made meanwhile."""
     with reading(str(path)):
-        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            raise StoreError(f"{path} exists and is not a store: choose a folder that is empty or does not exist yet")
+        try:
+            names = {entry.name for entry in path.iterdir()}
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            names = {path.name}
+    if names and "store.json" not in names:
+        raise StoreError(f"{path} exists and is not a store: choose a folder that is empty or does not exist yet")
 
 
 def _make_store(path: Path, layout: Layout, design: MembershipDesign, labels: Labels | None) -> None:
     """Make the folder of a store, which appears complete; a store that another process made meanwhile stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     new = temporary_beside(path)
     try:
         new.mkdir(mode=0o700)
@@ -886,45 +920,56 @@ class Stack:
 
 def write_stack(
     folder: str | Path, models: Numbers, signals: FloatArray32, provenance: Sequence[Mapping[str, Any]], *, key: str
-) -> Path:
+) -> str | Path:
     """Write the signals of some models as an npy file, for the store with this key to import; see `SignalStore.append`.
 
-    The file counts as soon as its JSON exists, too.
+    The file counts as soon as its JSON exists, too. ``folder`` may be an address that fsspec knows. Returns the file's
+    path, or its address.
     """
-    stack = Stack.checked(models, signals, provenance)
-    about = Path(folder) / f"stack-{_record_name(stack.models)}"
-    path, shape = about.with_suffix(".npy"), stack.signals.shape
+    place, stack = folder_at(folder), Stack.checked(models, signals, provenance)
+    name, shape = f"stack-{_record_name(stack.models)}", stack.signals.shape
+    data = f"{name.removesuffix('.json')}.npy"
     header = npy_header(DTYPE, shape)
     sha = hashlib.sha256(header)
     sha.update(as_bytes(stack.signals))
     fields = {"key": key, "models": stack.models, "shape": shape, "sha256": sha.hexdigest()}
-    with writing(str(path)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, header, stack.signals)
-        write_atomically(about, sealed({**fields, "provenance": stack.provenance}))
-    return path
+    with writing(f"{place}/{data}"):
+        place.make()
+        place.write(data, header, stack.signals)
+        place.write(name, sealed({**fields, "provenance": stack.provenance}))
+    return place.path / data if place.path is not None else f"{place}/{data}"
 
 
 def read_stacks(folder: str | Path, *, key: str) -> Iterator[Stack]:
-    """Read and verify the finished stacks of a folder, one at a time; their signals are memory-mapped.
+    """Read and verify the finished stacks of a folder, one at a time; signals on this machine are memory-mapped.
 
     They must belong to the store with this key. The JSON of all of them is checked before the first is returned.
+    ``folder`` may be an address that fsspec knows; a stack from there is held in memory.
     """
-    paths = sorted(Path(folder).glob("stack-*.json"))
-    if not paths:
+    place = folder_at(folder)
+    names = stack_names(folder)
+    if not names:
         raise StoreError(f"{folder} holds no finished stack (stack-*.json beside stack-*.npy): give another folder")
-    abouts = [_read_about(path, key) for path in paths]
-    for path, about in zip(paths, abouts, strict=True):
-        yield _read_stack(path, about)
+    abouts = [_read_about(place, name, key) for name in names]
+    for name, about in zip(names, abouts, strict=True):
+        yield _read_stack(place, name, about)
 
 
-def _read_about(path: Path, key: str) -> dict[str, Any]:
+def stack_names(folder: str | Path) -> list[str]:
+    """Sorted names of the JSON files of the finished stacks in a folder; none if it does not exist."""
+    place = folder_at(folder)
+    with reading(str(place)):
+        return [name for name in place.names("") if name.startswith("stack-") and name.endswith(".json")]
+
+
+def _read_about(place: Folder, name: str, key: str) -> dict[str, Any]:
     """Check and read the JSON of a stack, which may come from anywhere."""
-    with reading(str(path)):
-        size = path.stat().st_size
+    path = f"{place}/{name}"
+    with reading(path):
+        size = place.size(name)
         if size > MAX_JSON_BYTES:
             raise StoreError(f"{path} has {size:,} bytes, at most {MAX_JSON_BYTES:,} are allowed: {_COPY_STACK}")
-        about = _unsealed(str(path), read_regular(path), _COPY_STACK)
+        about = _unsealed(path, place.read([name])[0], _COPY_STACK)
     if about.get("key") != key:
         raise StoreError(
             f"{path} belongs to another audit (key {str(about.get('key'))[:12]}, the store has {key[:12]}): "
@@ -938,18 +983,30 @@ def _read_about(path: Path, key: str) -> dict[str, Any]:
             f"{path} is damaged ({len(models)} models, {shape[0]} rows of signals, {len(provenance)} provenances): "
             f"{_COPY_STACK}"
         )
-    _require_plausible(str(path), models, provenance, shape[1] * shape[2], _COPY_STACK)
+    _require_plausible(path, models, provenance, shape[1] * shape[2], _COPY_STACK)
     return about
 
 
-def _read_stack(path: Path, about: dict[str, Any]) -> Stack:
-    shape, data = tuple(about["shape"]), path.with_suffix(".npy")
-    with reading(str(data)), open_regular(data) as file:
-        _check_npy(str(data), file.read(NPY_HEADER_BYTES), data.stat().st_size, DTYPE, shape)
-        file.seek(0)
-        if hashlib.file_digest(file, "sha256").hexdigest() != about.get("sha256"):
-            raise StoreError(f"{data} is damaged (its SHA-256 differs from the one in {path.name}): {_COPY_STACK}")
-    signals = np.memmap(data, DTYPE, "r", NPY_HEADER_BYTES, shape)
+def _read_stack(place: Folder, name: str, about: dict[str, Any]) -> Stack:
+    file_name, shape = f"{name.removesuffix('.json')}.npy", tuple(about["shape"])
+    what = f"{place}/{file_name}"
+    with reading(what):
+        size = place.size(file_name)
+        start, *_ = place.ranges(file_name, [(0, NPY_HEADER_BYTES)])
+        _check_npy(what, start, size, DTYPE, shape)
+        if place.path is None:
+            data = place.read([file_name])[0]
+            found = digest(data)
+        else:
+            with open_regular(place.path / file_name) as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != about.get("sha256"):
+        raise StoreError(f"{what} is damaged (its SHA-256 differs from the one in {name}): {_COPY_STACK}")
+    signals = (
+        np.frombuffer(data, DTYPE, offset=NPY_HEADER_BYTES).reshape(shape)
+        if place.path is None
+        else np.memmap(place.path / file_name, DTYPE, "r", NPY_HEADER_BYTES, shape)
+    )
     return Stack.checked(about["models"], signals, about["provenance"])
 
 
@@ -1165,12 +1222,12 @@ def _model_numbers(models: Numbers, end: int = sys.maxsize) -> list[int]:
 
 @dataclass(frozen=True)
 class Folder:
-    """Folder of a store, for reading. Names are relative to it; all errors are OSErrors."""
+    """Folder of a store or of stacks. Names are relative to it; all errors are OSErrors."""
 
     address: str
     files: Any = field(repr=False)  # file system: one of fsspec, or `_LocalFiles`
     root: str = field(repr=False)  # the folder's path in it
-    path: Path | None = None  # path on this machine; None for a folder that can only be read
+    path: Path | None = None  # path on this machine; None for an address, where only whole files can be written
 
     def __str__(self) -> str:
         return self.address
@@ -1185,7 +1242,7 @@ class Folder:
             self.files.invalidate_cache()
         try:
             with _os_errors():
-                paths = self.files.ls(f"{self.root}/{below}", detail=False)
+                paths = self.files.ls(f"{self.root}/{below}".rstrip("/"), detail=False)
         except FileNotFoundError:  # object stores keep no empty folders
             return []
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
@@ -1201,6 +1258,41 @@ class Folder:
         for i in range(0, len(spans), at_once):
             fetched = spans[i : i + at_once]
             yield from self._fetch([name] * len(fetched), fetched)
+
+    def make(self) -> None:
+        """Make the folder; an address needs none."""
+        if self.path is not None:
+            make_private(self.path)
+
+    def write(self, name: str, *parts: Array | bytes) -> None:
+        """Write a file, complete or absent; one of a writer that fails at an address may be incomplete."""
+        if self.path is not None:
+            write_atomically(self.path / name, *parts)
+            return
+        where = f"{self.root}/{name}"
+        with _os_errors(), self._in_folder(where, lambda: self.files.open(where, "wb")) as file:
+            for part in parts:
+                file.write(as_bytes(part))
+
+    def put(self, path: Path, name: str) -> None:
+        """Copy a file of this machine to an address."""
+        require_regular(path)
+        where = f"{self.root}/{name}"
+        with _os_errors():
+            self._in_folder(where, lambda: self.files.put_file(str(path), where))
+
+    def _in_folder(self, where: str, write: Callable[[], Any]) -> Any:
+        """Write a file at an address; its folder is made if the file system has folders, and this one is missing."""
+        if isinstance(self.files, import_module("fsspec.implementations.local").LocalFileSystem):
+            # An address such as file:///data: what is there already keeps its mode while it is written.
+            make_private(Path(where).parent)
+            with suppress(FileExistsError):
+                create_private(Path(where)).close()
+        try:
+            return write()
+        except FileNotFoundError:
+            self.files.makedirs(where.rpartition("/")[0], exist_ok=True)
+            return write()
 
     def _fetch(self, names: Sequence[str], spans: Sequence[tuple[int | None, int | None]]) -> list[bytes]:
         starts, stops = [start for start, _ in spans], [stop for _, stop in spans]
@@ -1231,15 +1323,21 @@ class _LocalFiles:
         return found
 
 
+def is_address(place: object) -> bool:
+    """Whether a place is a text such as ``s3://bucket/run``, not a path of this machine."""
+    return isinstance(place, str) and "://" in place
+
+
 def folder_at(place: str | Path) -> Folder:
-    """Folder at a path or a URL."""
-    if not (isinstance(place, str) and "://" in place):
+    """Folder at a path or an address."""
+    if not (isinstance(place, str) and is_address(place)):
         return Folder(str(Path(place)), _LocalFiles(), str(Path(place)), Path(place))
     try:
         files, root = import_module("fsspec.core").url_to_fs(place)
     except ImportError as error:
         raise StoreError(
-            f"{place} cannot be read ({error}): install fsspec and its package for this kind of address"
+            f"{place} cannot be read ({error}): install fsspec ({install_hint('storage')}) and its package for this "
+            "kind of address"
         ) from error
     except ValueError as error:
         raise StoreError(f"{place} cannot be read ({error}): give a folder, or an address that fsspec knows") from error
@@ -1248,7 +1346,10 @@ def folder_at(place: str | Path) -> Folder:
 
 def _require_local(folder: Folder) -> Path:
     if folder.path is None:
-        raise StoreError(f"{folder} can only be read: give a local folder, or copy it to one, to write")
+        raise StoreError(
+            f"{folder} can only be read: give a local folder, and copy the finished store to the address with "
+            "SignalStore.publish"
+        )
     return folder.path
 
 

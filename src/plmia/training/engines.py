@@ -22,7 +22,7 @@ import traceback
 import warnings
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -32,7 +32,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from plmia.data.user_code import lacks_memory
-from plmia.errors import PlmiaError, RecipeError, TrainingError, install_hint
+from plmia.errors import PlmiaError, PlmiaWarning, RecipeError, TrainingError, install_hint
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -40,6 +40,8 @@ Result = TypeVar("Result")
 MOST_TRIES = 3
 
 _ANSWER_SECONDS = 20.0
+# Of a job; no machine has more GPUs or cores.
+_MOST_DEVICES = 10_000
 # Option of Linux's prctl: the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
 
@@ -196,7 +198,9 @@ class _Worker(Generic[Job]):
         # Not fork: threads of numerical libraries do not survive a fork.
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process: BaseProcess = context.Process(
+            target=_serve, args=(theirs, logging.root.manager.disable), daemon=True
+        )
         try:
             with _interrupts_held(), _script_hidden():
                 self._process.start()
@@ -255,8 +259,9 @@ def _script_hidden() -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
-def _serve(pipe: Connection) -> None:
-    """Receive the work, then run jobs until the parent closes the pipe."""
+def _serve(pipe: Connection, silenced: int) -> None:
+    """Receive the work, then run jobs until the parent closes the pipe; log nothing up to the level ``silenced``."""
+    logging.disable(silenced)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Daemons may not start processes, but training may need to.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
@@ -340,6 +345,8 @@ def one_thread() -> None:
 class Ray(Engine):
     """A Ray cluster: an existing one by its address, or one started on this machine.
 
+    If a worker or a whole node dies, its jobs run again on the other nodes; each job has `MOST_TRIES` attempts.
+
     Parameters
     ----------
     address : str, optional
@@ -358,6 +365,14 @@ class Ray(Engine):
     cpus: float = 1.0
     in_flight: int = 16
 
+    def __post_init__(self) -> None:
+        for what, number in {"GPUs": self.gpus, "cores": self.cpus}.items():
+            if not 0 <= number <= _MOST_DEVICES:
+                raise TrainingError(
+                    f"each job was given {number:g} {what}, from 0 to {_MOST_DEVICES:,} are possible: give fewer, "
+                    "such as 1"
+                )
+
     @property
     def at_once(self) -> int:
         """Number of jobs that the cluster holds; 1 with GPUs, which train few large stacks faster than many small."""
@@ -375,7 +390,7 @@ class Ray(Engine):
                 while waiting and len(running) < self.in_flight:
                     job = waiting.popleft()
                     running[remote.remote(shared, job)] = job
-                for done in ray.wait(list(running), num_returns=1)[0]:
+                for done in self._next(ray, list(running)):
                     result = _fetch(ray, done)
                     yield running.pop(done), result
         finally:
@@ -383,6 +398,24 @@ class Ray(Engine):
                 ray.cancel(reference, force=True)
             if started:
                 ray.shutdown()
+
+    def _next(self, ray: Any, running: Sequence[Any]) -> list[Any]:
+        """Wait for the next result; warn if no node could run the jobs, since Ray waits for such a node without end."""
+        warned = False
+        while not (done := ray.wait(running, num_returns=1, timeout=_ANSWER_SECONDS)[0]):
+            if not warned and not any(self._fits(node) for node in ray.nodes()):
+                warned = True
+                text = (
+                    f"Training waits: no node of the Ray cluster has {self.cpus:g} cores and {self.gpus:g} GPUs, as "
+                    "each job needs. Add such a node, or stop and give fewer (--gpus)."
+                )
+                warnings.warn(text, PlmiaWarning, stacklevel=3)
+        return list(done)
+
+    def _fits(self, node: Any) -> bool:
+        """Whether a node is alive and large enough for a job."""
+        there = node["Resources"]
+        return bool(node["Alive"]) and there.get("CPU", 0) >= self.cpus and there.get("GPU", 0) >= self.gpus
 
     def _start(self, ray: Any) -> bool:
         """Connect to the cluster, or start one; False if Ray is initialised already."""

@@ -21,7 +21,7 @@ import numpy as np
 from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import audit_design
 from plmia.errors import PlmiaError
-from plmia.signals.store import read_stacks, store_key, write_stack
+from plmia.signals.store import read_stacks, stack_names, store_key, write_stack
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.recipes.recipe import Recipe, check_recipes, unless_equal, views_for
 from plmia.training.train import Job, Work, audit_about, for_store, seed_of
@@ -34,12 +34,12 @@ def train_stacks(
     views: tuple[View, ...],
     references: int,
     seed: int,
-    folder: Path,
+    folder: str | Path,
     models: range | None = None,
     at_once: int | None = None,
     reference_recipe: Recipe | None = None,
 ) -> None:
-    """Train models of an audit and write their signals as plain npy into a folder; run again, it resumes.
+    """Train models of an audit and write their signals as plain npy into a folder or to an address; again, it resumes.
 
     By default it trains all models, and as many ``at_once`` as the recipe takes. Several machines can share them. Model
     0 is the target; the others train by ``reference_recipe``, if it is given.
@@ -52,7 +52,7 @@ def train_stacks(
     about = audit_about(data, recipe, views, seed, reference_recipe=reference_recipe)
     key = store_key(about, design, [str(v) for v in views], data.labels)
     # Without a finished JSON file, a first stack was interrupted or is being written by another process.
-    begun = any(folder.glob("stack-*.json"))
+    begun = bool(stack_names(folder))
     done = {model for stack in read_stacks(folder, key=key) for model in stack.models} if begun else set()
     wanted = [model for model in models or range(design.n_models) if model not in done]
     work = Work(data, recipe, views, reference_recipe=reference_recipe)
@@ -69,7 +69,7 @@ def _stacks(work: Work, wanted: list[int], size: int) -> list[list[int]]:
     return [first, *stacks] if first else stacks
 
 
-def _train_stack(work: Work, job: Job, folder: Path, key: str) -> None:
+def _train_stack(work: Work, job: Job, folder: str | Path, key: str) -> None:
     """Train one stack, write the models that did not diverge, and print one line per model."""
     trained, total = work(job)
     good, signals, provenance = for_store(work.recipe_of(job.models[0]), job, trained, total)
@@ -98,7 +98,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
     parser.add_argument("--first", type=int, default=0, help="first model to train")
     parser.add_argument("--last", type=int, help="last model to train")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the stacks")
+    parser.add_argument(
+        "-o", "--output", required=True, help="folder for the stacks, or an address such as s3://bucket/stacks"
+    )
     given = parser.parse_args()
     try:
         recipe = parse_recipe(given.recipe)

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plmia.data.arrays import FloatArray32
+from plmia.data.arrays import Array, FloatArray32
 from plmia.data.dataset import LabelledData
-from plmia.data.files import file_lock, replacing
+from plmia.data.files import create_private, file_lock, make_private, replacing
+from plmia.data.npz import open_unnamed_npy, save_npy
 from plmia.errors import OutputError, PlmiaWarning, RecipeError, TrainingError, install_hint, require_members, some
 from plmia.signals.store import SignalStore, differences, groups_about, signal_about
 from plmia.training.engines import Engine, Failed, Inline, LocalProcesses, pickled
@@ -326,10 +327,14 @@ def for_store(
 
 
 def _failure(job: Job, failed: Failed, store: SignalStore) -> str:
-    """Describe what failed and how to continue: if the recipe fails and no model was trained, by correcting it."""
+    """Describe what failed and how to continue: by correcting the recipe in the same folder if it has no models yet."""
     models = f"model {job.models[0]}" if len(job.models) == 1 else f"models {job.models[0]} to {job.models[-1]}"
     records = map(TrainingRecord.from_json, store.finished().values())
-    remedy = "finished models are kept, and the same command resumes"
+    # Models of other code are never mixed in: the folder is refused.
+    remedy = (
+        "finished models are kept, and the same command resumes if the cause was not in the recipe. After a change of "
+        "the recipe, choose another folder"
+    )
     if failed.by_recipe and all(record.given for record in records):
         remedy = "no model was trained, so correct the recipe and run the same command again"
     return f"training {models} failed: {failed.sentence.rstrip('.')}; {remedy}"
@@ -363,7 +368,7 @@ def _save_weights(path: Path, trained: Trained) -> None:
     if trained.weights is None:
         raise TrainingError("this recipe returns no weights to keep: leave out keep_models (--keep-models)")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with replacing(path) as file:
             file.write(save(trained.weights))
     except Exception as error:  # safetensors has errors of its own
@@ -385,37 +390,40 @@ def shared_data(data: LabelledData, folder: Path, engine: Engine) -> Iterator[La
     for leftover in folder.glob(".data-*"):
         if not _in_use(leftover):
             shutil.rmtree(leftover, ignore_errors=True)
-    try:
+    with _output_errors(folder):
         shared = Path(tempfile.mkdtemp(prefix=".data-", dir=folder))
-        lock = (shared / _LOCK).open("xb")
-    except OSError as error:
-        raise OutputError(
-            f"cannot write to {folder} ({error.strerror or error}): free some space, or use another folder"
-        ) from error
     try:
         with contextlib.ExitStack() as opened:
-            opened.enter_context(lock)
-            opened.enter_context(file_lock(lock.fileno(), wait=False))
-            data.save(shared)
-            _delete_names(shared, opened)
+            with _output_errors(folder):
+                lock = opened.enter_context(create_private(shared / _LOCK))
+                opened.enter_context(file_lock(lock.fileno(), wait=False))
+                data.save(shared, functools.partial(_save_linked, opened) if _has_links() else save_npy)
             yield shared
     finally:
         shutil.rmtree(shared, ignore_errors=True)
 
 
-def _delete_names(shared: Path, opened: contextlib.ExitStack) -> None:
-    """Delete the shared files and leave links to them that end with this process, so that kill -9 leaves no copy.
+@contextlib.contextmanager
+def _output_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to {folder} ({error.strerror or error}): free some space, or use another folder"
+        ) from error
 
-    Only Linux has such links; elsewhere, and where workers may not follow them, the files stay until the end.
-    """
-    descriptors = Path(f"/proc/{os.getpid()}/fd")
+
+def _has_links() -> bool:
+    """Whether a file that this process has open can be reached by other processes of the user, which only Linux has."""
+    descriptors = Path("/proc/self/fd")
     # The system gives this folder to root if other processes of the user may not look into it.
-    if sys.platform != "linux" or not descriptors.is_dir() or descriptors.stat().st_uid != os.geteuid():
-        return
-    for path in shared.glob("*.npy"):
-        link = descriptors / str(opened.enter_context(path.open("rb")).fileno())
-        path.unlink()
-        path.symlink_to(link)
+    return sys.platform == "linux" and descriptors.is_dir() and descriptors.stat().st_uid == os.geteuid()
+
+
+def _save_linked(opened: contextlib.ExitStack, path: Path, array: Array) -> None:
+    """Write a file without a name and a link to it that ends with this process, so that kill -9 leaves no copy."""
+    file = opened.enter_context(open_unnamed_npy(path, array))
+    path.symlink_to(f"/proc/{os.getpid()}/fd/{file.fileno()}")
 
 
 def is_running(folder: Path) -> bool:

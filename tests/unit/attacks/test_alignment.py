@@ -9,6 +9,7 @@ from scipy import optimize, stats
 from plmia.attacks import alignment
 from plmia.attacks.alignment import FREEDOM, SideMap, align
 from plmia.attacks.attack import ATTACKS
+from plmia.attacks.conditional import assign_folds
 from plmia.attacks.empirical_bayes import EmpiricalBayesLR, Sample, _fit_bend
 from plmia.attacks.empirical_bayes.evidence import find_pairs
 from plmia.attacks.view import AttackView, References
@@ -109,7 +110,7 @@ def test_a_record_has_no_part_in_the_map_that_moves_it(mode, monkeypatch):
     signals = draw_signals()
     view, share = view_of(signals, mode=mode)
     fold = np.arange(view.n_points) % alignment.FOLDS
-    monkeypatch.setattr(alignment, "_folds", lambda *_: fold)
+    monkeypatch.setattr(alignment, "assign_folds", lambda *_: fold)
     before = aligned(view, share)[0].references.signals
     target = view.target.copy()
     here = fold == 2
@@ -140,7 +141,7 @@ def test_records_of_a_group_share_a_fold():
     groups = np.random.default_rng(0).permutation(np.repeat(np.arange(300), 4))
     view, _ = view_of(draw_signals())
     view = replace(view, population=np.flatnonzero(groups < 50))
-    fold = alignment._folds(view, np.random.default_rng(0), groups)
+    fold = assign_folds(view.n_points, view.population, alignment.FOLDS, np.random.default_rng(0), groups)
     assert all(len(set(fold[groups == group])) == 1 for group in range(300))
     assert np.bincount(fold[groups < 50]).tolist() == [40] * 5
     assert np.bincount(fold[groups >= 50]).tolist() == [200] * 5
@@ -159,7 +160,7 @@ def test_without_both_sides_in_doubt_members_are_moved_as_others(share):
     assert not about.learned_inside
     # One map for both sides: the order of the means is the same after it.
     inside, outside = (alignment._moments(v.references).mean.transpose(1, 2, 0)[:, 0] for v in (view, moved))
-    fold = alignment._folds(view, np.random.default_rng(3), None)
+    fold = assign_folds(view.n_points, view.population, alignment.FOLDS, np.random.default_rng(3))
     for k in range(alignment.FOLDS):
         order = np.argsort(inside[fold == k].ravel())
         assert (np.diff(outside[fold == k].ravel()[order]) > -1e-4).all()

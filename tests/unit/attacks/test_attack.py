@@ -21,6 +21,7 @@ from plmia import (
     attack_targets,
     read_signals,
 )
+from plmia.attacks.attack import KNOWN
 from plmia.attacks.calibration import FreshPopulation, MeanOfViews, VotesOfViews
 from plmia.errors import AttackError, PopulationError, ReferencesError, SignalsError
 from plmia.reporting import write_report
@@ -186,3 +187,9 @@ def test_the_target_that_is_unlike_is_named(align, code):
     notes = [note for note in summary.notes() if note.code in ("unlike-references", "references-aligned")]
     assert [note.code for note in notes] == [code]
     assert "target 2: " in notes[0].text.lower()
+
+
+def test_only_the_gaussian_offline_law_of_the_paper_assumes_how_members_differ() -> None:
+    found = {name for name, attack in KNOWN.items() if attack.statistic.assumes_member_law("offline")}
+    assert found == {"pl-mia", "pl-mia-plus", "pl-mia-pooled"}
+    assert not any(attack.statistic.assumes_member_law("online") for attack in KNOWN.values())

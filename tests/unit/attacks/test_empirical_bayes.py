@@ -142,6 +142,18 @@ def test_the_correlation_of_pairs_is_measured():
     assert EmpiricalBayesLR().fit(view_of(3, 16, 300, pairs=False)).pair_correlation.tolist() == [0.0]
 
 
+def test_offline_few_points_do_not_show_coordinates_by_chance():
+    """With two references per side and 200 known non-members, variances of both sides differ by chance."""
+    kept = {"offline": [], "online": []}
+    for seed in range(20):
+        view = view_of(100 + seed, 4, 200, 8)
+        for mode, found in kept.items():
+            found.append(Probe.of(view.references, find_pairs(view.references.in_mask), np.inf, mode))
+    n_kept = {mode: [each.coordinates.rotation.shape[1] for each in found] for mode, found in kept.items()}
+    assert np.mean(n_kept["offline"]) < 1.3
+    assert np.mean(n_kept["online"]) > 1.6  # so that the test can fail
+
+
 def test_coordinates_that_tell_nothing_are_left_out():
     """Where all views shift alike, their contrasts are noise; where one shifts further, one contrast is kept."""
     assert EmpiricalBayesLR().fit(view_of(20, 8, 3000, 3)).coordinates.rotation.shape == (3, 1)

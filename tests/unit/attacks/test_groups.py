@@ -16,6 +16,7 @@ from scipy.special import ndtri
 from plmia.attacks import groups as groups_module
 from plmia.attacks.groups import (
     MIN_IN_BIN,
+    Bounds,
     Groups,
     GroupStatistic,
     LearnedOverGroup,
@@ -324,6 +325,74 @@ def test_a_scale_has_the_unit_of_the_statistic() -> None:
     assert SizeScale.learn(10 * values, size)(10 * fresh, sizes) == pytest.approx(
         10 * SizeScale.learn(values, size)(fresh, sizes), rel=1e-6, abs=1e-6
     )
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_extreme_values_of_some_groups_leave_the_others_on_one_scale(share: float, sign: int) -> None:
+    """A log ratio may be 1e13 where references agree to the last digit."""
+    rng = np.random.default_rng(5)
+
+    def contaminated(n: int, seed: int) -> tuple[Floats, Ints, npt.NDArray[np.bool_]]:
+        values, size = correlated_sums(n, 0.3, seed)
+        extreme = rng.random(n) < share
+        return np.where(extreme, sign * 10 ** rng.uniform(3, 14, n), values), size, extreme
+
+    scale = SizeScale.learn(*contaminated(20_000, 0)[:2])
+    values, size, extreme = contaminated(100_000, 1)
+    scaled = scale(values, size) / scale.unit
+    for n in range(1, 7):
+        own = size == n
+        order = np.argsort(values[own])
+        assert (np.diff(scaled[own][order]) >= 0).all()
+        # Ranks of the others are those among all groups of this size.
+        expected = np.quantile(scaled[own], [0.25, 0.5, 0.75])
+        assert expected == pytest.approx(ndtri([0.25, 0.5, 0.75]), abs=0.2)
+        assert len(np.unique(scaled[own & ~extreme])) == np.count_nonzero(own & ~extreme)
+    assert 0.1 < scale.unit < 1000
+
+
+def test_usual_values_are_scaled_as_without_bounds() -> None:
+    values, size = correlated_sums(5000, 0.5, 0)
+    bounds = Bounds.learn(values / size)
+    assert np.array_equal(groups_module._bounded(values, size.astype(float), bounds), values)
+
+
+def naive_bound(value: float, seen: list[float]) -> float:
+    """Beyond 64 lower quartiles of the distances on its side, a value approaches twice this distance."""
+    middle = float(np.median(seen))
+    sign = 1 if value > middle else -1
+    distances = [sign * (x - middle) for x in seen if sign * (x - middle) > 1e-9 * abs(middle)]
+    usual = 64 * float(np.quantile(distances, 0.25)) if distances else math.inf
+    distance = abs(value - middle)
+    if distance <= usual:
+        return value
+    return middle + sign * (usual + usual * (distance - usual) / distance)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_are_those_of_a_loop(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    seen = 3 + rng.standard_t(0.5, 101 + seed)
+    found = Bounds.learn(seen)(seen)
+    assert found == pytest.approx([naive_bound(x, seen.tolist()) for x in seen.tolist()])
+    assert (np.abs(found - 3) < np.abs(seen - 3)).any()
+
+
+@given(st.lists(st.floats(-1e15, 1e15), min_size=1, max_size=30), st.integers(0, 99))
+def test_bounds_keep_the_order(seen: list[float], seed: int) -> None:
+    bounds = Bounds.learn(np.array(seen))
+    rng = np.random.default_rng(seed)
+    x = np.sort(np.concatenate([seen, rng.normal(0, 10, 20), rng.normal(0, 1e12, 20)]))
+    bounded = bounds(x)
+    assert np.isfinite(bounded).all()
+    assert (np.diff(bounded) >= -1e-12 * np.abs(bounded[1:])).all()
+
+
+def test_rounding_does_not_narrow_the_bounds() -> None:
+    """Ten records of 0.1 have a mean of 0.09999999999999999."""
+    seen = np.array([0.1, 0.1, 0.1, sum([0.1] * 10) / 10, sum([0.1] * 3) / 3, -0.5, 0.7])
+    assert Bounds.learn(seen)(seen).tolist() == seen.tolist()
 
 
 @pytest.mark.parametrize("case", ["one size", "one group", "two values", "constant", "constant per record"])

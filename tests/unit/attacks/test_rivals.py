@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -290,10 +291,30 @@ def test_with_another_population_for_each_query_informia_ranks_differently(simul
     assert np.argsort(fresh.score[queries]).tolist() != np.argsort(plain.score[queries]).tolist()
 
 
-def test_the_subtraction_ties_ratios_that_are_too_close_to_each_other() -> None:
-    """Saturated signals have ratios near 0 that differ by less than a mean of order 1 resolves."""
-    scores = MeanDifference().shared(np.array([1e-20, 2e-20]), np.array([-1.0, -3.0]), np.full(2, 2))
-    assert scores[0] == scores[1]
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_informia_separates_saturated_records_as_the_ratio_does(mode: Any, simulate_signals: Simulate) -> None:
+    """Ratios near 0 that differ by less than a mean of order 1 resolves: their order is not rounded away."""
+    rng = np.random.default_rng(11)
+    signals = simulate_signals(11, models=10, points=300, dtype="float64")
+    saturated = np.where(rng.random(300) < 0.7, rng.uniform(30, 300, (10, 300)), signals.values[:, :, 0])
+    view = view_of(replace(signals, values=saturated[:, :, None]), mode)
+    queries = np.setdiff1d(np.arange(300), view.population)
+    ratio = run(Attack("ratio", BayesLR(), NoCalibration()), view).score
+    plain, found = ratio[queries], run(RIVALS["info-rmia"], view).score[queries]
+    subtracted = plain - ratio[view.population].mean()
+    assert len(np.unique(subtracted)) < len(np.unique(plain)) - 20
+    assert np.array_equal(np.unique(plain, return_inverse=True)[1], np.unique(found, return_inverse=True)[1])
+    assert found == pytest.approx(subtracted, rel=1e-12)
+
+
+@pytest.mark.parametrize("values", [[1e-20, 2e-20, -1e-20, 0.0, 0.0, 1e-20], [3.0, 1.0, 2.0, 1.0, -4.0, 2.0]])
+def test_mean_differences_are_moved_apart_only_where_they_must(values: list[float]) -> None:
+    query, population = np.array(values), np.array([-1.0, -3.0])
+    scores = MeanDifference().shared(query, population, np.full(6, 2))
+    assert np.array_equal(np.unique(query, return_inverse=True)[1], np.unique(scores, return_inverse=True)[1])
+    assert np.abs(scores - (query + 2.0)).max() <= 6 * np.spacing(6.0)
+    if query.max() > 1:
+        assert scores.tolist() == (query + 2.0).tolist()
 
 
 # Quantile regression --------------------------------------------------------------------------------------------------

@@ -84,6 +84,12 @@ def test_knots_are_as_many_as_points_allow(n, expected):
     assert expected == min(max(n // POINTS_PER_KNOT, 1), 8)
 
 
+@pytest.mark.parametrize(("n", "expected"), [(1, 1), (50, 2), (102, 3), (250, 5), (600, 8), (10_000, 8)])
+def test_offline_there_are_more_knots_for_few_points(n, expected):
+    assert len(Knots.place(np.random.default_rng(1).normal(size=n), mode="offline")) == expected
+    assert len(Knots.place(np.arange(600.0), 4, "offline")) == 4
+
+
 def test_knots_stand_at_quantiles_and_ties_are_one():
     knots = Knots.place(np.arange(1200.0), most=4)
     assert knots.at == pytest.approx([149.875, 449.625, 749.375, 1049.125])

@@ -13,7 +13,7 @@ from plmia.errors import PopulationError, SignalsError
 
 def test_a_view_has_no_place_for_the_answer():
     names = {field.name for field in fields(AttackView)}
-    assert names == {"target", "references", "population", "labels", "mode", "known", "features", "bend"}
+    assert names == {"target", "references", "population", "labels", "mode", "known", "features", "bend", "groups"}
 
 
 def test_a_view_knows_its_size(make_references, make_view):

@@ -7,16 +7,30 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from plmia.attacks.attack import PL_MIA
 from plmia.auditing.pilots import Budget
-from plmia.auditing.planning import Choice, Contrast, Cost, Plan, amount_text, plan_kinds, start, steps
+from plmia.auditing.planning import (
+    CHEAPER,
+    FEW,
+    MAX_WIDTH,
+    Choice,
+    Contrast,
+    Cost,
+    Plan,
+    amount_text,
+    plan_kinds,
+    start,
+    steps,
+)
 from plmia.data.designs import MembershipDesign
 from plmia.errors import PlmiaError
 from plmia.evaluation.diagnostics.power import Curve, Pilot
+from plmia.evaluation.tables import text_table
 from plmia.evaluation.targets import Setup
 from plmia.signals.signals import Signals
 
@@ -56,9 +70,13 @@ def test_many_small_references_beat_few_full_ones(full: Pilot) -> None:
     assert contrast.kind == "a"
     assert not contrast.level
     assert contrast.difference > contrast.half_width > 0
-    assert plan.words[0].startswith(f"With 80 s: {plan.best.references} references of b and 1 view, for a TPR at 1 %")
+    assert plan.words[0].startswith(
+        f"With 80 s: {plan.best.references} references of b (all in the pilot) and 1 view, "
+    )
     other = next(split for split in plan.splits if split.kind == "a")
-    assert plan.words[1].startswith(f"8 references of a and 1 view instead: about {100 * other.power:.1f} % (95 %: ")
+    assert plan.words[1].startswith(
+        f"8 references of a (all in the pilot) and 1 view instead: about {100 * other.power:.1f} % (95 %: "
+    )
     assert plan.words[1].endswith(" points less.")
     assert plan.paired
 
@@ -78,26 +96,111 @@ def test_kinds_that_cannot_be_told_apart_are_not_ranked() -> None:
     plan = planned(*same, budget=32)
     assert plan.contrasts[0].level
     assert plan.best.kind == "a"
-    assert "do not show which is better, and the plan takes the references of the first pilot" in plan.words[1]
+    assert "do not show which is better. The order of the pilots decides" in plan.words[1]
+    needed = plan.contrasts[0].other_same_power
+    told = f"{needed} references of b ({needed} s)" if needed and needed < 10 else f"{needed} references of b"
+    assert (needed is not None) == (told in plan.words[1])
     assert planned(*same[::-1], budget=32).best.kind == "a"
     assert "equal" not in plan.text
 
 
-def test_the_same_power_at_a_fraction_of_the_cost_is_taken() -> None:
-    """Ten times cheaper references of the same kind: a larger number of them is extrapolated, and so uncertain."""
-    plan = planned((pilot(32), 1.0), (pilot(32, 1), 0.1), budget=32)
+@pytest.fixture(scope="module")
+def level() -> list[Pilot]:
+    """Two pilots of the same power."""
+    return [pilot(32), pilot(32, 1)]
+
+
+def test_the_words_say_what_decides_between_kinds_that_cannot_be_told_apart(level: list[Pilot]) -> None:
+    def words(*like: bool | None) -> str:
+        choices = [Choice(name, one, Cost(), known) for name, one, known in zip("ab", level, like, strict=True)]
+        plan = plan_kinds(choices, FPR, 32, 0)
+        assert plan.contrasts[0].level
+        assert plan.best.kind == "a"
+        assert [kind["like_target"] for kind in plan.to_json()["kinds"]] == list(like)
+        return plan.words[1]
+
+    for known in (True, False), (True, None):
+        assert "takes the references that were trained like the target" in words(*known)
+        assert "order" not in words(*known)
+    assert "The order of the pilots decides, since both kinds were trained like the target" in words(True, True)
+    for unknown in (None, None), (False, False), (False, None):
+        assert "The order of the pilots decides, since neither kind is known" in words(*unknown)
+
+
+def test_kinds_without_cautions_are_preferred_where_they_are_not_clearly_worse(level: list[Pilot]) -> None:
+    def plan(*cautions: tuple[str, ...] | None) -> Plan:
+        choices = [
+            Choice(name, one, Cost(), None, codes) for name, one, codes in zip("ab", level, cautions, strict=True)
+        ]
+        return plan_kinds(choices, FPR, 32, 0)
+
+    both = "other-kind", "unlike-references"
+    for clean in (), None:
+        found = plan(both, clean)
+        assert found.contrasts[0].level
+        assert found.best.kind == "b"
+        assert "avoids references of a because of the cautions other-kind and unlike-references" in found.words[1]
+    assert plan(None, both).best.kind == "a"
+    # Where all have cautions, the order decides as it would without them.
+    every = plan(both, ("other-kind",))
+    assert every.best.kind == "a"
+    assert every.words[1].startswith("The references of a have the cautions other-kind and unlike-references: ")
+    assert "never its absence" in every.words[1]
+    assert "no such caution" not in every.words[1]
+    assert every.words[1] in repr(every)
+    assert [kind["cautions"] for kind in every.to_json()["kinds"]] == [both, ("other-kind",)]
+
+
+def test_clearly_better_references_are_recommended_with_their_cautions() -> None:
+    pilots = [pilot(64), pilot(128, 1, unlike=2.0)]
+    choices = [
+        Choice(name, one, Cost(unit="seconds"), None, codes)
+        for name, one, codes in zip("ab", pilots, [("other-kind",), ()], strict=True)
+    ]
+    plan = plan_kinds(choices, FPR, 64, 0)
+    assert plan.best.kind == "a"
+    assert not plan.contrasts[0].level
+    assert plan.words[1].startswith("The references of a have the caution other-kind: ")
+    assert plan.words[1].endswith("References of b have no such caution.")
+
+
+def test_long_names_of_kinds_are_letters_in_the_table() -> None:
+    same = (pilot(32), 1.0), (pilot(32, 1), 1.0)
+    short = planned(*same, budget=32)
+    assert "\n" not in short.heading
+    names = {"a": "a" * 60, "b": "b" * 60}
+    splits = tuple(replace(split, kind=names[split.kind]) for split in short.splits)
+    kinds = tuple(replace(kind, name=names[kind.name]) for kind in short.kinds)
+    long = replace(short, kinds=kinds, splits=splits)
+    assert long.heading.splitlines()[1:] == [f"A: {names['a']}", f"B: {names['b']}"]
+    assert long.table[0] == ("budget", "A, 1 view", "B, 1 view")
+    assert max(map(len, text_table(long.table, left=0).splitlines())) <= MAX_WIDTH
+    assert long.table[1:] == short.table[1:]
+
+
+def test_few_references_are_replaced_by_many_cheaper_ones() -> None:
+    """Ten times cheaper references of the same kind: the same power at a fraction of the cost, but measured roughly."""
+    plan = planned((pilot(32), 1.0), (pilot(32, 1), 0.1), budget=6)
     assert plan.best.kind == "b"
     (contrast,) = plan.contrasts
     assert contrast.same_power_cost == pytest.approx(0.1 * contrast.same_power)
-    assert contrast.same_power_cost < 16
-    assert not contrast.level or "at half the cost or less (" in plan.words[1]
+    assert contrast.same_power_cost <= CHEAPER * 6
+    assert not contrast.level or "at 40 % of the cost or less (" in plan.words[1]
+
+
+def test_many_references_like_the_target_stay_unless_others_are_clearly_better() -> None:
+    plan = planned((pilot(32), 1.0), (pilot(32, 1), 0.4), budget=FEW)
+    assert plan.contrasts[0].level
+    assert plan.best.kind == "a"
+    assert "the plan takes the references of the first." in plan.words[1]
 
 
 def test_each_kind_spends_the_same_budget() -> None:
     plan = planned((pilot(32), 3.0), (pilot(32, 1), 1.5), (pilot(16, 2), 30.0), budget=60)
     assert {split.kind: split.affordable for split in plan.splits} == {"a": 20, "b": 40}
     assert all(split.cost <= 60 for split in plan.splits)
-    assert any("does not pay for 4 references of c" in word for word in plan.words)
+    (word,) = (word for word in plan.words if "does not pay for 4 references of c" in word)
+    assert "at least 2.02 min" in word
     head, *rows = plan.table
     assert head == ("budget", "a, 1 view", "b, 1 view")
     assert [row[0] for row in rows] == ["15 s", "30 s", "60 s", "2 min", "4 min"]
@@ -190,6 +293,14 @@ def test_fewer_references_than_the_pilots_spread_more() -> None:
         ("20 GFLOP", 2e10, "operations"),
         ("2.5tflop", 2.5e12, "operations"),
         ("1PFLOP", 1e15, "operations"),
+        ("1PFLOPS", 1e15, "operations"),
+        ("1e12flops", 1e12, "operations"),
+        ("3 Flops", 3.0, "operations"),
+        ("2kflop", 2e3, "operations"),
+        ("2 MFLOPS", 2e6, "operations"),
+        ("1.5EFLOP", 1.5e18, "operations"),
+        ("+5", 5.0, "models"),
+        ("1e-1h", 360.0, "seconds"),
         (None, None, "models"),
     ],
 )
@@ -197,21 +308,43 @@ def test_budgets_have_three_units(text: str | float | None, amount: float | None
     assert Budget.parse(text) == Budget(amount, unit)
 
 
-@pytest.mark.parametrize("text", ["0", "-3", "2d", "flop", "inf", "nan", "1XFLOP", "", "30M"])
+@pytest.mark.parametrize("text", ["2d", "flop", "inf", "nan", "1XFLOP", "1PFLOP/s", "", "30M"])
 def test_other_budgets_are_refused(text: str) -> None:
     with pytest.raises(PlmiaError, match="neither a number of models nor a time"):
         Budget.parse(text)
+
+
+@pytest.mark.parametrize("text", ["0", 0, "-3", -3, "0s", "-2h", "0flop", "-1PFLOPS", "0.0"])
+def test_budgets_must_be_above_0(text: str | float) -> None:
+    with pytest.raises(PlmiaError, match=f"a budget of {text} is not above 0") as raised:
+        Budget.parse(text)
+    assert "neither" not in str(raised.value)
+
+
+def test_a_huge_number_of_models_is_taken_for_operations_without_a_unit() -> None:
+    assert Budget.parse("1e6").amount == 1e6
+    for text in ("1e15", 1e15, 10**15):
+        with pytest.raises(PlmiaError, match="did you mean 1e15flop"):
+            Budget.parse(text)
+    assert Budget.parse("1e+15flop") == Budget(1e15, "operations")
 
 
 @pytest.mark.parametrize(
     ("amount", "unit", "text"),
     [
         (64, "models", "64 models"),
+        (1, "models", "1 model"),
+        (1, "references", "1 reference"),
+        (1.5, "models", "1.5 models"),
         (90, "seconds", "90 s"),
         (300, "seconds", "5 min"),
         (7200, "seconds", "2 h"),
         (3e15, "operations", "3 PFLOP"),
         (2.5e10, "operations", "25 GFLOP"),
+        (2e18, "operations", "2 EFLOP"),
+        (5e6, "operations", "5 MFLOP"),
+        (5e3, "operations", "5 kFLOP"),
+        (1, "seconds", "1 s"),
     ],
 )
 def test_amounts_in_words(amount: float, unit: str, text: str) -> None:

@@ -116,7 +116,8 @@ def test_the_words_say_what_the_numbers_do(pilot):
     plan = make_plan(pilot, 0.01, Cost(), 48, 0)
     best = plan.best
     assert plan.words[0].startswith(
-        f"With 48 models: {best.references} references and {best.views} views, for a TPR at 1 % FPR of about "
+        f"With 48 models: {best.references} references (the pilot's 32 and {best.references - 32} more) and "
+        f"{best.views} views, for a TPR at 1 % FPR of about "
         f"{100 * best.power:.1f} % (95 %: {100 * best.uncertainty.low:.1f} to "
         f"{100 * best.uncertainty.high:.1f} %, extrapolated from 32)"
     )
@@ -137,20 +138,41 @@ def test_references_that_add_nothing_are_not_advised(simulate_signals):
     assert less.best.references == 12
 
 
+def test_power_is_measured_interpolated_or_extrapolated(pilot):
+    """The pilot measured 4, 8, 16 and 32 references."""
+    for budget, basis, words in (
+        (16, "measured", ", measured)"),
+        (30, "interpolated", ", interpolated between 16 and 32)"),
+        (48, "extrapolated", ", extrapolated from 32)"),
+    ):
+        best = make_plan(pilot, 0.01, Cost(view=10), budget, 0)
+        assert (best.best.references, best.best.basis) == (budget, basis)
+        assert words in best.words[0]
+        assert best.to_json()["best"]["basis"] == basis
+
+
+def test_the_words_say_which_references_exist(pilot):
+    more = make_plan(pilot, 0.01, Cost(view=10), 48, 0)
+    assert "48 references (the pilot's 32 and 16 more) and 1 view" in more.words[0]
+    for budget in (30, 32):
+        enough = make_plan(pilot, 0.01, Cost(view=10), budget, 0)
+        assert f"{budget} references (all in the pilot) and 1 view" in enough.words[0]
+
+
 def test_few_references_are_measured_but_not_extrapolated(simulate_signals):
     pilot = start(simulate_signals(0, models=10, points=1500), PL_MIA, 0, Setup(), 0.01)
     plan = make_plan(pilot, 0.01, Cost(), 100, 0)
     assert plan.best.references == 8
     assert not plan.best.extrapolated
     assert plan.words[0].startswith(
-        "With 100 models: train 16 references first and plan again. 8 references and 1 view"
+        "With 100 models: train 8 more references first, 16 in all, and plan again. 8 references (all in the pilot)"
     )
-    assert sum("too few to extrapolate" in word for word in plan.words) == 1
+    assert sum("whether more would find more" in word for word in plan.words) == 1
     some = make_plan(pilot, 0.01, Cost(), 12, 0)
-    assert some.words[0].startswith("With 12 models: train 12 references first and plan again.")
+    assert some.words[0].startswith("With 12 models: train 4 more references first, 12 in all, and plan again.")
     none = make_plan(pilot, 0.01, Cost(), 8, 0)
-    assert none.words[0].startswith("With 8 models: 8 references and 1 view, for ")
-    assert sum("too few to extrapolate to more: train at least 16" in word for word in none.words) == 1
+    assert none.words[0].startswith("With 8 models: 8 references (all in the pilot) and 1 view, for ")
+    assert sum("whether more would find more: train at least 16" in word for word in none.words) == 1
     assert [cell for row in rows_of(plan)[2:] for cell in row[1:]] == ["–"] * 3
 
 

@@ -268,6 +268,15 @@ def test_a_table_without_columns_is_refused() -> None:
         Predictions.of_frame(pd.DataFrame(index=range(3)), "auto", "a table", None, {})
 
 
+def test_a_damaged_number_does_not_drop_the_column_of_a_class() -> None:
+    frame = pd.DataFrame({"0": [f"{p:.6f}" for p in P_YES], "1": 1 - P_YES})
+    frame.loc[8, "0"] = "0.2.7663"
+    with pytest.raises(DataError, match=r"'0' of p.csv .*'0.2.7663'"):
+        Predictions.of_frame(frame, "auto", "p.csv", None)
+    codes = pd.DataFrame({"code": [f"{k:03}" for k in range(N)], "1": P_YES})
+    assert Predictions.of_frame(codes, "auto", "p.csv", None).names == ["1"]
+
+
 def test_one_wrong_value_does_not_turn_one_column_of_probabilities_into_logits() -> None:
     data = LabelledData(np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 2)
     values = np.random.default_rng(0).random((30, 1))
@@ -275,3 +284,22 @@ def test_one_wrong_value_does_not_turn_one_column_of_probabilities_into_logits()
     recipe = Sklearn(LogisticRegression())
     with pytest.raises(DataError, match=r"8\.2 at record 7"):
         Predictions(values, names=["1"], source="it").ask(data, np.arange(30) < 15, (View(),), recipe)
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (np.eye(3)[(Y + (np.arange(N) % 5 == 0)) % 3], {}),
+        (np.eye(3)[(Y + (np.arange(N) % 5 == 0)) % 3], {"kind": "probabilities"}),
+        ((Y % 2).astype(float), {"data": TWO, "names": ["yes"]}),
+        ((np.arange(N) % 5 > 0).astype(int), {"kind": "probabilities"}),
+    ],
+)
+def test_labels_in_place_of_probabilities_are_a_caution(values: Any, options: Any) -> None:
+    found = ask(values, **options).notes
+    assert [(note.severity, "p.csv" in note.text) for note in found if note.code == "hard-labels"] == [
+        ("caution", True)
+    ]
+    almost = np.asarray(values, dtype=float).copy()
+    almost[0] = np.where(almost[0] == 1, 0.9, 0.1 / max(1, almost[0].size - 1))
+    assert "hard-labels" not in [note.code for note in ask(almost, **options).notes]

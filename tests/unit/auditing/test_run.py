@@ -435,7 +435,7 @@ def test_a_targets_signals_in_several_views(tmp_path: Path) -> None:
         (lambda: GivenTarget(GIVEN, model="forest"), "leaky cannot query.*str"),
         (
             lambda: GivenTarget(GIVEN, model=GaussianNB().fit(X[:, :2], Y)),
-            "predict_proba of GaussianNB raised, ",
+            "predict_proba of GaussianNB raised ",
         ),
         (lambda: GivenTarget(GIVEN, model=GaussianNB().fit(X[:, :2], Y)), "X has 4 features, .*; give a model"),
         (

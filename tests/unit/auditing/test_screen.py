@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,12 @@ def test_groups_are_judged_once_each(tmp_path: Path) -> None:
     assert found.about.groups == N // 2
     entry = found.attacks["attack-p-conditional"].per_target[0]
     assert entry.n_members == members.sum() // 2
+    few = members.copy()
+    few[: -N // 3] |= True
+    target = plmia.GivenTarget(few, conf=SAFE)
+    found = plmia.screen(X, Y, groups=groups, target=target, folder=tmp_path / "few", progress=False).result
+    (text,) = (note.text for note in found.notes if note.code == "few-non-members")
+    assert re.search(r"(?i)audit about [\d,]+ people", text)
 
 
 def test_groups_that_are_cut_are_a_caution(tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def test_an_empty_file_is_named(text: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("patients.txt", r"patients\.txt is not a CSV or Parquet file by its name.*\.csv"),
+        ("patients.txt", r"patients\.txt is not a table by its name.*\.csv"),
         ("patients.npz", r"patients\.npz is not a CSV or Parquet file.*own labels"),
         ("patients.xlsx", r"patients\.xlsx is a spreadsheet.*CSV"),
     ],

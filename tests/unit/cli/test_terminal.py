@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from plmia.auditing.progress import stderr
-from plmia.cli.terminal import fitting_table, plain_warnings, show_result, stdout
+from plmia.cli.terminal import fitting_table, plain_warnings, say, show_result, stdout
 from plmia.errors import Note, PlmiaWarning
 from plmia.results.result import (
     FPRS,
@@ -221,3 +223,31 @@ def test_columns_without_a_number_are_left_out():
 
 def test_an_attack_s_name_is_shown_as_it_is():
     assert "[red]mine[/red]" in lines_of(result_of(names=("[red]mine[/red]",)), 100)[1]
+
+
+# Text of files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_text_cannot_control_the_terminal(terminal, monkeypatch):
+    """A value of a table is printed with the note: it could hide what follows, or move over what stands before."""
+    stream = Stream(terminal)
+    monkeypatch.setattr("sys.stdout", stream)
+    bad = "ward A\x1b[8m\x9b2J\u202e\x00 [red]B[/red]"
+    note = Note("subgroup-exposed", "info", f"More exposed than the others: {bad}.")
+    show_result(result_of(names=("mine", "x\x1b]0;y\x07"), notes=[note], text=f"The verdict on {bad}."), Path("out"))
+    shown = stream.getvalue()
+    # rich writes its own codes for colours and bold letters on a terminal.
+    assert not re.search("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202e]|\x1b(?!\\[[0-9;]*m)|\x1b\\[8m", shown)
+    assert r"ward A\x1b[8m\x9b2J\u202e\x00 [red]B[/red]" in shown
+    assert r"x\x1b]0;y\x07" in shown
+
+
+def test_a_long_value_does_not_fill_the_screen(monkeypatch):
+    stream = Stream(False)
+    monkeypatch.setattr("sys.stderr", stream)
+    say(f"the column {'a' * 200_000} is no label: name another with --label")
+    shown = stream.getvalue()
+    assert len(shown) < 2_100
+    assert shown.startswith("plmia: the column aaa")
+    assert shown.endswith("aaa is no label: name another with --label\n")

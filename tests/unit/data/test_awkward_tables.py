@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plmia.data import table_files
 from plmia.data.dataset import LabelledData, read_data
 from plmia.data.table_files import read_frame
 from plmia.errors import DataError
@@ -271,3 +272,29 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(DataError, match=r"pyarrow is not installed.*pip install"):
         read_frame(tmp_path / "t.csv")
+
+
+def test_arrow_reads_a_copy_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of Arrow that releases memory of Python while the interpreter exits ends the process by SIGABRT."""
+    import pyarrow
+    import pyarrow.csv
+
+    read, raw, sources = table_files._contents, [], []
+    monkeypatch.setattr(table_files, "_contents", lambda path: raw.append(read(path)) or raw[0])
+
+    def spy(name: str) -> None:
+        function = getattr(pyarrow.csv, name)
+
+        def spied(source: Any, **options: Any) -> Any:
+            sources.append(source.read_buffer().address)
+            source.seek(0)
+            return function(source, **options)
+
+        monkeypatch.setattr(pyarrow.csv, name, spied)
+
+    spy("open_csv")
+    spy("read_csv")
+    (tmp_path / "t.csv").write_text("y,a\n1,2\n")
+    read_frame(tmp_path / "t.csv", False)
+    assert len(sources) == 2
+    assert pyarrow.py_buffer(raw[0]).address not in sources

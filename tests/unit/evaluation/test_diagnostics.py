@@ -439,7 +439,8 @@ def test_a_starved_attack_is_warned_of(simulate_signals):
 
 def test_few_references_are_too_few_to_tell(simulate_signals):
     result = enough_references(simulate_signals(0, models=10), PL_MIA, 0, Setup(), np.random.default_rng(0))
-    assert "too few" in str(result.warning)
+    assert "8 references" in str(result.warning)
+    assert "16" in str(result.warning)
     assert plain(result)["curves"][0]["at_2x"] is None
     with pytest.raises(ReferencesError, match="4 are needed"):
         enough_references(simulate_signals(0, models=4), ATTACK_P, 0, Setup(), np.random.default_rng(0))

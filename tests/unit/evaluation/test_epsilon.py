@@ -107,6 +107,25 @@ def test_p_values_are_those_of_all_outcomes(
     assert guesses.p_value(epsilon, delta) == pytest.approx(slow_p_value(guesses, epsilon, delta), rel=1e-9, abs=1e-13)
 
 
+@pytest.mark.parametrize(("tops", "bottoms"), [(20_000, 15_000), (20_000, 0), (0, 15_000)])
+@pytest.mark.parametrize("away", [-1e9, -4.0, 0.0, 4.0, 1e9])
+def test_p_values_of_many_guesses_are_those_of_all_counts(tops: int, bottoms: int, away: float) -> None:
+    # Only the likely counts are computed, here about 3,000 and 2,600 of all.
+    share, epsilon, delta = 0.57, 0.7, 1e-6
+    odds = share / (1 - share)
+    laws = [
+        stats.binom(tops, 1 / (1 + math.exp(-epsilon) / odds)),
+        stats.binom(bottoms, 1 / (1 + math.exp(-epsilon) * odds)),
+    ]
+    law = np.convolve(laws[0].pmf(np.arange(tops + 1)), laws[1].pmf(np.arange(bottoms + 1)))
+    middle = laws[0].mean() + laws[1].mean() + away * math.sqrt(laws[0].var() + laws[1].var())
+    correct = int(np.clip(middle, 0, tops + bottoms))
+    below = np.cumsum(law[:correct][::-1]) / np.arange(1, correct + 1)
+    expected = law[correct:].sum() + 2 * 80_000 * delta * below.max(initial=0.0)
+    found = _Guesses(tops, bottoms, correct, 80_000, share).p_value(epsilon, delta)
+    assert found == pytest.approx(min(1.0, expected), rel=1e-8, abs=1e-13)
+
+
 def test_all_right_is_the_bound_of_the_binomial() -> None:
     # 100 right of 100 guesses: q**100 = level.
     found = _Guesses(100, 0, 100, 200, 0.5).bound(0.0, 0.0, 0.01)

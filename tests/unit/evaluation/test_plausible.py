@@ -110,6 +110,29 @@ def test_two_views_of_two_classes_are_views(simulate_signals: Simulate) -> None:
     require_plausible(changed(signals, values, (np.arange(400) % 5 == 0).astype(int)))
 
 
+def transposed(signals: Signals) -> Signals:
+    return Signals(signals.values.transpose(1, 0, 2), MembershipDesign(signals.design.matrix.T))
+
+
+@pytest.mark.parametrize("shift", [0.0, 2.0])
+@pytest.mark.parametrize("views", [1, 3])
+def test_records_in_place_of_models_are_refused(shift: float, views: int, simulate_signals: Simulate) -> None:
+    signals = simulate_signals(0, models=16, points=400, views=views, shift=shift)
+    with pytest.raises(SignalsError, match=r"400 models and 16 records.*transpose"):
+        require_plausible(transposed(signals))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_models_and_few_records_are_not_refused(seed: int, simulate_signals: Simulate) -> None:
+    """Records differ as usual, so the signals are upright."""
+    require_plausible(simulate_signals(seed, models=200, points=20))
+
+
+def test_labels_say_which_axis_is_that_of_records(simulate_signals: Simulate) -> None:
+    tall = transposed(simulate_signals(0, models=16, points=400))
+    require_plausible(changed(tall, tall.values, np.arange(16) % 2))
+
+
 def test_without_a_leak_nothing_is_refused(simulate_signals: Simulate) -> None:
     """200 audits of noise: one alarm in a million is expected of six standard errors."""
     for seed in range(200):

@@ -22,6 +22,7 @@ from plmia.data.designs import (
 )
 from plmia.errors import PopulationError, ReferencesError, SignalsError
 from plmia.evaluation import targets as targets_module
+from plmia.evaluation.diagnostics.power import Pilot
 from plmia.evaluation.targets import AttackResult, Setup, attack_targets
 from plmia.results.summary import Summary
 from plmia.signals.signals import Signals
@@ -51,6 +52,29 @@ def signals_of(kind: str = "pairs", seed: int = 0, models: int = 10, shift: floa
 
 def run(signals: Signals, setup: Setup, targets: Any = (0,), attacks: Any = (RMIA,)) -> list[AttackResult]:
     return list(attack_targets(signals, attacks, targets, setup))
+
+
+@pytest.mark.parametrize("align", ["never", "always"])
+def test_a_pilot_judges_people_as_the_attack_does(align: Any) -> None:
+    """With all references it is the attack itself, with fewer it is the attack on fewer models."""
+    signals, setup, attack = signals_of(models=18, views=2), Setup(seed=3, align=align), ATTACKS["lira-fixed"]
+    pilot = Pilot.run(signals, attack, 0, setup, (0.1,))
+    (whole,) = run(signals, setup, attacks=[attack])
+    assert pilot.unit == "group"
+    assert np.array_equal(pilot.score(pilot.full.references), whole.scores.score[whole.truth.queries])
+    chosen = pilot.draw(8, np.random.default_rng(0))
+    kept = np.concatenate([[0], chosen])
+    fewer = replace(
+        signals,
+        values=signals.values[kept],
+        design=MembershipDesign(signals.design.matrix[kept]),
+        models=tuple(range(9)),
+    )
+    (part,) = run(fewer, setup, attacks=[attack])
+    assert np.array_equal(part.population, pilot.full.population)
+    assert np.array_equal(pilot.score(chosen), part.scores.score[part.truth.queries])
+    some = pilot.full.population[::2]
+    assert np.all(np.isfinite(pilot.score(chosen, views=1, population=some)))
 
 
 def without_groups(signals: Signals) -> Signals:

@@ -50,3 +50,16 @@ def test_the_page_has_the_committed_results():
     assert cost.with_tables(text, cost.tables(found)) == text
     for name, drawn in cost.figures(found).items():
         assert (cost.PAGE.parent / f"{name}.svg").read_text(encoding="utf-8") == f"{drawn.svg}\n"
+
+
+def test_references_of_half_the_width_that_train_longer_find_what_the_page_says():
+    found = json.loads(cost.RESULT.read_text(encoding="utf-8"))
+    rows = {(name["data"], row["kind"]): row for name in found.values() for row in name.get("fit", ())}
+    longer = {data: row for (data, kind), row in rows.items() if kind == cost.MORE}
+    assert len(longer) == 4
+    assert all(row["difference"][0][0] > -0.5 for row in longer.values())
+    assert all(0.42 < row["cost"] / 16 < 0.645 for row in longer.values())
+    lost = {data: -row["difference"][2][0] / rows[data, cost.FULL]["found"][2] for data, row in longer.items()}
+    assert (round(lost["Covertype"], 2), round(lost["Adult"], 2)) == (0.06, 0.14)
+    for data in ("Location-30", "Fashion-MNIST"):
+        assert all(abs(apart) < half for apart, half in longer[data]["difference"][:3])

@@ -25,7 +25,7 @@ def test_rows_are_means_and_paired_differences_over_reported_targets(folder):
     source = rivals.read_set("mine", folder, targets=3)
     made = rivals.measure(source)
     assert min(made["targets"]) >= 4
-    assert {row["references"] for row in made["rows"]} == {2, 4, 8}
+    assert {row["references"] for row in made["rows"]} == {2, 4, 8, 12}
     row = next(r for r in made["rows"] if (r["mode"], r["references"], r["attack"]) == ("offline", 4, "base"))
     naive = {}
     attacks = [rivals.ALL["base"], rivals.ALL[rivals.OURS]]
@@ -49,12 +49,45 @@ def test_attacks_that_lack_references_are_left_out_and_the_others_stay(folder):
     assert set(rivals.RIVALS) - {"quantile-regression"} <= named[4]
 
 
+def test_committed_results_report_no_target_that_influenced_the_design():
+    found = json.loads(rivals.RESULT.read_text(encoding="utf-8"))
+    assert {key.rpartition("-")[0] for key in found} >= set(rivals.POINTS)
+    for key, each in found.items():
+        name = key.rpartition("-")[0]
+        beside = [rivals.SIGNALS / f"{name}.json", rivals.SIGNALS / name / "about.json"]
+        first = [json.loads(path.read_text(encoding="utf-8"))["first_target"] for path in beside if path.exists()]
+        first += [given["first_target"] for given in [rivals.GIVEN.get(name)] if given]
+        assert min(each["targets"]) >= max(first), key
+
+
 def test_sets_merge_into_the_results(folder, monkeypatch):
     monkeypatch.setattr(rivals, "RESULT", folder / "rivals.json")
     (folder / "rivals.json").write_text('{"other-5": {}}')
     rivals.main("measure", ["mine"], folder, None, 3)
     found = json.loads((folder / "rivals.json").read_text())
     assert list(found) == ["other-5", "mine-300"]
+
+
+def test_some_numbers_of_references_are_measured_again_and_other_rows_stay(folder, monkeypatch):
+    monkeypatch.setattr(rivals, "RESULT", folder / "rivals.json")
+    rivals.main("measure", ["mine"], folder, None, 3)
+    whole = json.loads((folder / "rivals.json").read_text())
+    changed = json.loads(json.dumps(whole))
+    for row in changed["mine-300"]["rows"]:
+        row["mean"][0] = -1.0
+    (folder / "rivals.json").write_text(json.dumps(changed))
+    rivals.main("measure", ["mine"], folder, None, 3, [4])
+    rows = json.loads((folder / "rivals.json").read_text())["mine-300"]["rows"]
+    assert len(rows) == len(whole["mine-300"]["rows"])
+    for row, before in zip(rows, whole["mine-300"]["rows"], strict=True):
+        assert (row["mode"], row["references"], row["attack"]) == (
+            before["mode"],
+            before["references"],
+            before["attack"],
+        )
+        assert row["mean"][0] == (before["mean"][0] if row["references"] == 4 else -1.0)
+    with pytest.raises(DataError, match="targets"):
+        rivals.main("measure", ["mine"], folder, None, 2, [4])
 
 
 def test_kept_models_are_a_set(tmp_path, simulate_signals):
@@ -71,6 +104,9 @@ def test_kept_models_are_a_set(tmp_path, simulate_signals):
     source = rivals.read_set("mine", tmp_path, targets=2)
     assert source.targets == (2, 4)
     assert np.abs(source.signals.values - signals.values).max() <= kept.STEP / 2
+    design, _ = kept.read_kept_design(tmp_path / "mine")
+    assert np.array_equal(design.matrix, source.signals.design.matrix)
+    assert rivals.planned("mine", tmp_path) == ("mine-100", [2, 4, 6, 8], [2, 4, 8])
 
 
 def test_records_are_matched_with_their_data_by_labels(tmp_path):
@@ -88,6 +124,73 @@ def test_records_are_matched_with_their_data_by_labels(tmp_path):
     assert rivals.records_of("location_mlp", source, tmp_path / "nothing") is None
 
 
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        (2, [2]),
+        (4, [2, 4]),
+        (12, [2, 4, 8, 12]),
+        (44, [2, 4, 8, 16, 44]),
+        (68, [2, 4, 8, 16, 64]),
+        (254, [2, 4, 8, 16, 64, 254]),
+    ],
+)
+def test_the_largest_number_of_references_is_a_step_of_its_own_if_it_is_far_from_the_last(most, expected):
+    assert rivals.steps(most) == expected
+
+
+def test_the_command_uses_the_committed_targets_and_numbers_of_references():
+    found = json.loads(rivals.RESULT.read_text(encoding="utf-8"))
+    plans = {key: (targets, steps) for key, targets, steps in map(rivals.planned, rivals.SETS)}
+    assert set(found) == set(plans) | set(OUTSIDE)
+    for key, (targets, steps) in plans.items():
+        assert found[key]["targets"] == targets, key
+        assert budgets_of(found[key]) == {(mode, n) for mode in rivals.MODES for n in steps}, key
+
+
+# Commands for the sets whose signals are not in the repository, numbers of models, and what they allow.
+OUTSIDE = {
+    "cifar10_cnn-50000": ("measure --signals FOLDER cifar10_cnn", range(42, 66, 2), 64),
+    "location_mlp-5010": ("measure --signals full --targets 20 location_mlp", range(43, 257, 2), 254),
+}
+
+
+@pytest.mark.parametrize("key", OUTSIDE)
+def test_the_documented_command_has_the_committed_numbers_of_sets_elsewhere(key):
+    each = json.loads(rivals.RESULT.read_text(encoding="utf-8"))[key]
+    command, possible, most = OUTSIDE[key]
+    for text in (rivals.__doc__, (rivals.HERE / "README.md").read_text(encoding="utf-8")):
+        assert f"    python -m experiments.rivals {command}\n" in text
+    given = rivals.arguments().parse_intermixed_args(command.split())
+    assert f"{given.names[0]}-" == key[: key.rindex("-") + 1]
+    assert each["targets"] == list(possible)[: given.targets]
+    assert budgets_of(each) == {(mode, n) for mode in rivals.MODES for n in rivals.steps(most)}
+
+
+def budgets_of(each):
+    return {(row["mode"], row["references"]) for row in each["rows"]}
+
+
+def test_a_set_and_its_small_part_keep_their_names_and_screened_rows(folder, simulate_signals, monkeypatch):
+    monkeypatch.setattr(rivals, "RESULT", folder / "rivals.json")
+    monkeypatch.setattr(rivals, "POINTS", {"mine": 300})
+    rivals.main("measure", ["mine"], folder, None, 3)
+    found = json.loads((folder / "rivals.json").read_text())
+    found["mine-300"]["screened"] = [{"attack": "kept"}]
+    (folder / "rivals.json").write_text(json.dumps(found))
+    (whole := folder / "whole").mkdir()
+    signals = simulate_signals(1, models=14, points=320, dtype="float16")
+    np.savez(whole / "mine.npz", signals=signals.values, membership=signals.design.matrix, labels=signals.labels)
+    (whole / "mine.json").write_text((folder / "mine.json").read_text())
+    for place in (whole, folder):
+        rivals.main("measure", ["mine"], place, None, 3)
+    found = json.loads((folder / "rivals.json").read_text())
+    assert {key: each["data"] for key, each in found.items()} == {"mine-300": "Mine", "mine-320": "Mine, all records"}
+    assert found["mine-300"]["screened"] == [{"attack": "kept"}]
+    rivals.main("measure", ["mine"], folder, None, 2)
+    assert json.loads((folder / "rivals.json").read_text())["mine-300"]["screened"] == []
+
+
 def test_only_an_interval_that_excludes_0_decides():
     assert [rivals.outcome(x) for x in ([1.0, 0.1, 2.0], [1.0, -0.1, 2.0], [-1.0, -2.0, -0.1])] == [
         "ahead",
@@ -96,36 +199,166 @@ def test_only_an_interval_that_excludes_0_decides():
     ]
 
 
-def test_the_short_answer_of_the_page_is_what_was_measured():
+# The claims of the page, for all sets ---------------------------------------------------------------------------------
+
+BAVARIA = ["bavaria-t", "bavaria-n"]
+# Every setting in which an attack is shown to be ahead, with the mean differences that the page rounds.
+BEHIND = {
+    ("offline", "AUC", "adult_mlp-800", 4): {"info-rmia": 0.7},
+    ("online", "TPR@1%", "cifar100_wrn-50000", 86): {"bavaria-t": 0.2, "bavaria-n": 0.2},
+    ("online", "TPR@0.1%", "cifar100_wrn-50000", 86): {"bavaria-t": 0.5, "bavaria-n": 0.4},
+    ("offline", "TPR@0.1%", "cifar100_wrn-50000", 2): {"info-rmia": 0.7, "rmia": 0.6},
+    ("offline", "TPR@0.01%", "cifar100_wrn-50000", 4): {"info-rmia": 0.9, "rmia": 0.8},
+    ("online", "TPR@0%", "cifar100_wrn-50000", 64): {"bavaria-t": 1.2},
+    ("online", "TPR@0%", "cifar100_wrn-50000", 86): {"bavaria-t": 1.7, "bavaria-n": 1.5},
+    ("offline", "TPR@0%", "cifar100_wrn-50000", 4): {"info-rmia": 0.6},
+    ("offline", "TPR@0%", "cifar10_wrn-2000", 2): {"info-rmia": 0.5},
+    ("offline", "TPR@0%", "fashion_mlp-800", 4): {"info-rmia": 0.7},
+}
+
+
+@pytest.fixture(scope="module")
+def settings():
+    """Rows by attack of every mode, set and number of references."""
     found = json.loads(rivals.RESULT.read_text(encoding="utf-8"))
-    whole, few = [], []
+    return {
+        (mode, key, n): rows
+        for mode in rivals.MODES
+        for key, each in found.items()
+        for _, n, rows in rivals._settings({key: each}, mode)
+    }
+
+
+def nearest(rows, metric):
+    """The smallest lead over any attack, and that attack."""
+    return min((interval[0], name) for name, interval in rivals.compared(rows, metric).items())
+
+
+def level(settings, metric):
+    """Attacks that are neither shown to be ahead nor behind, by setting."""
+    found = {
+        at: {name for name, interval in rivals.compared(rows, metric).items() if rivals.outcome(interval) == "open"}
+        for at, rows in settings.items()
+    }
+    return {at: names for at, names in found.items() if names}
+
+
+def test_all_exceptions_are_named(settings):
+    found = {
+        (mode, metric, key, n): {
+            name: round(-rows[name]["ahead"][rivals.METRICS.index(metric)][0], 1) for name in names
+        }
+        for (mode, key, n), rows in settings.items()
+        for metric in rivals.METRICS
+        if (names := rivals.behind(rows, metric))
+    }
+    assert found == BEHIND
+
+
+def test_only_adult_and_cifar_10_have_a_level_auc(settings):
+    assert level(settings, "AUC") == {
+        ("online", "adult_mlp-800", 2): {"info-rmia", "base"},
+        ("offline", "adult_mlp-800", 2): {"info-rmia"},
+        ("offline", "adult_mlp-800", 4): {"base"},
+        ("offline", "adult_mlp-800", 8): {"info-rmia", "base"},
+        ("offline", "adult_mlp-800", 16): {"info-rmia", "base"},
+        ("offline", "cifar10_wrn-2000", 4): {"base"},
+    }
+
+
+def test_who_is_level_at_1_percent(settings):
+    found = level(settings, "TPR@1%")
+    online = {at[1:]: names for at, names in found.items() if at[0] == "online" and at[2] < 64}
+    assert online == {("cifar10_wrn-2000", 16): {"lira-fixed"}}
+    offline = {at[1:]: names for at, names in found.items() if at[0] == "offline"}
+    informia = {at for at, names in offline.items() if "info-rmia" in names}
+    assert informia == {
+        *(("adult_mlp-800", n) for n in (2, 4, 8, 16, 64, 254)),
+        *(("covertype_mlp-800", n) for n in (2, 4, 8, 16)),
+        ("location_mlp-800", 4),
+    }
+    others = {at: names for at, names in offline.items() if at not in informia}
+    assert set(map(frozenset, others.values())) == {frozenset(BAVARIA)}
+    assert all("gbdt" in key and n in (4, 8) for key, n in others)
+
+
+def test_two_references_suffice_for_some_attacks_only(settings):
+    few = [rows for (_, _, n), rows in settings.items() if n == 2]
+    assert not {"lira", "pl-mia", *BAVARIA} & {name for rows in few for name in rows}
+
+
+def test_attacks_come_closer_with_many_online_references(settings):
+    near = {at[1:]: nearest(rows, "AUC") for at, rows in settings.items() if at[0] == "online" and at[2] >= 64}
+    assert max(lead for lead, _ in near.values()) < 2.2
+    others = {at: name for at, (_, name) in near.items() if name not in BAVARIA}
+    assert others == {
+        ("adult_mlp-800", 64): "base",  # online the same as info-rmia
+        ("adult_mlp-800", 254): "lira",
+        ("covertype_mlp-800", 254): "lira",
+    }
+    assert len(near) > 2 * len(others)
+
+
+def test_who_is_level_in_the_far_tail(settings):
+    resolved = {
+        metric: {at[1] for at, rows in settings.items() if rivals.standing(rows, metric)} for metric in rivals.METRICS
+    }
+    assert len(resolved["TPR@0.1%"]) == 5
+    assert resolved["TPR@0.01%"] == {key for key in resolved["TPR@0.1%"] if key.endswith("-50000")}
+    assert len(resolved["TPR@0.01%"]) == 4
+    low = level(settings, "TPR@0.1%")
+    mine = {at: names for at, names in low.items() if at[1] == "location_mlp-5010"}
+    assert set(mine) == {("online", "location_mlp-5010", n) for n in (64, 254)}
+    assert all({"lira", *BAVARIA} <= names for names in mine.values())
+    both = [
+        at
+        for metric in ("TPR@0.1%", "TPR@0.01%")
+        for at, names in level(settings, metric).items()
+        if at[2] <= 16 and {"rmia", "info-rmia"} <= names
+    ]
+    assert len(both) >= 10
+    lowest = level(settings, "TPR@0.01%")
+    assert all("bavaria-t" in lowest["online", "cifar100_wrn-50000", n] for n in (64, 86))
+
+
+def test_the_lead_is_largest_without_augmentation(settings):
+    for mode in rivals.MODES:
+        for n in (2, 4, 8, 16):
+            leads = {key: nearest(rows, "AUC")[0] for (at, key, m), rows in settings.items() if (at, m) == (mode, n)}
+            without = [lead for key, lead in leads.items() if "plain" in key]
+            assert min(without) > max(lead for key, lead in leads.items() if "plain" not in key), (mode, n)
+    rows = settings["online", "cifar100_wrn_plain-50000", 4]
+    rates = sorted(((row["mean"][1], name) for name, row in rows.items()), reverse=True)[:2]
+    assert [(round(rate, 1), name) for rate, name in rates] == [(75.2, rivals.OURS), (19.1, "pl-mia-pooled")]
+
+
+def test_informia_and_base_are_one_attack_online_and_not_below_rmia(settings):
+    gains = {}
+    for (mode, key, n), rows in settings.items():
+        if mode == "online":
+            assert rows["info-rmia"]["mean"] == rows["base"]["mean"], (key, n)
+            gains[key, n] = rows["info-rmia"]["mean"][0] - rows["rmia"]["mean"][0]
+    small = [gain for (key, _), gain in gains.items() if int(key.rpartition("-")[2]) <= 2000]
+    whole = [gain for (key, _), gain in gains.items() if int(key.rpartition("-")[2]) > 2000]
+    assert (round(min(small), 1), round(max(small), 1)) == (0.2, 5.4)
+    assert 0 <= min(whole) < max(whole) < 0.55
+
+
+def test_what_attacks_without_references_find(settings):
+    found = json.loads(rivals.RESULT.read_text(encoding="utf-8"))
     for key, each in found.items():
-        for row in each["rows"]:
-            enough = row["mode"] == "online" and row["references"] >= 4
-            if row["attack"] != rivals.OURS and enough:
-                assert row["ahead"][0][0] > 0, (key, row)
-                assert "behind" not in [rivals.outcome(interval) for interval in row["ahead"][:2]], (key, row)
-            elif row["attack"] != rivals.OURS and row["mode"] == "offline":
-                behind = rivals.outcome(row["ahead"][0]) == "behind"
-                if behind and row["references"] == 2:
-                    few.append((each["data"], row["attack"]))
-                elif behind:
-                    assert (each["data"], row["references"], row["attack"]) == ("CIFAR-10", 4, "base")
-                    assert row["ahead"][0][0] > -0.85
-                if each["data"] == "CIFAR-100":
-                    whole.append(row["ahead"][0][0])
-            if each["data"] == "CIFAR-100" and row["attack"] != rivals.OURS:
-                tail = [rivals.outcome(interval) for interval in row["ahead"][2:]]
-                assert "behind" not in tail[(row["mode"], row["references"]) == ("offline", 2) :], (key, row)
-            if row["attack"] == "bavaria-t" and row["references"] == 64 and row["mode"] == "online":
-                assert row["ahead"][0][0] < (6 if each["data"] == "Adult" else 2)
-    assert min(whole) > 3
-    assert {data for data, _ in few} == {"Adult", "Covertype"}
+        if each["screened"]:
+            auc = {row["attack"]: row["mean"][0] for row in each["screened"]}
+            pair = auc["quantile-regression"], auc["attack-p-conditional"]
+            assert abs(pair[0] - pair[1]) <= 1.6, key
+            ours = min(settings[mode, key, 2][rivals.OURS]["mean"][0] for mode in rivals.MODES)
+            assert ours - max(pair) >= 7, key
 
 
 def test_the_page_has_the_committed_results():
     found = json.loads(rivals.RESULT.read_text(encoding="utf-8"))
     text = rivals.PAGE.read_text(encoding="utf-8")
     assert rivals.with_tables(text, rivals.tables(found), "rivals") == text
-    drawn = (rivals.PAGE.parent / "which-attack.svg").read_text(encoding="utf-8")
-    assert drawn == f"{rivals.chart(found).svg}\n"
+    for name, drawn in rivals.charts(found).items():
+        assert (rivals.PAGE.parent / f"{name}.svg").read_text(encoding="utf-8") == f"{drawn.svg}\n"
+        assert f"]({name}.svg)" in text

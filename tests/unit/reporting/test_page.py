@@ -22,7 +22,7 @@ from plmia.data.dataset import LabelledData
 from plmia.errors import DataError, OutputError, SignalsError, percent, round_percent
 from plmia.evaluation.metrics import clopper_pearson
 from plmia.evaluation.targets import Setup
-from plmia.reporting import Extras, figures, read_extras, write_report
+from plmia.reporting import Extras, figures, plots, read_extras, write_report
 from plmia.reporting.content import Content, read_content
 from plmia.reporting.drawing import Absent, Figure, linear_axis, rounded
 from plmia.reporting.page import asset, in_script, policy, unbroken
@@ -39,6 +39,7 @@ from plmia.reporting.page_text import (
 )
 from plmia.reporting.plots import (
     EDGE,
+    Rate,
     accuracies_figure,
     chosen_places,
     classes_figure,
@@ -175,8 +176,20 @@ def test_rates_are_those_of_the_json(content: Content) -> None:
         assert round(len(NAMES) - 1 - at) == NAMES.index(name)
         edge = EDGE * 10 ** figure.layout["xaxis"]["range"][0]  # where 0 is drawn
         assert x == pytest.approx(max(entry.mean, edge), rel=1e-4)
-        assert x - low == pytest.approx(max(entry.interval.low, edge), rel=1e-3)
+        assert x - low == pytest.approx(max(entry.interval.low, edge), rel=2e-3)
     assert "at 0.01 % FPR" not in traces(figure), "not resolved by so few"
+
+
+def test_rates_of_0_have_a_place_of_their_own_below_chance(content: Content, monkeypatch: pytest.MonkeyPatch) -> None:
+    for low in (0.0, 0.02):
+        monkeypatch.setattr(plots, "rate_at", lambda _, fpr, low=low: Rate(0.2, low, 0.5) if fpr == 0.01 else None)
+        figure = tpr_figure(content)
+        trace, axis = traces(figure)["at 1 % FPR"], figure.layout["xaxis"]
+        ends = np.subtract(trace["x"], trace["error_x"]["arrayminus"])
+        assert ("0" in axis["ticktext"]) == (low == 0)
+        assert ends == pytest.approx(low or axis["tickvals"][0], rel=1e-3)
+        assert ends[0] < 0.5 * 0.01 or low > 0
+        assert 10 ** axis["range"][0] < ends[0]
 
 
 def test_histograms_of_scores_hold_everyone(content: Content) -> None:

@@ -38,7 +38,7 @@ from plmia.signals.signals import Signals
 POINTS = 600
 
 
-def write_run(folder, shifts, *, targets=(0,), seed=0, luck=0, points=POINTS, labels=None, data=None):
+def write_run(folder, shifts, *, targets=(0,), seed=0, luck=0, points=POINTS, labels=None, data=None, groups=None):
     """Write results by hand: ``shifts`` says how much higher members score, by attack.
 
     ``seed`` draws who is a member, who is asked and how hard a record is, ``luck`` the rest of the scores.
@@ -65,6 +65,8 @@ def write_run(folder, shifts, *, targets=(0,), seed=0, luck=0, points=POINTS, la
     np.savez(folder / "scores.npz", **arrays)
     about = {"signals": {"models": 2, "points": points, "views": 1}, "mode": "online", "targets": list(targets)}
     about |= {"seed": 0, "references": [1], "population": [50]} | ({"audit": {"data": data}} if data else {})
+    if groups:
+        about["audit"]["groups"] = groups
     verdict = {"text": "", "leak_shown": False, "attack": next(iter(shifts)), "fpr": None, "tpr": None}
     verdict |= {"interval": None, "exposed": 0, "fdr": 0.05, "targets": len(targets), "auc_low": 0.5}
     verdict |= {"least_exposed": 1, "exposed_by": "conformal"}
@@ -195,6 +197,41 @@ def test_the_same_records_are_paired_and_no_others(tmp_path):
     }
     paired = {name for name, how in variants.items() if same_records(base, write_run(tmp_path / name, {"a": 1}, **how))}
     assert paired == {"again", "without labels"}
+
+
+def test_records_of_different_data_are_matched_by_labels_and_groups(tmp_path):
+    """A column was dropped: the digest differs. Regular labels could be those of another data set."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, POINTS)
+    regular = {"sorted": np.sort(labels), "in turn": np.arange(POINTS) % 2, "in fours": np.arange(POINTS) // 4 % 2}
+    other = labels.copy()
+    other[3] = 1 - other[3]
+    runs = {
+        "base": {"labels": labels, "data": "x"},
+        "dropped": {"labels": labels, "data": "y", "luck": 1},
+        "one other label": {"labels": other, "data": "y"},
+        "no labels": {"data": "y"},
+        "groups": {"labels": labels, "data": "y", "groups": "g"},
+        "other seed": {"labels": labels, "data": "y", "seed": 1},
+        **{name: {"labels": values, "data": "x"} for name, values in regular.items()},
+        **{f"{name}, dropped": {"labels": values, "data": "y"} for name, values in regular.items()},
+        **{f"{name}, g": {"labels": values, "data": "x", "groups": "g"} for name, values in regular.items()},
+        **{f"{name}, g, dropped": {"labels": values, "data": "y", "groups": "g"} for name, values in regular.items()},
+        "no labels, g": {"data": "x", "groups": "g"},
+        "no labels, g, dropped": {"data": "y", "groups": "g"},
+        "no labels, h, dropped": {"data": "y", "groups": "h"},
+    }
+    made = {name: write_run(tmp_path / name, {"a": 1.0}, **how) for name, how in runs.items()}
+    other_data = [(a, b) for a in made for b in made if a < b and runs[a]["data"] != runs[b]["data"]]
+    same = {(a, b) for a, b in other_data if same_records(made[a], made[b])}
+    assert same == {
+        ("base", "dropped"),
+        ("no labels, g", "no labels, g, dropped"),
+        *((f"{name}, g", f"{name}, g, dropped") for name in regular),
+    }
+    (pair,) = compare_runs([Run("x", made["base"]), Run("y", made["dropped"])], np.random.default_rng(0)).pairs
+    assert pair.method == "paired records"
+    assert "matched by position" in pair.text
 
 
 def test_targets_are_counted_where_both_have_several(tmp_path):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from plmia import ATTACKS, Setup, attack_targets
 from plmia.data.designs import MembershipDesign
 from plmia.errors import Note
-from plmia.evaluation.intervals import Interval
+from plmia.evaluation.intervals import Interval, tpr_interval
+from plmia.evaluation.metrics import roc_curve
 from plmia.evaluation.records import Naming, min_named
 from plmia.results.summary import assess
 from plmia.results.verdict import Evidence, gather_evidence, strongest
@@ -37,8 +40,8 @@ def test_the_sentence_says_rate_attack_share_and_interval() -> None:
     verdict = Evidence("pl-mia", 0.001, 0.091, Interval(0.087, 0.0951, 0.95), 412, 1, 1, members=1000)
     assert verdict.verdict().text == (
         "A leak was shown (severe): at a false-positive rate of 0.1 %, pl-mia identifies 9.1 % of the training records "
-        "(95 % CI 8.7 to 9.5 %, 87 to 95 of 1,000). 412 individual records are named as members at a false discovery "
-        "rate of 5 %."
+        "(95 % CI 8.7 to 9.5 %, 87 to 95 of 1,000). 412 individual records can be named as members; at most 5 % of the "
+        "names are expected to be wrong (false discovery rate)."
     )
     assert verdict.verdict().leak_shown
 
@@ -54,7 +57,8 @@ def test_no_more_than_guessing_is_called_no_leak() -> None:
     assert (unnamed := small.verdict().unnamed) is not None
     assert unnamed.text == str(naming)
     assert (
-        "1 individual record is named" in Evidence("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 1, 1, 1).verdict().text
+        "1 individual record can be named as a member;"
+        in Evidence("rmia", 0.01, 0.1, Interval(0.06, 0.2, 0.95), 1, 1, 1).verdict().text
     )
 
 
@@ -256,3 +260,22 @@ def test_of_few_records_no_impossible_number_is_asked() -> None:
 def test_equals_go_to_the_last_and_before_that_to_the_larger_second_value() -> None:
     found = {"a": (1.0, 0.7), "b": (1.0, 0.9), "c": (1.0, 0.9), "d": (0.5, 1.0)}
     assert strongest(found, found.__getitem__) == "c"
+
+
+@pytest.mark.parametrize("attacks", [1, 9])
+def test_a_lower_end_of_0_says_how_many_non_members_would_bound_the_threshold(attacks: int) -> None:
+    """From that number on the lower end of the interval of a perfect attack is above 0, and below it is 0."""
+    found = Evidence("a", 0.01, 0.5, Interval(0.0, 0.9, 0.95), 0, 1, 1, auc=0.8, attacks=attacks, non_members=150)
+    needed = found.unbounded
+    assert needed is not None
+    assert [(n.severity, f"{needed:,} would" in n.text) for n in found.notes() if n.code == "threshold-unbounded"] == [
+        ("info", True)
+    ]
+    for n in (needed - 1, needed):
+        members = np.arange(n + 200) < 200
+        roc = roc_curve(np.where(members, 1.0, 0.0) + np.linspace(0, 0.5, len(members)), members)
+        assert (tpr_interval(roc, 0.01, 1 - 0.05 / attacks).low > 0) == (n >= needed)
+        # With enough non-members, a lower end of 0 has other reasons.
+        assert (replace(found, non_members=n).unbounded is None) == (n >= needed)
+    for other in ({"interval": Interval(0.1, 0.9, 0.95)}, {"tpr": 0.01, "chance": 0.01}, {"targets": 9}):
+        assert replace(found, **other).unbounded is None

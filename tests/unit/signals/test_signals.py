@@ -251,6 +251,24 @@ def test_signals_are_checked_without_a_file_too():
             Signals(values, membership)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "labels", "advice"),
+    [
+        (("signals",), True, "transpose the signals"),
+        (("signals",), False, "transpose the signals"),
+        (("membership",), True, "transpose the membership"),
+        (("membership",), False, "transpose the membership"),
+        (("signals", "membership"), True, "transpose signals and membership"),
+    ],
+)
+def test_swapped_axes_are_refused_with_what_to_transpose(write, refused, wrong, labels, advice):
+    arrays = arrays_of()
+    replaced = {name: np.swapaxes(arrays[name], 0, 1) for name in wrong}
+    message = refused(write(**replaced, **({} if labels else {"labels": None})))
+    assert advice in message
+    assert "[models, records]" in message
+
+
 @pytest.mark.parametrize("name", ["long.csv", "long.parquet"])
 def test_a_table_is_refused_with_the_command_that_imports_it(tmp_path, name):
     path = tmp_path / name

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import pytest
 
 from plmia.data.designs import MembershipDesign
 from plmia.errors import StoreError
+from plmia.signals import store as store_module
 from plmia.signals.store import CHUNK_POINTS, SignalStore, sealed, store_key, write_stack
 
 N_MODELS, N_POINTS, VIEWS = 6, 2 * CHUNK_POINTS + 1000, ("identity", "mirror")
@@ -777,6 +779,32 @@ def test_leftovers_of_dead_writers_are_swept_and_nothing_else(store: SignalStore
     assert not unfinished.exists()
 
 
+def test_two_processes_make_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is done when this one has seen that there is no store, and looks whether the folder is free."""
+    path, real = tmp_path / "signals", store_module._require_free
+
+    def after_the_other(folder: Path) -> None:
+        monkeypatch.setattr(store_module, "_require_free", real)
+        append(create(path), [0])
+        real(folder)
+
+    monkeypatch.setattr(store_module, "_require_free", after_the_other)
+    append(create(path), [1])
+    assert list(SignalStore.open(path).finished()) == [0, 1]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["signals"]
+
+
+def test_other_folders_and_files_are_not_taken_for_a_store(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    for name in ("folder", "file"):
+        with pytest.raises(StoreError, match=f"{name} exists and is not a store"):
+            create(tmp_path / name)
+    assert create(tmp_path / "empty").missing() == list(range(N_MODELS))
+
+
 # Behind a URL
 
 
@@ -930,6 +958,155 @@ def test_a_folder_without_stacks_is_refused(store: SignalStore, tmp_path: Path) 
         store.import_npy(tmp_path / "nothing")
     with pytest.raises(StoreError, match="diverged"):
         write_stack(tmp_path, [0], values_of([0]) * np.float32(np.nan), [{}], key=store.key)
+
+
+# Object storage
+
+
+@pytest.fixture(params=["memory", "file"])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """An address, and the file system behind it with its path there."""
+    fsspec = pytest.importorskip("fsspec")
+    address = "memory://bucket/run" if request.param == "memory" else f"{(tmp_path / 'bucket' / 'run').as_uri()}"
+    files, root = fsspec.core.url_to_fs(address)
+    yield address, files, root
+    if files.exists(root):
+        files.rm(root, recursive=True)
+
+
+def test_stacks_at_an_address_are_merged(store: SignalStore, bucket: Any) -> None:
+    address, files, root = bucket
+    place = f"{address}/stacks/"
+    with pytest.raises(StoreError, match="no finished stack"):
+        store.import_npy(place)
+    written = write_stack(place, [3, 1], values_of([3, 1]), provenance_of([3, 1]), key=store.key)
+    assert written == f"{address}/stacks/stack-000001-000003.npy"
+    write_stack(place, [0], values_of([0]), provenance_of([0]), key=store.key)
+    files.pipe(f"{root}/stacks/stack-000004.npy", b"its writer was killed")
+    assert store_module.stack_names(place) == ["stack-000000.json", "stack-000001-000003.json"]
+    assert store.import_npy(place) == [0, 1, 3]
+    assert store.verify() == []
+    np.testing.assert_array_equal(store.read(), values_of([0, 1, 3]))
+    assert store.finished()[3] == {"seed": 3, "n_clipped": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("npy", lambda data: data[:-1], "is damaged: an npy file"),
+        ("npy", lambda data: data[:500] + b"\x00" + data[501:], "SHA-256"),
+        ("npy", None, r"stack-000001\.npy is missing"),
+        ("json", lambda data: data[:-1], "is damaged"),
+        ("json", lambda data: data.replace(b'"seconds": 1.5', b'"seconds": 1.4'), "was changed"),
+    ],
+)
+def test_a_damaged_stack_at_an_address_is_refused(
+    store: SignalStore, bucket: Any, name: str, change: Callable[[bytes], bytes] | None, message: str
+) -> None:
+    address, files, root = bucket
+    write_stack(address, [1], values_of([1]), [{"seconds": 1.5}], key=store.key)
+    path = f"{root}/stack-000001.{name}"
+    data = files.cat(path)
+    if change is None:
+        files.rm(path)
+    else:
+        assert change(data) != data
+        files.pipe(path, change(data))
+    with pytest.raises(StoreError, match=message):
+        store.import_npy(address)
+    assert not store.finished()
+    files.pipe(path, data)
+    assert store.import_npy(address) == [1]
+
+
+def test_stacks_of_another_audit_at_an_address_are_refused(store: SignalStore, bucket: Any) -> None:
+    write_stack(bucket[0], [1], values_of([1]), [{}], key="0" * 64)
+    with pytest.raises(StoreError, match="belongs to another audit"):
+        store.import_npy(bucket[0])
+    assert not store.finished()
+
+
+def test_a_published_store_is_read_again_and_grows(store: SignalStore, bucket: Any) -> None:
+    address = bucket[0]
+    append(store, [0, 2])
+    store.publish(address)
+    there = SignalStore.open(address)
+    assert (there.key, there.missing(), there.verify()) == (store.key, [1, 3, 4, 5], [])
+    np.testing.assert_array_equal(there.read(), values_of([0, 2]))
+    np.testing.assert_array_equal(there.labels, LABELS)
+    assert there.fingerprint() == store.fingerprint()
+    longer = store.extend(design_of(N_MODELS + 2))
+    append(longer, [1, N_MODELS])
+    longer.publish(address)
+    there = SignalStore.open(address)
+    assert there.verify() == []
+    np.testing.assert_array_equal(there.read(), values_of([0, 1, 2, N_MODELS]))
+    with pytest.raises(StoreError, match=r"can only be read: give a local folder, .* SignalStore\.publish"):
+        append(there, [3])
+
+
+def test_what_an_address_of_this_machine_holds_is_for_its_owner(filled: SignalStore, tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    address = (tmp_path / "new" / "run").as_uri()
+    before = os.umask(0)
+    try:
+        filled.publish(address)
+        filled.publish(address)
+        write_stack(f"{address}/stacks", [1], values_of([1]), [{}], key=filled.key)
+    finally:
+        os.umask(before)
+    found = {path: stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / "new", *(tmp_path / "new").rglob("*")]}
+    assert len(found) > 8
+    assert {path: oct(mode) for path, mode in found.items() if mode != (0o700 if path.is_dir() else 0o600)} == {}
+
+
+def test_an_interrupted_copy_is_not_a_store(filled: SignalStore, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    address, files, _ = bucket
+    put = type(files).put_file
+    done: list[str] = []
+
+    def failing(self: Any, local: str, remote: str, **more: Any) -> Any:
+        if len(done) == 5:
+            raise RuntimeError("connection lost")
+        done.append(remote)
+        return put(self, local, remote, **more)
+
+    monkeypatch.setattr(type(files), "put_file", failing)
+    with pytest.raises(StoreError, match=r"could not be written \(RuntimeError: connection lost\): .*run again"):
+        filled.publish(address)
+    assert len(done) == 5
+    with pytest.raises(StoreError, match="is not a store"):
+        SignalStore.open(address)
+    monkeypatch.undo()
+    filled.publish(address)
+    np.testing.assert_array_equal(SignalStore.open(address).read(), values_of(range(N_MODELS)))
+
+
+def test_a_store_of_another_audit_at_an_address_is_not_replaced(
+    filled: SignalStore, bucket: Any, tmp_path: Path
+) -> None:
+    filled.publish(bucket[0])
+    other = create(tmp_path / "other", seed=1)
+    append(other, [0])
+    with pytest.raises(StoreError, match="holds the store of another audit and was not changed: give another address"):
+        other.publish(bucket[0])
+    assert SignalStore.open(bucket[0]).key == filled.key
+
+
+def test_a_damaged_store_is_not_published(filled: SignalStore, bucket: Any) -> None:
+    address, files, root = bucket
+    with (path_of(filled) / "signals.npy").open("r+b") as file:
+        file.seek(offset_of(2, 0))
+        file.write(b"\x00\x00\x00\x01")
+    with pytest.raises(StoreError, match="model 2"):
+        filled.publish(address)
+    assert not files.exists(root)
+
+
+def test_a_store_is_published_to_an_address_only(filled: SignalStore, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a folder of this machine: give an address"):
+        filled.publish(str(tmp_path / "copy"))
+    assert not (tmp_path / "copy").exists()
 
 
 def test_the_store_needs_numpy_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from types import ModuleType
 from typing import Any
@@ -109,9 +110,21 @@ def test_the_papers_parameters_are_the_defaults() -> None:
     assert GBDT(depth=5) != GBDT()
 
 
-@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"depth": 0}, {"subsample": 0}, {"subsample": 1.5}])
-def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(RecipeError, match=r"gbdt needs rounds and depth of at least 1, subsample in \(0, 1\]"):
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"rounds": 0}, "rounds from 1 to 2,147,483,647"),
+        ({"rounds": 2**31}, "rounds from 1 to 2,147,483,647"),
+        ({"depth": 0}, "depth from 1 to 1,000"),
+        ({"depth": 10**11}, "depth from 1 to 1,000"),
+        ({"subsample": 0}, r"subsample in \(0, 1\]"),
+        ({"subsample": 1.5}, r"subsample in \(0, 1\]"),
+        ({"learning_rate": 0.0}, "learning rate above 0, at most 1e\\+30"),
+        ({"learning_rate": math.inf}, "learning rate above 0, at most 1e\\+30"),
+    ],
+)
+def test_impossible_parameters_are_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(RecipeError, match=says):
         GBDT(**wrong)
     with pytest.raises(RecipeError, match=r"'catboost'.*lightgbm or xgboost"):
         GBDT(library="catboost")  # type: ignore[arg-type]

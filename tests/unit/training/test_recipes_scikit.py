@@ -15,7 +15,7 @@ import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.datasets import load_digits
 from sklearn.ensemble import BaggingClassifier, RandomForestClassifier, VotingClassifier
-from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -455,7 +455,7 @@ class Flat(GaussianNB):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("fitted", "says"),
     [
-        (GaussianNB().fit(np.eye(3), np.arange(3)), "predict_proba of GaussianNB raised, ValueError: X has 2 features"),
+        (GaussianNB().fit(np.eye(3), np.arange(3)), "predict_proba of GaussianNB raised ValueError: X has 2 features"),
         (
             Flat().fit(np.eye(3)[:, :2], np.arange(3)),
             r"predict_proba.*\(30,\).*\[30, ",
@@ -466,3 +466,9 @@ def test_what_a_model_cannot_answer_is_said_in_one_sentence(fitted: Any, says: s
     data = LabelledData(np.zeros((30, 2)), np.arange(30) % 3)
     with pytest.raises(RecipeError, match=says):
         Sklearn.query(fitted, data, np.arange(30) < 15, [View()])
+
+
+def test_a_regressor_on_text_labels_is_refused_with_the_remedy() -> None:
+    data = LabelledData(np.eye(4), np.array(["no", "yes", "no", "yes"]))
+    with pytest.raises(RecipeError, match="'no', 'yes': use a classifier"):
+        Sklearn(Ridge()).check(data)

@@ -617,7 +617,10 @@ def raising() -> nn.Module:
 @pytest.mark.parametrize(
     ("recipe", "fact"),
     [
-        (Torch(raising, device="cpu"), r"test_torch_module\.py, line \d+, in raising: FileNotFoundError: weights\.pt"),
+        (
+            Torch(raising, device="cpu"),
+            r"FileNotFoundError \(test_torch_module\.py, line \d+, in raising\): weights\.pt",
+        ),
         (Torch(lambda: nn.Linear(4, 3), device="cpu"), "RuntimeError"),
         (Torch(lambda: 3, device="cpu"), "int"),
         (Torch(lambda: nn.Linear(5, 2), device="cpu"), r"\[2, 2\].*3 classes"),

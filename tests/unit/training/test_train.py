@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+import plmia
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import MembershipDesign, audit_design
 from plmia.errors import OutputError, RecipeError, StoreError, TrainingError
@@ -343,6 +345,53 @@ def test_what_training_raises_is_shown_and_finished_models_are_kept(data: Labell
     assert train(store, data, Noted()) == [3, 4, 5, 6]
 
 
+RECIPE = """
+import pathlib
+import numpy as np
+trained = []
+def train(X, y, seed):
+    trained.append(seed)
+    if len(trained) == 2 and pathlib.Path(FLAG).exists():
+        raise OSError("the disk is away")
+    return X.mean(axis=0)
+def query(model, X, y):
+    return np.stack([X @ model, -(X @ model)], axis=1)
+"""
+
+
+def test_the_remedy_of_a_failed_recipe_holds(data: LabelledData, tmp_path: Path) -> None:
+    file, flag, folder = tmp_path / "mine.py", tmp_path / "flag", tmp_path / "run"
+    file.write_text(RECIPE.replace("FLAG", repr(str(flag))))
+    flag.touch()
+
+    def audit(folder: Path) -> Any:
+        words = {"references": 4, "attacks": ["attack-r"], "engine": Inline(), "progress": False}
+        return plmia.audit(f"function:{file}", data.X, data.y, folder=folder, **words)
+
+    with pytest.raises(TrainingError) as error:
+        audit(folder)
+    remedy = (
+        "finished models are kept, and the same command resumes if the cause was not in the recipe. "
+        "After a change of the recipe, choose another folder"
+    )
+    assert str(error.value).startswith("training model 1 failed: train raised OSError")
+    assert str(error.value).endswith(f": the disk is away; {remedy}")
+    records = sorted(folder.glob("signals/records/[0-9]*.json"))
+    assert [record.name for record in records] == ["000000.json"]
+    kept, text = records[0].read_bytes(), file.read_text()
+
+    file.write_text(text.replace("len(trained) == 2 and ", "False and "))
+    with pytest.raises(StoreError, match=r"the code of mine.py changed.* choose another folder"):
+        audit(folder)
+    assert records[0].read_bytes() == kept
+    other = audit(tmp_path / "other")
+
+    file.write_text(text)
+    flag.unlink()
+    assert audit(folder).auc("attack-r") == other.auc("attack-r")
+    assert records[0].read_bytes() == kept
+
+
 class FailsAtOnce(Noted):
     """Raises what the user must correct, at every model."""
 
@@ -491,6 +540,54 @@ def test_a_killed_run_leaves_no_copy_of_the_data(data: LabelledData, tmp_path: P
     assert shared.is_dir()
     assert sum(path.lstat().st_size for path in shared.iterdir() if not path.is_symlink()) == 0
     assert not any(path.exists() for path in shared.iterdir() if path.is_symlink())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has links that end with a process")
+def test_a_run_killed_while_it_copies_leaves_no_copy_of_the_data(data: LabelledData, tmp_path: Path) -> None:
+    data.save(tmp_path)
+    script = (
+        "import sys, time\nfrom pathlib import Path\nimport numpy as np\nfrom plmia.data.dataset import LabelledData\n"
+        "from plmia.training.engines import LocalProcesses\nfrom plmia.training.train import shared_data\n"
+        "folder, save = Path(sys.argv[1]), np.save\n"
+        "def slow(file, array, **options):\n"
+        "    save(file, array, **options)\n    file.flush()\n    print(file.tell(), flush=True)\n    time.sleep(600)\n"
+        "np.save = slow\n"
+        "with shared_data(LabelledData.load(folder), folder, LocalProcesses(1)): pass\n"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert int(process.stdout.readline()) > 128  # the header and some values
+        finally:
+            process.kill()
+    (shared,) = tmp_path.glob(".data-*")
+    assert sum(path.lstat().st_size for path in shared.iterdir() if not path.is_symlink()) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has links that end with a process")
+@pytest.mark.parametrize("operation", ["open", "fchmod", "unlink", "symlink"])
+def test_a_disk_that_is_full_when_the_data_are_shared(
+    operation: str, data: LabelledData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = getattr(os, operation), 0
+    failing = 2 if operation in ("open", "fchmod") else 1  # the first is of the file with the lock
+
+    def full(*where: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*where, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, operation, full)
+        with (
+            pytest.raises(OutputError, match="No space left"),
+            shared_data(data, tmp_path, LocalProcesses(1)),
+        ):
+            pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_same_process_needs_no_copy(data: LabelledData, tmp_path: Path) -> None:

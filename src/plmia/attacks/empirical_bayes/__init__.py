@@ -17,16 +17,19 @@ estimation noise dominates. Here they have priors over points, which are estimat
 Offline, everything is fitted to the population, whose points have both sides; a query takes its IN law from there. If
 the population has no IN references either, the statistic is one-sided: how far the target lies in the upper tail of
 the OUT law. The ratio is joint over views, so every view has the same value.
+
+With one reference per side, no point shows a spread, and no reference can be held out: see `one_pair`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from plmia.attacks.conditional import assign_folds
 from plmia.attacks.empirical_bayes.evidence import (
     IN,
     OUT,
@@ -51,7 +54,9 @@ from plmia.attacks.empirical_bayes.model import (
     Spread,
     SpreadPrior,
     hold_beyond_turn,
+    is_clearly_larger,
 )
+from plmia.attacks.empirical_bayes.one_pair import FOLDS, CrossFitted, OnePair
 from plmia.attacks.statistics import Fitted, Statistic, require_references
 from plmia.attacks.view import AttackView, Block, Mode, References, SumName
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
@@ -69,6 +74,8 @@ POINTS_HELD_OUT, UNITS_HELD_OUT = 1 << 12, 8
 POINTS_FOR_AUC = 1 << 15
 # Fewer points with both sides teach nothing that could be applied to others.
 MIN_TRANSFER = 50
+# With fewer known non-members outside a fold, regressions are too uncertain.
+MIN_OTHERS = 25
 # From the weakest bend; a stronger one is tried only if the one before helps.
 BENDS = (np.inf, 8.0, 3.0)
 # A bend must raise the log likelihood of a signal by this much, or it is due to chance.
@@ -76,18 +83,24 @@ MIN_BEND_GAIN = 0.005
 MAX_PAIR_CORRELATION = 0.9
 # Coordinates with a smaller share of the first one's divergence cost more by their noise than they give.
 MIN_DIVERGENCE = 0.03
+# Offline, few points show it: variances of both sides must differ by this many standard errors of Gaussian signals.
+CLEAR_RATIO = 4.0
 # Divergence that all other coordinates together may show without a leak.
 CHANCE_DIVERGENCE = 0.05
+FOLD_SEED = 0
+# With one reference per side, a shift of fewer standard errors is chance.
+CLEAR_SHIFT = 3.0
 
 
 @dataclass(frozen=True)
 class EmpiricalBayesLR(Statistic):
     """Log likelihood ratio of predictive laws with priors over points, fitted to a sample of them.
 
-    Needs one reference per side. By default, held-out references choose ``tail``, ``bend`` and ``hold``.
+    Needs one reference per side. By default, held-out references choose ``tail``, ``bend`` and ``hold``. With one
+    reference per side, known non-members and the references there choose ``bend`` and ``hold``.
     """
 
-    most_knots: int = MAX_KNOTS  # maximum number of knots of a trend; there is one per 50 points, and 1 is a constant
+    most_knots: int = MAX_KNOTS  # maximum number of knots of a trend: see `Knots.place`; 1 is a constant
     tail: float | None = None  # maximum degrees of freedom of both laws
     bend: float | None = None  # signals become asinh(conf / bend); infinite for no change
     hold: float | None = None  # bound of a ratio beyond its turning point; 0 for no hold
@@ -119,6 +132,16 @@ class EmpiricalBayesLR(Statistic):
         sample = Sample(near, find_pairs(near.in_mask), view.target[points], view.mode)
         given = view.bend if self.bend is None else self.bend
         best, held_out = _fit_bend(sample, self.most_knots, BENDS[0] if given is None else given)
+        if best.has_one_pair and not offline:
+            known = evenly(view.population, n_fit)
+            there = replace(sample, references=gather(references, known), target=view.target[known])
+            return self._fit_pair(sample, there, given)
+        if best.has_one_pair:
+            rng = np.random.default_rng(FOLD_SEED)
+            fold = assign_folds(view.n_points, view.population, FOLDS, rng, view.groups)
+            others = [sample.part(np.flatnonzero(fold[points] != number)) for number in range(FOLDS)]
+            if min(len(each.target) for each in others) >= MIN_OTHERS:
+                return _cross_fitted(self._fit_pair(sample, sample, given), others, fold)
         few = sample.part(_probed(near))
         for candidate in BENDS[1:] if given is None and held_out else ():
             rival = _fit_bend(few, self.most_knots, candidate)[1]
@@ -126,6 +149,35 @@ class EmpiricalBayesLR(Statistic):
                 break
             best, held_out = _fit_bend(sample, self.most_knots, candidate)
         return self._with_shape(best, held_out)
+
+    def _fit_pair(self, sample: Sample, known: Sample, bend: float | None) -> Fit:
+        """Fit to points with one reference per side.
+
+        The strongest bend is taken unless a weaker one predicts membership clearly better at the ``known`` non-members.
+        """
+        bends = BENDS[::-1] if bend is None else (bend,)
+        best = _fit_bend(sample, self.most_knots, bends[0])[0]
+        offline = self._offline_pair(known, best.coordinates)
+        for weaker in bends[1:] if offline else ():
+            rival = _fit_bend(sample, self.most_knots, weaker)[0]
+            other = self._offline_pair(known, rival.coordinates)
+            if not offline or not other or not is_clearly_larger(offline[1].loss() - other[1].loss()):
+                break
+            best, offline = rival, other
+        pair, cases = offline or (None, None)
+        if sample.mode == "online" or pair is None:
+            pair = OnePair.online(_with_both(sample, best.coordinates)[0], self.most_knots, self.tail)
+        hold = self.hold if self.hold is not None else cases.hold(pair.freedom) if cases else 0.0
+        return replace(best, pair=pair, tails=pair.freedom, hold=hold)
+
+    def _offline_pair(self, known: Sample, coordinates: Coordinates) -> tuple[OnePair, HeldOut] | None:
+        """Return laws fitted to known non-members and their cases there; None if too few have both references."""
+        evidence, target = _with_both(known, coordinates)
+        if len(target) < MIN_TRANSFER:
+            return None
+        knots = Knots.place(evidence.mean[OUT, :, 0], self.most_knots, known.mode)
+        pair = OnePair.offline(evidence, target, knots, self.tail)
+        return pair, pair.known_cases(evidence, target)
 
     def _with_shape(self, fit: Fit, held_out: HeldOut | None) -> Fit:
         """Return the fit with tails and hold, given or chosen."""
@@ -140,7 +192,8 @@ class Fit(Fitted):
     """Everything that was learned from the points; scoring needs only this and a point's own references.
 
     The features of ``shift`` are 1 and, with two knots or more, centre and `Spread.excess`. Offline it is None if no
-    population point has IN references: the statistic is then one-sided.
+    population point has IN references: the statistic is then one-sided. With one reference per side, ``pair`` predicts
+    the target (offline, its versions in ``cross_fitted``), and ``spread`` and ``shift`` only describe the points.
     """
 
     mode: Mode
@@ -154,11 +207,21 @@ class Fit(Fitted):
     tails: FloatArray = field(default_factory=lambda: np.full(2, np.inf))  # caps on the degrees of freedom of each side
     hold: float = 0.0  # bound of the ratio beyond its turning point; 0 for no hold
     n_points: int = 0  # that it was learned from
+    has_one_pair: bool = False  # whether no point has two references on a side
+    pair: OnePair | None = None
+    cross_fitted: CrossFitted | None = None  # offline, the pairs that score records
 
     def __call__(self, block: Block) -> FloatArray:
         """Return phi [n, views], the same in each view."""
         evidence = collect_block(block, self.coordinates, self.n_pairs)
-        ratio = self.statistic(self.coordinates.of(block.target), evidence)
+        x = self.coordinates.of(block.target)
+        if self.cross_fitted is None:
+            ratio = self.statistic(x, evidence)
+        else:
+            ratio, fold = np.empty(len(x)), self.cross_fitted.fold[block.points]
+            for number, pair in enumerate(self.cross_fitted.pairs):
+                own = fold == number
+                ratio[own] = replace(self, pair=pair).statistic(x[own], evidence.at(own))
         return np.broadcast_to(ratio[:, None], block.target.shape)
 
     def centre(self, evidence: Evidence) -> FloatArray:
@@ -172,6 +235,8 @@ class Fit(Fitted):
 
     def laws(self, evidence: Evidence) -> Laws:
         """Return the predictive laws of points with this evidence."""
+        if self.pair is not None:
+            return self.pair.laws(evidence)
         centre = self.centre(evidence)
         hats = self.knots.hats(centre)
         spread = self.spread.posterior(evidence.out_alone() if self.mode == "offline" else evidence, hats)
@@ -235,7 +300,9 @@ class Fit(Fitted):
 
     def summary(self) -> Mapping[str, object]:
         """Return all fields as plain values; infinite values become null."""
-        plain: dict[str, object] = _plain(asdict(self))
+        fields = asdict(replace(self, cross_fitted=None))
+        del fields["cross_fitted"]
+        plain: dict[str, object] = _plain(fields)
         return plain
 
 
@@ -274,20 +341,22 @@ class Probe:
     hidden: FloatArray  # variance that the signals do not show
 
     @classmethod
-    def of(cls, references: References, units: list[IntArray], bend: float) -> Probe:
+    def of(cls, references: References, units: list[IntArray], bend: float, mode: Mode = "online") -> Probe:
         """Probe all points of ``references``, which are held out in these ``units``."""
         conf, in_mask = references.conf(slice(None), slice(None)), references.in_mask
         size = np.abs(conf).max(axis=0)
         signals = Coordinates(bend, np.eye(1)).of(conf)
         evidence = exact_evidence(signals, in_mask)
         away = signals - np.where(in_mask[:, :, None], evidence.mean[IN], evidence.mean[OUT])
+        one_each = bool(evidence.n[IN].any()) and not evidence.freedom.any()
         separation = Separation.of(
-            away if away.any() else signals - signals.mean(axis=0),
+            away if away.any() else _shift_deviations(signals, in_mask, one_each),
             evidence,
             in_mask,
             float(rounding(size, references.signals.dtype, bend).mean()),
         )
-        coordinates = Coordinates(bend, separation.directions(), Grain.of(signals))
+        rotation = separation.fisher() if one_each else separation.directions(mode)
+        coordinates = Coordinates(bend, rotation, Grain.of(signals))
         away = away @ coordinates.rotation
         square = away**2
         sides = (np.einsum("rn,rnk->nk", mask.astype(np.float64), square) for mask in (in_mask, ~in_mask))
@@ -335,6 +404,7 @@ class Separation:
     variance: FloatArray  # mean of both sides
     ratio: FloatArray  # log ratio of the variances
     n_points: int  # that show a shift
+    chance: float  # divergence that equal variances show by chance
 
     @classmethod
     def of(cls, away: FloatArray, evidence: Evidence, in_mask: BoolArray, rounded: float) -> Separation:
@@ -353,19 +423,42 @@ class Separation:
         ] or [shift.var(axis=0)]
         both_sides = np.stack(variance) + rounded
         ratio = np.log(both_sides[0] / both_sides[-1])
-        return cls(vectors, shift.mean(axis=0), both_sides.mean(axis=0), ratio, int(both.sum()))
+        # The log of a variance with d degrees of freedom has the variance 2 / d, and half the squared ratio counts.
+        chance = CLEAR_RATIO**2 * float(sum(1 / d for d in freedom if d > 0))
+        return cls(vectors, shift.mean(axis=0), both_sides.mean(axis=0), ratio, int(both.sum()), chance)
 
-    def directions(self) -> FloatArray:
+    def directions(self, mode: Mode) -> FloatArray:
         """Return the directions [views, coordinates] along which signals are modelled; see step 1 of the model."""
         # The divergence of two Gaussian laws is nearly the squared shift in deviations plus half the squared log ratio
         # of the variances.
         divergence = self.shift**2 / self.variance + self.ratio**2 / 2
         if self.n_points < MIN_TRANSFER or divergence[0] + CHANCE_DIVERGENCE >= divergence[1:].sum():
             # Signals whose squares are not finite keep every vector: the statistic is then refused by name.
-            return self.vectors[:, ~(divergence < MIN_DIVERGENCE * divergence[0])]
+            least = MIN_DIVERGENCE * divergence[0]
+            if mode == "offline" and self.n_points >= MIN_TRANSFER:  # known non-members are few
+                least = min(max(least, self.chance), divergence[0])
+            return self.vectors[:, ~(divergence < least)]
         kept = divergence >= MIN_DIVERGENCE * divergence.max()
         fisher: FloatArray = self.vectors[:, kept] @ (self.shift / self.variance)[kept]
         return fisher[:, None] / np.linalg.norm(fisher)
+
+    def fisher(self) -> FloatArray:
+        """Return the one direction [views, 1] along which the shift is largest relative to its own variation."""
+        # With one reference per side there is no other spread. A shift below three standard errors is chance.
+        divergence = self.shift**2 / self.variance
+        kept = divergence >= max(MIN_DIVERGENCE * divergence.max(), CLEAR_SHIFT**2 / max(self.n_points, 1))
+        if not kept[1:].any():
+            return self.vectors[:, :1]
+        direction: FloatArray = self.vectors[:, kept] @ (self.shift / self.variance)[kept]
+        return direction[:, None] / np.linalg.norm(direction)
+
+
+def _shift_deviations(signals: FloatArray, in_mask: BoolArray, one_each: bool) -> FloatArray:
+    """Return deviations from the mean of all references, with one per side also from the mean shift."""
+    away: FloatArray = signals - signals.mean(axis=0)
+    for mask in (in_mask, ~in_mask) if one_each else ():
+        away[mask] -= away[mask].mean(axis=0) if mask.any() else 0.0
+    return away
 
 
 def _pair_correlation(away: FloatArray, square: FloatArray, in_mask: BoolArray, units: list[IntArray]) -> FloatArray:
@@ -407,7 +500,7 @@ def held_out_auc(view: AttackView, bend: float) -> float:
 def _fit_bend(sample: Sample, most_knots: int, bend: float, cases: int = POINTS_HELD_OUT) -> tuple[Fit, HeldOut | None]:
     """Fit with one bend, and hold out references in turn (None if that is not possible)."""
     near = sample.references
-    probe = Probe.of(gather(near, _probed(near)), sample.units, bend)
+    probe = Probe.of(gather(near, _probed(near)), sample.units, bend, sample.mode)
     evidence = collect(near, probe.coordinates, probe.n_pairs)
     fit = _fit_priors(evidence, probe.coordinates.of(sample.target), sample.mode, most_knots, probe)
     return fit, hold_out(fit, probe, cases) if fit.shift is not None else None
@@ -422,7 +515,7 @@ def _probed(near: References) -> IntArray:
 
 def _fit_priors(evidence: Evidence, target: FloatArray, mode: Mode, most_knots: int, probe: Probe) -> Fit:
     """Fit the priors to points with this evidence and the target's signals ``target``."""
-    both = evidence.n[IN] > 0
+    both, has_spread = evidence.n[IN] > 0, bool(evidence.freedom.any())
     transfer = mode == "online" or int(both.sum()) >= MIN_TRANSFER
     evidence, target = (evidence.at(both), target[both]) if transfer else (evidence.out_alone(), target)
     shown = evidence
@@ -431,7 +524,7 @@ def _fit_priors(evidence: Evidence, target: FloatArray, mode: Mode, most_knots: 
     # The centre needs no other part of the fit.
     fit = Fit(mode, probe.coordinates, probe.pair_correlation, probe.n_pairs, _overall(shown))
     centre = fit.centre(evidence)
-    knots = Knots.place(centre, most_knots)
+    knots = Knots.place(centre, most_knots, mode)
     hats = knots.hats(centre)
     prior = SpreadPrior.fit(shown, hats, probe.pair_correlation)
     fit = replace(fit, knots=knots, spread=prior, n_points=len(centre))
@@ -440,7 +533,24 @@ def _fit_priors(evidence: Evidence, target: FloatArray, mode: Mode, most_knots: 
     spread = prior.posterior(evidence.out_alone() if mode == "offline" else evidence, hats)
     noise = _shift_noise(evidence, spread, None if mode == "offline" else probe.pair_correlation)
     shift = evidence.mean[IN] - evidence.mean[OUT]
-    return replace(fit, shift=ShiftPrior.fit(shift, noise, fit.features(centre, spread), spread.scale, hats))
+    shift_prior = ShiftPrior.fit(shift, noise, fit.features(centre, spread), spread.scale, hats)
+    return replace(fit, shift=shift_prior, has_one_pair=not has_spread and shift.shape[1] == 1)
+
+
+def _with_both(sample: Sample, coordinates: Coordinates) -> tuple[Evidence, FloatArray]:
+    """Return the evidence about points with references on both sides, and the target's signals there."""
+    evidence = collect(sample.references, coordinates, 0)
+    both = evidence.n[IN] > 0
+    return evidence.at(both), coordinates.of(sample.target[both])
+
+
+def _cross_fitted(fit: Fit, others: Sequence[Sample], fold: IntArray) -> Fit:
+    """Return a fit that scores each ``fold`` [records] by laws fitted to known non-members of the ``others``."""
+    pair = fit.pair
+    if pair is None:
+        return fit
+    pairs = tuple(pair.refitted(*_with_both(each, fit.coordinates)) for each in others)
+    return replace(fit, cross_fitted=CrossFitted(fold, pairs))
 
 
 def _overall(evidence: Evidence) -> FloatArray:

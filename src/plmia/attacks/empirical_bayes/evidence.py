@@ -8,6 +8,7 @@ from functools import reduce
 import numpy as np
 
 from plmia.attacks.view import Block, Powers, References, Sums, first_out
+from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, Floats, IntArray
 
 # First index of arrays with two sides.
@@ -209,8 +210,8 @@ def rounding(size: Floats, stored: np.dtype[np.floating], bend: float) -> FloatA
 
 def gather(references: References, points: IntArray) -> References:
     """Return the references at some points, copied."""
-    signals = references.signals[references.rows[:, None], points]
-    return References(signals, np.arange(len(references)), references.in_mask[:, points])
+    signals = memory.gathered(references.signals, points, references.rows)
+    return References(signals, np.arange(len(references)), memory.gathered(references.in_mask, points))
 
 
 def find_pairs(in_mask: BoolArray) -> list[IntArray]:

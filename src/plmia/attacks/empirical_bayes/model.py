@@ -22,13 +22,15 @@ import numpy as np
 from scipy.special import gammaln, log_ndtr
 
 from plmia.attacks.empirical_bayes.evidence import IN, OUT, Evidence, evenly
+from plmia.attacks.view import Mode
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.numerics import auc_of
 
-# More knots changed nothing on images or tables. Offline, trends are fitted to known non-members alone, often a few
-# hundred: with 300 points per knot they were constants there, which cost far more than the noise of 50 points.
+# More knots changed nothing on images or tables. Offline, trends are fitted to known non-members alone. Two knots of
+# 50 points each are too few for a hundred: the root of the number of points over 3 gives three, and five for 250.
 MAX_KNOTS = 8
 POINTS_PER_KNOT = 50
+ROOT_PER_KNOT = 3
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,10 @@ class Knots:
     high: float
 
     @classmethod
-    def place(cls, covariate: FloatArray, most: int = MAX_KNOTS) -> Knots:
-        """Place knots at evenly spaced quantiles of ``covariate``, one per 50 points, at most ``most``."""
-        n = int(np.clip(len(covariate) // POINTS_PER_KNOT, 1, most))
+    def place(cls, covariate: FloatArray, most: int = MAX_KNOTS, mode: Mode = "online") -> Knots:
+        """Place knots at evenly spaced quantiles of ``covariate``, at most ``most``; offline more of few points."""
+        wanted = len(covariate) // POINTS_PER_KNOT if mode == "online" else round(len(covariate) ** 0.5 / ROOT_PER_KNOT)
+        n = int(np.clip(wanted, 1, most))
         at = np.unique(np.quantile(covariate, (np.arange(n) + 0.5) / n))
         return cls(at, float(covariate.min()), float(covariate.max()))
 
@@ -331,6 +334,11 @@ HOLD = 1.0
 CLEARLY_LARGER = 1.0
 
 
+def is_clearly_larger(difference: FloatArray) -> bool:
+    """Whether differences of losses are positive on average, by more than chance."""
+    return not difference.mean() < CLEARLY_LARGER * difference.std() / np.sqrt(len(difference))
+
+
 @dataclass(frozen=True)
 class Laws:
     """Predictive laws of the target's signal if it is IN and if it is OUT: multivariate t, coordinates uncorrelated."""
@@ -488,7 +496,11 @@ class HeldOut:
         # On real signals, members beyond the turning point are still members; few references may not show it.
         free, held = self._ratios(tails)
         worse = self._loss(held) - self._loss(free)
-        return HOLD if worse.mean() < CLEARLY_LARGER * worse.std() / np.sqrt(len(worse)) else 0.0
+        return 0.0 if is_clearly_larger(worse) else HOLD
+
+    def loss(self) -> FloatArray:
+        """Return the log loss [cases] of membership at even odds, with tails that are not capped and no hold."""
+        return self._loss(self._ratios(np.full(2, np.inf))[0])
 
     def auc(self) -> float:
         """Return the probability that a member has a larger ratio than a non-member."""

@@ -23,7 +23,7 @@ from plmia.cli.commands.options import (
     show_records_option,
     table_options,
 )
-from plmia.cli.terminal import plain_warnings, print_result
+from plmia.cli.terminal import plain_warnings, print_result, prints_to_stderr
 from plmia.data.designs import MembershipDesign
 from plmia.training.engines import Ray
 from plmia.training.recipes.named import RECIPES, parse_recipe
@@ -86,9 +86,10 @@ folder_option = output_option("Folder of the audit.")
 )
 @click.option(
     "--merge",
-    type=PATH,
+    type=click.Path(),
     metavar="FOLDER",
-    help="Take in models that python -m plmia.training.remote_worker trained on another machine.",
+    help="Take in models that python -m plmia.training.remote_worker trained on another machine; a folder, or an "
+    "address such as s3://bucket/stacks.",
 )
 @click.option("--keep-models", is_flag=True, help="Save the models' weights as safetensors.")
 @show_records_option
@@ -126,7 +127,7 @@ def audit(
       plmia audit --data data.csv --label y --recipe mlp --target predictions.csv --members split -o run
       plmia audit --data cifar-10-binary.tar.gz --recipe wide-resnet --views rmia18 -o run
     """  # noqa: D301 - click wants the control character itself
-    with plain_warnings(quiet):
+    with plain_warnings(quiet), prints_to_stderr():
         way, layout = parse_recipe(recipe), None if design is None else parse_design(design)
         others = None if reference_recipe is None else parse_recipe(reference_recipe)
         local = engine_name == "local"

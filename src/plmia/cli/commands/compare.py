@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 
 from plmia.auditing import verbs
-from plmia.cli.commands.options import PATH, json_option, seed_option
+from plmia.cli.commands.options import PATH, json_option, memory_option, seed_option
 from plmia.cli.terminal import make_table, plain_warnings, print_line, shown_notes, stdout
 from plmia.data.files import replacing
 from plmia.errors import OutputError, doubts
@@ -32,6 +32,7 @@ from plmia.results.comparison import Pair, Row, SideBySide
 @click.option("--names", metavar="A,B,...", help="What to call the runs; their folders' names by default.")
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="Coverage of each interval.")
 @seed_option
+@memory_option
 @click.option("-o", "--output", "file", type=PATH, metavar="FILE", help="Write the JSON there.")
 @json_option("a table")
 @click.option("--verbose", is_flag=True, help="Print all attacks, and all notes on the runs.")

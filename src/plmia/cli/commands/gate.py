@@ -11,7 +11,7 @@ import click
 from plmia.auditing import gate as verb
 from plmia.cli.commands.options import PATH, json_option
 from plmia.cli.terminal import print_line
-from plmia.data.files import replacing
+from plmia.data.files import make_private, replacing
 from plmia.errors import OutputError, PlmiaError
 from plmia.evaluation.targets import Unit
 
@@ -93,7 +93,7 @@ def _write(path: Path | None, report: bytes) -> None:
     if path is None:
         return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with replacing(path) as file:
             file.write(report)
     except OSError as error:

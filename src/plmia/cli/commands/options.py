@@ -84,7 +84,8 @@ population_option = click.option(
     "--population",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Known non-members to calibrate with; a quarter of them by default (at least 100, at most half).",
+    help="Known non-members to calibrate with, drawn at random from the target's non-members; by default a quarter of "
+    "these (at least 100, at most half). They are not evaluated.",
 )
 _label = click.option("--label", metavar="COLUMN", help="Column of the labels, in a CSV or Parquet file.")
 _group = click.option(
@@ -107,17 +108,24 @@ show_records_option = click.option(
 seed_option = click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random."
 )
+memory_option = click.option(
+    "--memory",
+    metavar="SIZE",
+    help="Limit on memory, such as 1GB or 512MB: large arrays are kept in files, and what needs more is refused.",
+)
 quiet_option = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 verbose_option = click.option("--verbose", is_flag=True, help="Print all attacks, columns and notes.")
 
 
+unit_option = click.option(
+    "--unit",
+    type=click.Choice(get_args(Unit)),
+    help="Judge single records, or people by all of their records (group); by default people, if there are groups.",
+)
+
+
 def people_options(command: Command) -> Command:
     """Add the options on people and subgroups: --unit, --by and --prior."""
-    unit = click.option(
-        "--unit",
-        type=click.Choice(get_args(Unit)),
-        help="Judge single records, or people by all of their records (group); by default people, if there are groups.",
-    )
     by = click.option(
         "--by",
         multiple=True,
@@ -132,7 +140,7 @@ def people_options(command: Command) -> Command:
         callback=lambda _ctx, _option, given: given or None,
         help="Share of members among the candidates, to print the precision of an accusation; may be repeated.",
     )
-    return unit(by(prior(command)))
+    return unit_option(by(prior(command)))
 
 
 def given_target_options(command: Command) -> Command:

@@ -10,7 +10,15 @@ import click
 
 from plmia.auditing import verbs
 from plmia.auditing.planning import VIEW_COST, Plan, PopulationRow, reference_table
-from plmia.cli.commands.options import PATH, align_option, json_option, mode_option, scale_option, seed_option
+from plmia.cli.commands.options import (
+    PATH,
+    align_option,
+    json_option,
+    mode_option,
+    scale_option,
+    seed_option,
+    unit_option,
+)
 from plmia.cli.terminal import make_table, print_line, stdout
 from plmia.errors import round_percent
 from plmia.evaluation.metrics import tpr_label
@@ -25,7 +33,7 @@ from plmia.evaluation.metrics import tpr_label
     "--budget",
     metavar="N|TIME|FLOP",
     help="References in all, the pilot's included, or the time to train them all (90s, 30m, 2h), or its floating-point "
-    "operations (1e15flop, 1PFLOP); default: twice the (first) pilot's.",
+    "operations (1e15flop, 1PFLOPS); default: twice the pilot's. With several pilots, a number counts the standard's.",
 )
 @click.option(
     "--view-cost",
@@ -38,6 +46,7 @@ from plmia.evaluation.metrics import tpr_label
 @click.option("--attack", default="pl-mia-eb", show_default=True, metavar="NAME", help="Attack, or FILE.py:NAME.")
 @click.option("--target", type=int, default=0, show_default=True, metavar="I", help="Model to attack, by number.")
 @mode_option
+@unit_option
 @align_option
 @scale_option
 @seed_option
@@ -49,8 +58,10 @@ def plan(signals: tuple[Path, ...], as_json: bool, verbose: bool, quiet: bool, *
 
     SIGNALS is an audit's folder, its signals/ folder, or an npz as for `plmia score`. Power is measured with parts of
     the pilot's references and views, and extrapolated to more; nothing is trained. Several pilots are audits of the
-    same data and target whose references were trained by different recipes: the plan says which to train. Give the one
-    whose references are like the target first.
+    same data and target whose references were trained by different recipes: the plan says which to train. The standard
+    is the pilot whose references were trained like the target. If none or several are, it is the first of them.
+
+    Where the pilot has groups (--group of plmia audit), the plan is for people, each judged by all of their records.
 
     \b
     Examples:

@@ -10,6 +10,7 @@ import click
 from plmia.auditing import verbs
 from plmia.cli.commands.options import (
     PATH,
+    memory_option,
     quiet_option,
     scale_option,
     show_records_option,
@@ -39,6 +40,7 @@ from plmia.errors import doubts
 @show_records_option
 @click.option("--attack", metavar="NAME", help="Attack of the figures and the table; by default the verdict's.")
 @click.option("--target", type=int, metavar="I", help="Target of the figures and the table; by default the first.")
+@memory_option
 @verbose_option
 @quiet_option
 def report(folder: Path, verbose: bool, quiet: bool, **options: Any) -> None:

@@ -15,6 +15,7 @@ from plmia.cli.commands.options import (
     align_option,
     attack_option,
     json_option,
+    memory_option,
     mode_option,
     people_options,
     population_option,
@@ -95,6 +96,7 @@ def attacks(with_rivals: bool, as_json: bool) -> None:
     metavar="COPY",
     help="Take in the models of a copy of the run, from another machine; may be given several times.",
 )
+@memory_option
 @result_options
 def score(signals: Path, folder: Path | None, as_json: bool, verbose: bool, quiet: bool, **options: Any) -> None:
     """Run attacks on signals that exist already; no training.
@@ -112,6 +114,7 @@ def score(signals: Path, folder: Path | None, as_json: bool, verbose: bool, quie
       plmia score signals.npz -o out --by sex --data patients.csv --trainings 16
       plmia score signals.npz -o out --mode offline --attack pl-mia --attack rmia
       plmia score signals.npz -o out --attack my_attack.py:MINE
+      plmia score signals.npz -o out --memory 1GB
     """  # noqa: D301 - click wants the control character itself
     if folder is None and verb.run_folder(signals) is None:
         raise OutputError(f"{signals} is not the folder of a run or an audit: give -o, a folder for the results")

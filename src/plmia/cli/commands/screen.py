@@ -21,6 +21,9 @@ from plmia.cli.commands.options import (
 from plmia.cli.terminal import plain_warnings, print_result
 from plmia.errors import SignalsError
 
+# Of the number of a model; Python converts no more than a few thousand digits.
+_MAX_DIGITS = 18
+
 
 @click.command()
 @click.argument("signals", metavar="[SIGNALS]", type=PATH, required=False)
@@ -85,6 +88,8 @@ def screen(
 
 
 def _number(target: str) -> int:
-    if not target.isdecimal():
-        raise SignalsError(f"target {target!r} is not the number of a model in SIGNALS: give --target 0, for example")
+    if not target.isdecimal() or len(target) > _MAX_DIGITS:
+        raise SignalsError(
+            f"target {target[:40]!r} is not the number of a model in SIGNALS: give --target 0, for example"
+        )
     return int(target)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from plmia.attacks.empirical_bayes.evidence import evenly, gather
 from plmia.attacks.scoring import Scores
 from plmia.attacks.statistics import sort_masked
 from plmia.attacks.view import References, Truth
@@ -101,7 +102,7 @@ def _p_value(n: int, rest: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Gaussianity:
-    """Shapiro-Wilk test of every record [records]; W and p-value are NaN without 3 to 5000 different signals."""
+    """Shapiro-Wilk test of records; W and p-value are NaN without 3 to 5000 different signals."""
 
     w_in: FloatArray
     p_in: FloatArray
@@ -109,6 +110,7 @@ class Gaussianity:
     p_out: FloatArray
     score: FloatArray  # the paper's G = min(W_in, W_out), NaN if one of them is
     group: IntArray  # 0 for the least Gaussian third, 1, 2 for the most Gaussian; -1 if the score is NaN
+    points: IntArray | None = None  # the records that were tested; None for all
 
     def to_json(self) -> dict[str, Any]:
         """Return a summary: quartiles of W, and the share of tested records that are rejected at 5 %."""
@@ -129,11 +131,16 @@ def _summary(w: FloatArray, p: FloatArray) -> dict[str, Any] | None:
     return {"w_quartiles": [float(q) for q in quartiles], "rejected": float(np.mean(p[tested] < LEVEL))}
 
 
-def gaussianity(references: References, view: int | None = 0) -> Gaussianity:
+def gaussianity(references: References, view: int | None = 0, most: int | None = None) -> Gaussianity:
     """Test the signals of every record for a Gaussian law, IN and OUT separately.
 
-    ``view`` None stands for all views: the smallest W, and the smallest p-value times their number (Bonferroni).
+    ``view`` None stands for all views: the smallest W, and the smallest p-value times their number (Bonferroni). At
+    most ``most`` records are tested, evenly spaced.
     """
+    tested = None
+    if most is not None and references.n_points > most:
+        tested = evenly(np.arange(references.n_points), most)
+        references = gather(references, tested)
     views = range(references.n_views) if view is None else [view]
     if not all(0 <= v < references.n_views for v in views):
         raise PlmiaError(f"view {view} does not exist: the signals have {references.n_views} views, numbered from 0")
@@ -147,7 +154,7 @@ def gaussianity(references: References, view: int | None = 0) -> Gaussianity:
     for p in (p_in, p_out):
         np.minimum(p * len(views), 1.0, out=p)
     score = np.minimum(w_in, w_out)
-    return Gaussianity(w_in, p_in, w_out, p_out, score, groups(score))
+    return Gaussianity(w_in, p_in, w_out, p_out, score, groups(score), tested)
 
 
 def _test(conf: FloatArray, mask: BoolArray) -> FloatArray:
@@ -179,10 +186,16 @@ def metrics_by_group(
     The groups are formed anew among the queries, as in the paper. The result is in the order of `GROUPS`; it is None
     for a group without members or without non-members.
     """
-    group = groups(gaussian.score[truth.queries])
+    tested, at = truth.queries, truth.queries
+    if gaussian.points is not None:
+        evaluated = np.zeros(len(truth.members), bool)
+        evaluated[truth.queries] = True
+        at = np.flatnonzero(evaluated[gaussian.points])
+        tested = gaussian.points[at]
+    group = groups(gaussian.score[at])
     parts = []
     for k in range(len(GROUPS)):
-        queries = truth.queries[group == k]
+        queries = tested[group == k]
         members = truth.members[queries]
         both = bool(members.any()) and not bool(members.all())
         parts.append(evaluate(scores.score[queries], members, target=target) if both else None)

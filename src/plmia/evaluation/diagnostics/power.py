@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from plmia.attacks.attack import Attack
+from plmia.attacks.empirical_bayes.evidence import evenly
 from plmia.attacks.scoring import Tick, score_all
 from plmia.attacks.view import AttackView, References
+from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
 from plmia.data.designs import MembershipDesign, ReferencePlan
 from plmia.errors import ReferencesError, percent, round_percent
-from plmia.evaluation.diagnostics.signals import require_plausible
+from plmia.evaluation.diagnostics.signals import MOST_EXAMINED, require_plausible
 from plmia.evaluation.metrics import COMPARED_FPRS, fpr_key, roc_curve
-from plmia.evaluation.targets import AttackResult, Setup, aligned, attack_targets
+from plmia.evaluation.targets import AttackResult, Setup, Unit, aligned, attack_targets, group_scores
 from plmia.signals.signals import Signals
 
 MIN_REFERENCES = 4
@@ -53,7 +55,7 @@ class Pilot:
     signals: Signals
     attack: Attack
     setup: Setup
-    full: AttackResult  # with all references; the same queries are evaluated in every repetition
+    full: AttackResult  # with all references; the same queries, records or groups, are evaluated in every repetition
     fprs: tuple[float, ...]  # those that allow at least `MIN_FALSE_POSITIVES` non-members
 
     @classmethod
@@ -62,8 +64,7 @@ class Pilot:
     ) -> Pilot:
         """Attack ``target`` with all references that ``setup`` allows; implausible signals raise `SignalsError`."""
         require_plausible(signals)
-        # Power is measured on single records: one of each group where records form groups.
-        (full,) = attack_targets(signals, [attack], [target], replace(setup, unit="record"))
+        (full,) = attack_targets(signals, [attack], [target], setup)
         outsiders = int(np.sum(~full.truth.members[full.truth.queries]))
         return cls(signals, attack, setup, full, tuple(fpr for fpr in fprs if outsiders >= needed_outsiders(fpr)))
 
@@ -71,6 +72,11 @@ class Pilot:
     def n_references(self) -> int:
         """Number of references."""
         return len(self.full.references)
+
+    @property
+    def unit(self) -> Unit:
+        """What is judged: records, or groups by all of their records."""
+        return "record" if self.full.groups is None else "group"
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -104,10 +110,21 @@ class Pilot:
         some = np.flatnonzero(np.isin(full.references, references))
         kept = References(seen.signals[:, :, :views], seen.rows[some], seen.in_mask[some])
         rivals = full.population if population is None else population
-        view = AttackView(given.target[:, :views], kept, rivals, self.signals.labels, self.setup.mode)
+        known = rivals if full.groups is None else full.groups.records(rivals)
+        view = AttackView(given.target[:, :views], kept, known, self.signals.labels, self.setup.mode)
         if full.alignment is not None:  # fewer references teach less about the target's scale
-            view, _ = aligned(view, full.truth, replace(self.setup, align="always"), full.target)
-        (scores,) = score_all([self.attack], view, self.setup.seed, tick)
+            truth = full.truth if full.one_record is None else full.one_record.truth
+            view, _ = aligned(view, truth, replace(self.setup, align="always"), full.target, full.groups)
+        if full.groups is None:
+            (scores,) = score_all([self.attack], view, self.setup.seed, tick)
+        else:
+            (both,) = group_scores(full.target, rivals, full.groups, [self.attack], view, self.setup, tick)
+            if not (both.learned or full.by_one_record):
+                raise ReferencesError(
+                    f"{len(references)} references are too few to judge people by all of their records: train more, or "
+                    "judge records"
+                )
+            scores = both.groups
         return scores.score[full.truth.queries]
 
     @property
@@ -293,10 +310,27 @@ class EnoughReferences:
 def enough_references(
     signals: Signals, attack: Attack, target: int, setup: Setup, rng: np.random.Generator, tick: Tick = lambda _: None
 ) -> EnoughReferences:
-    """Measure power with all, half, a quarter ... of the references, on the same queries, and extrapolate."""
-    pilot = Pilot.run(signals, attack, target, setup)
+    """Measure power with all, half, a quarter ... of the references, on the same queries, and extrapolate.
+
+    Of more than `MOST_EXAMINED` records, so many are used, evenly spaced.
+    """
+    signals, setup = _sampled(signals, setup)
+    # Power is measured on single records: one of each group where records form groups.
+    pilot = Pilot.run(signals, attack, target, replace(setup, unit="record"))
     curves = pilot.curves(rng, tick=tick)
     return EnoughReferences(attack.name, target, pilot.n_references, curves, _warning(curves, pilot.n_references))
+
+
+def _sampled(signals: Signals, setup: Setup, most: int = MOST_EXAMINED) -> tuple[Signals, Setup]:
+    """Return at most ``most`` records, evenly spaced, and the setup with as large a share of them as the population."""
+    if signals.n_points <= most:
+        return signals, setup
+    points = evenly(np.arange(signals.n_points), most)
+    labels, groups = (None if array is None else array[points] for array in (signals.labels, signals.groups))
+    values, members = (memory.gathered(matrix, points) for matrix in (signals.values, signals.design.matrix))
+    size = setup.population and max(2, setup.population * most // signals.n_points)
+    some = replace(signals, values=values, design=MembershipDesign(members), labels=labels, groups=groups)
+    return some, replace(setup, population=size)
 
 
 def _warning(curves: Sequence[Curve], n: int) -> str | None:
@@ -307,7 +341,7 @@ def _warning(curves: Sequence[Curve], n: int) -> str | None:
         )
     if curves[0].fit is None:
         pairs = f"train at least {TO_EXTRAPOLATE}, in complementary pairs"
-        return f"{n} references are too few to extrapolate to more: {pairs}"
+        return f"from {n} references, plmia cannot tell whether more would find more: {pairs}"
     found = []
     for curve in curves:
         doubled, now = curve.times(2), curve.mean[-1]

@@ -7,32 +7,44 @@ is unlike its references, scores that compare it with them are not valid.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtr
 
 from plmia.attacks.view import AttackView
+from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import PopulationError, ReferencesError, SignalsError, percent
+from plmia.numerics import auc_of
 from plmia.signals.signals import Signals
 
 ALARM = 0.001  # probability of a false alarm
+# Evenly spaced records that slower checks examine: with more, their results hardly change.
+MOST_EXAMINED = 1 << 18
 SAMPLE = 4096  # points, evenly spaced, that are examined
 CLEARLY = 6.0  # standard errors that chance does not explain
+# Excess over 1/2 of the AUC of a model's own signals: up to this multiple, and beyond it this difference, are alike.
+LARGER_FIT, SMALL_FIT = 2.0, 0.02
+# Accuracies on members up to this difference are alike; models that were trained alike seldom differ by more than that.
+LOWER_ACCURACY, USUAL_SPREAD = 0.02, 0.02
 AGREEMENT = 0.2  # Cohen's kappa between the largest view and the label, above which views must be classes
 # Views of one record differ less than records do. If their variance is larger than that of records and of models by
 # these factors, they must be classes.
 MORE_THAN_RECORDS, MORE_THAN_MODELS = 3.0, 10.0
+# Signals with this many times as many models as records, whose models differ this many times as much as records.
+TALL, MORE_THAN_COLUMNS = 2, 4.0
 
 
 def require_plausible(signals: Signals) -> None:
     """Raise `SignalsError` if signals are clearly not what they should be, and say what they may be."""
+    _require_upright(signals)
     points = _sample(signals)
-    values = signals.values[:, points, :].astype(np.float64)
-    members = signals.design.matrix[:, points]
+    values = memory.gathered(signals.values, points).astype(np.float64)
+    members = memory.gathered(signals.design.matrix, points)
     confidences = signals.kind == "confidence"
     if signals.n_views > 1 and confidences:
         _require_views(values, None if signals.labels is None else signals.labels[points])
@@ -51,6 +63,34 @@ def require_plausible(signals: Signals) -> None:
             f"models that trained on a record have lower signals there than models that did not (by {-shift:.3g} on "
             f"average{where}): the signals look {looks}, or `membership` is inverted. Give {give}, and True if the "
             "model trained on the record"
+        )
+
+
+def _require_upright(signals: Signals) -> None:
+    """Raise if signals look like [records, models]: far more rows than columns, and rows that differ as records do.
+
+    Records differ in difficulty far more than models do in their mean confidence. Beyond what the residuals explain,
+    here the rows differ at least `MORE_THAN_COLUMNS` times as much as the columns.
+    """
+    n_rows, n_columns = signals.n_models, signals.n_points
+    # Labels or groups tell which axis is that of records.
+    told = signals.labels is not None or signals.groups is not None
+    if told or n_rows < TALL * n_columns or n_columns < 2:
+        return
+    values = signals.values.astype(np.float64).mean(axis=2)
+    rows, columns = values.mean(axis=1), values.mean(axis=0)
+    residuals = values - rows[:, None] - columns + values.mean()
+    noise = float((residuals**2).sum()) / ((n_rows - 1) * (n_columns - 1))
+    of_rows, of_columns = float(rows.var(ddof=1)), float(columns.var(ddof=1))
+    # Without differences between rows, the ratio to its expectation has a relative standard error of about
+    # sqrt(2 / rows), and somewhat more where columns are few.
+    chance = noise / n_columns
+    beyond = of_rows - chance
+    error = chance * math.sqrt(2 / (n_rows - 1) + 2 / ((n_rows - 1) * (n_columns - 1)))
+    if beyond > CLEARLY * error and beyond > MORE_THAN_COLUMNS * max(of_columns - noise / n_rows, 0.0):
+        raise SignalsError(
+            f"signals have {n_rows:,} models and {n_columns:,} records, but these models differ as records do: "
+            "transpose signals and membership to [models, records], or give `labels`, one per record, if they are right"
         )
 
 
@@ -198,12 +238,12 @@ def _against_peers(values: FloatArray) -> float:
 
 def _unlike(z_shift: float, z_spread: float, p: float) -> str:
     if abs(z_shift) >= abs(z_spread):
-        how = f"{'higher' if z_shift > 0 else 'lower'} ({z_shift:+.1f} standard deviations)"
+        how = f"{'higher' if z_shift > 0 else 'lower'} by {abs(z_shift):.1f} standard deviations"
     else:
-        how = f"{'more' if z_spread > 0 else 'less'} scattered ({z_spread:+.1f} standard deviations)"
+        how = f"{'more' if z_spread > 0 else 'less'} scattered by {abs(z_spread):.1f} standard deviations"
     return (
-        f"The target is unlike its references (p = {p:.1g}): its signals on known non-members are {how}. Train the "
-        "references as the target was trained."
+        f"The target is unlike its references (p = {p:.1g}): its signals on known non-members are {how}. Train "
+        "references like the target."
     )
 
 
@@ -227,13 +267,7 @@ def accuracy_of(
     It is that of the provenance ``records`` if all models have ``train_accuracy`` and ``test_accuracy`` there;
     otherwise the share of records whose true label has a probability above 1/2, which is at most the accuracy.
     """
-    found = {model: _known_accuracy((records or {}).get(model, {})) for model in signals.models}
-    measure = "accuracy"
-    if any(pair is None for pair in found.values()):
-        measure = "true label above one half"
-        for model, values, row in zip(signals.models, signals.values, signals.design.matrix, strict=True):
-            right = values[:, 0] > 0
-            found[model] = tuple(float(right[side].mean()) if side.any() else math.nan for side in (row, ~row))
+    measure, found = _accuracies(signals, records)
     attacked = [model for model in targets if model in found]
     others = [model for model in found if model not in attacked] or attacked
     target, references = np.array([found[model] for model in attacked]), np.array([found[model] for model in others])
@@ -246,7 +280,28 @@ def accuracy_of(
     }
 
 
-def _known_accuracy(record: Mapping[str, Any]) -> tuple[float, ...] | None:
+def _accuracies(
+    signals: Signals, records: Mapping[int, Mapping[str, Any]] | None
+) -> tuple[str, dict[int, tuple[float, float]]]:
+    """Measure, and by model the values on its members and non-members; see `accuracy_of`."""
+    known = {model: _known_accuracy((records or {}).get(model, {})) for model in signals.models}
+    found = {model: pair for model, pair in known.items() if pair is not None}
+    if len(found) == len(known):
+        return "accuracy", found
+    for model, values, row in zip(signals.models, signals.values, signals.design.matrix, strict=True):
+        right = values[:, 0] > 0
+        found[model] = _share(right, row), _share(right, ~row)
+        memory.release()
+    return "true label above one half", found
+
+
+def _share(right: BoolArray, side: BoolArray) -> float:
+    """Share of a side that is right; NaN of an empty one. Counting is several times faster than selecting."""
+    n = np.count_nonzero(side)
+    return np.count_nonzero(right & side) / n if n else math.nan
+
+
+def _known_accuracy(record: Mapping[str, Any]) -> tuple[float, float] | None:
     own, others = record.get("train_accuracy"), record.get("test_accuracy")
     return None if own is None or others is None else (own, others)
 
@@ -265,15 +320,27 @@ def unlike_answers(signals: Signals) -> UnlikeAnswers:
     other records as well as they do. The first view is used.
     """
     members = signals.design.matrix
+    # Model by model, to save memory.
+    return _unlike_answers((signals.values[model, :, 0] > 0 for model in range(len(members))), members)
+
+
+def unlike_aligned_answers(view: AttackView, members: BoolArray) -> UnlikeAnswers:
+    """Compare a target with these ``members`` [records] with references that were moved to its scale, likewise."""
+    references = view.references
+    right = (references.signals[row, :, 0] > 0 for row in references.rows)
+    return _unlike_answers(chain([view.target[:, 0] > 0], right), np.vstack([members, references.in_mask]))
+
+
+def _unlike_answers(each: Iterable[BoolArray], members: BoolArray) -> UnlikeAnswers:
+    """Compare the target, which comes first, by whether each model is right and sure at each record."""
     sizes = np.stack([members.sum(axis=1), (~members).sum(axis=1)])
     if len(members) < 4 or not sizes.all():
         raise ReferencesError(
             f"{len(members) - 1} references can be compared with the target, but 3 are needed, each with members and "
             "non-members: train more references"
         )
-    # Model by model, to save memory.
-    each = ((signals.values[model, :, 0] > 0, row) for model, row in enumerate(members))
-    sure = np.array([[np.sum(right & row), np.sum(right & ~row)] for right, row in each]).T
+    pairs = zip(each, members, strict=True)
+    sure = np.array([[np.sum(right & row), np.sum(right & ~row)] for right, row in pairs]).T
     p = min(1.0, 4 * float(stdtr(len(members) - 2, -max(_apart(sure[0], sizes[0]), _apart(sure[1], sizes[1])))))
     inside, outside = sure / sizes
     shares = float(inside[0]), float(outside[0]), float(inside[1:].mean()), float(outside[1:].mean())
@@ -299,6 +366,82 @@ def _otherwise(shares: tuple[float, float, float, float], p: float) -> str:
         f"The target answers unlike its references (p = {p:.1g}): it is confident and correct on {inside} of its "
         f"members and {outside} of its non-members, the references on {references_inside} and {references_outside}. "
         "Train the references as the target was trained, and check its members."
+    )
+
+
+@dataclass(frozen=True)
+class UnlikeFit:
+    """Whether the target fits its members about as much better than other records as its references fit theirs.
+
+    The measure is the AUC of a model's own signals. It does not depend on their scale, so alignment does not change it.
+    """
+
+    target: float
+    references: float  # mean over references
+    warning: str | None
+
+
+def unlike_fit(signals: Signals) -> UnlikeFit:
+    """Compare model 0, a target whose members are known, with all other models, its references; in the first view.
+
+    References may agree with the target on which records are hard, and still change in another way at their members.
+    """
+    points = _sample(signals)
+    members = signals.design.matrix[:, points]
+    sizes = np.stack([members.sum(axis=1), (~members).sum(axis=1)])
+    if len(members) < 4 or not sizes.all():
+        raise ReferencesError(
+            f"{len(members) - 1} references can be compared with the target, but 3 are needed, each with members and "
+            "non-members: train more references"
+        )
+    pairs = zip(signals.values[:, points, 0].astype(np.float64), members, strict=True)
+    own, *others = (auc_of(values, row) for values, row in pairs)
+    mean, n = float(np.mean(others)), len(others)
+    # At least the standard error of an AUC near 1/2, where it is largest.
+    deviation = max(float(np.std(others, ddof=1)), math.sqrt(float((1 / sizes[:, 0]).sum()) / 12))
+    p = 2 * float(stdtr(n - 1, -abs(own - mean) / deviation / math.sqrt(1 + 1 / n)))
+    low, high = sorted(max(0.0, auc - 0.5) for auc in (own, mean))
+    unlike = p < ALARM and high > LARGER_FIT * low + SMALL_FIT
+    return UnlikeFit(own, mean, _otherwise_fitted(own, mean) if unlike else None)
+
+
+def _otherwise_fitted(own: float, others: float) -> str:
+    return (
+        f"The target fits its members clearly {'less' if own < others else 'more'} than the references fit theirs, so "
+        f"a leak may be missed: the AUC of its own signals is {100 * own:.1f} %, that of a reference's "
+        f"{100 * others:.1f} %. Train the references as the target was trained."
+    )
+
+
+@dataclass(frozen=True)
+class LowerAccuracy:
+    """Whether references are right at their members clearly less often than the target is at its own.
+
+    Alignment cannot mend this: references that did not learn their records do not show how a model remembers them. If
+    references differ much from each other, only a part of that counts as chance: mixed references find little, too.
+    """
+
+    target: float
+    references: float  # mean over references
+    warning: str | None
+
+
+def lower_accuracy(signals: Signals, records: Mapping[int, Mapping[str, Any]] | None = None) -> LowerAccuracy:
+    """Compare model 0, a target, with all other models, its references; ``records`` are as for `accuracy_of`."""
+    own, *others = (float(members) for members, _ in _accuracies(signals, records)[1].values())
+    if not others:
+        raise ReferencesError("0 references can be compared with the target: train some")
+    mean, n = float(np.mean(others)), int(signals.design.matrix[0].sum())
+    binomial = math.sqrt(own * (1 - own) / n)
+    error = max(binomial, min(float(np.std(others)), USUAL_SPREAD))
+    lower = own - mean > LOWER_ACCURACY + 3 * error
+    return LowerAccuracy(own, mean, _less_often_right(own, mean) if lower else None)
+
+
+def _less_often_right(own: float, others: float) -> str:
+    return (
+        f"The references are right at {percent(others)} of their members, the target at {percent(own)} of its own. "
+        "They fit their data clearly less well, so a leak may be missed: train them longer, or train larger ones."
     )
 
 

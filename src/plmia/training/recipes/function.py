@@ -210,7 +210,7 @@ class Function(Recipe):
                 raise
             code = getattr(function, "__code__", None)
             file = self.file or (code.co_filename if code is not None else None)
-            raise RecipeError(f"{name} raised, {failure(error, file)}") from error
+            raise RecipeError(f"{name} raised {failure(error, file)}") from error
 
 
 def _check_functions(train: Callable[..., Any], ask: Callable[..., Any], role: str) -> None:

@@ -14,11 +14,21 @@ from plmia.data.dataset import LabelledData
 from plmia.data.encoding import Encoding, columns_of
 from plmia.errors import Note, RecipeError, install_hint
 from plmia.training.recipes.confidences import Confidences, conf_from_logits, trained_from_answers
-from plmia.training.recipes.recipe import BuiltInRecipe, Trained, float32_notes, require_columns
+from plmia.training.recipes.recipe import (
+    LARGEST_COUNT,
+    LARGEST_RATE,
+    BuiltInRecipe,
+    Trained,
+    float32_notes,
+    is_count,
+    require_columns,
+)
 from plmia.training.views import Views
 
 # LightGBM allows no more.
 _MAX_LEAVES = 131072
+# Deeper trees than any data need; LightGBM takes minutes to begin with 2^31.
+_MAX_DEPTH = 1000
 # Per column; LightGBM's histograms have 255 bins.
 _MAX_CATEGORIES = 254
 
@@ -41,9 +51,13 @@ class GBDT(BuiltInRecipe):
     def __post_init__(self) -> None:
         if self.library not in ("lightgbm", "xgboost"):
             raise RecipeError(f"gbdt does not know the library {self.library!r}: choose lightgbm or xgboost")
-        if not (self.rounds >= 1 and self.depth >= 1 and 0 < self.subsample <= 1 and self.learning_rate > 0):
+        if not (is_count(self.rounds) and is_count(self.depth) and self.depth <= _MAX_DEPTH):
             raise RecipeError(
-                f"gbdt needs rounds and depth of at least 1, subsample in (0, 1] and a positive learning rate: {self}"
+                f"gbdt needs rounds from 1 to {LARGEST_COUNT:,} and depth from 1 to {_MAX_DEPTH:,}, not {self}"
+            )
+        if not (0 < self.subsample <= 1 and 0 < self.learning_rate <= LARGEST_RATE):
+            raise RecipeError(
+                f"gbdt needs subsample in (0, 1] and a learning rate above 0, at most {LARGEST_RATE:g}, not {self}"
             )
 
     def check(self, data: LabelledData) -> None:
@@ -113,7 +127,7 @@ class GBDT(BuiltInRecipe):
             "bagging_fraction": self.subsample,
             "bagging_freq": 1,
             "max_depth": self.depth,
-            "num_leaves": min(2**self.depth, _MAX_LEAVES),
+            "num_leaves": min(2 ** min(self.depth, _MAX_LEAVES.bit_length()), _MAX_LEAVES),
             # Small leaves, as in the classic algorithm; without the penalty, the leaves of deep trees blow up.
             "min_data_in_leaf": 1,
             "lambda_l2": 1.0,
@@ -127,6 +141,11 @@ class GBDT(BuiltInRecipe):
         width = shown.members.shape[1]
         native = {"categorical_feature": list(range(width - shown.n_native, width))} if shown.n_native else {}
         settings = {"feature_pre_filter": False, "verbosity": -1}
+        if int(self.subsample * len(shown.members)) < 1:
+            raise RecipeError(
+                f"gbdt with subsample={self.subsample:g} draws none of {len(shown.members)} training records per "
+                "round: give a larger share, such as 0.2"
+            )
         train_set = library.Dataset(shown.members, data.y[row], params=settings, **native)
         booster = library.train(params, train_set, num_boost_round=self.rounds)
         return [np.asarray(booster.predict(x, raw_score=True, num_threads=1)) for x in shown.queries]

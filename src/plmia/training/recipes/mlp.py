@@ -20,12 +20,15 @@ from plmia.data.encoding import features_encoding
 from plmia.errors import Note, RecipeError
 from plmia.training.recipes import torch_device
 from plmia.training.recipes.recipe import (
+    LARGEST_COUNT,
+    LARGEST_RATE,
     BuiltInRecipe,
     Trained,
     accuracies,
     features_identity,
     features_steps,
     float32_notes,
+    is_count,
     network_operations,
     require_features,
 )
@@ -71,10 +74,15 @@ class MLP(BuiltInRecipe):
         given: Any = self.widths
         widths = (given,) if isinstance(given, int) else tuple(given)
         object.__setattr__(self, "widths", widths)
-        if not all(isinstance(n, int) and n >= 1 for n in (*widths, self.epochs, self.batch, self.stack)):
-            raise RecipeError(f"mlp needs whole widths, epochs, batch and stack of at least 1, not {self}")
-        if not (self.lr > 0 and self.weight_decay >= 0 and 0 <= self.momentum < 1):
-            raise RecipeError(f"mlp needs lr above 0, weight_decay of at least 0 and momentum in [0, 1), not {self}")
+        if not all(map(is_count, (*widths, self.epochs, self.batch, self.stack))):
+            raise RecipeError(
+                f"mlp needs whole widths, epochs, batch and stack from 1 to {LARGEST_COUNT:,}, not {self}"
+            )
+        if not (0 < self.lr <= LARGEST_RATE and 0 <= self.weight_decay <= LARGEST_RATE and 0 <= self.momentum < 1):
+            raise RecipeError(
+                f"mlp needs lr above 0, weight_decay of at least 0 (both at most {LARGEST_RATE:g}) and momentum in "
+                f"[0, 1), not {self}"
+            )
         if self.optimizer not in ("adam", "sgd"):
             raise RecipeError(f"mlp has no optimizer {self.optimizer!r}: choose adam or sgd")
         if self.schedule not in ("constant", "cosine"):

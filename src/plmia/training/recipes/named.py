@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -27,6 +28,7 @@ _CLASSES = {
 _EXTRAS = {"torch": "torch", "lightgbm": "gbdt"}
 # Longest value of an option, in characters.
 _LONGEST_VALUE = 1000
+_LARGEST_INTEGER = 2**63 - 1
 RECIPES = {
     "mlp": "multi-layer perceptron, a whole stack of models at once (torch)",
     "wide-resnet": "Wide-ResNet for images (torch)",
@@ -52,7 +54,7 @@ def parse_recipe(text: str) -> Recipe:
     if kind == "sklearn" and colon:
         from plmia.training.recipes.scikit import Sklearn
 
-        return Sklearn.named(detail, params)
+        return Sklearn.named(detail, params).require_options()
     if head not in _CLASSES:
         from plmia.training.recipes.scikit import scikit_estimators
 
@@ -113,7 +115,9 @@ def recipe_from_json(description: dict[str, Any]) -> Recipe:
         values = {key: _value(str(text)) for key, text in params["params"].items() if "__" not in key}
         built = Sklearn.named(str(params.get("class", "")).rpartition(".")[2], values)
         if built.to_json() == description:
-            return built
+            for key, value in values.items():
+                require_moderate(key, value)
+            return built.require_options()
         raise RecipeError(
             f"{params.get('class')} cannot be built from JSON: not all of its parameters can be read back; build it in "
             "Python, or use the recipe `function`"
@@ -156,6 +160,7 @@ def _build(name: str, params: dict[str, Any]) -> Recipe:
 
 def _fitting(recipe: str, key: str, default: Any, value: Any) -> Any:
     """Value with the type of the default, if it can be converted."""
+    require_moderate(key, value)
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if isinstance(default, tuple) and type(value) is int:
@@ -174,6 +179,7 @@ def _options(text: str, options: str) -> dict[str, Any]:
         if key in params:
             raise RecipeError(f"option {key!r} appears twice in recipe {text!r}: give it once")
         params[key] = _value(value)
+        require_moderate(key, params[key])
     return params
 
 
@@ -188,3 +194,16 @@ def _value(text: str) -> Any:
         return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text, text))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
+
+
+def require_moderate(key: str, value: Any) -> None:
+    """Raise `RecipeError` if an option is, or holds, a number that libraries cannot store in 64 bits."""
+    for number in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(number, float) and math.isinf(number):  # 1e400: infinity cannot be written
+            raise RecipeError(f"option {key!r} of a recipe is larger than any 64-bit number: give a smaller one")
+        if isinstance(number, int) and abs(number) > _LARGEST_INTEGER:
+            digits = len(f"{abs(number)}")
+            raise RecipeError(
+                f"option {key!r} of a recipe is a whole number of {digits} digits, at most {_LARGEST_INTEGER} is "
+                "allowed: give a smaller one"
+            )

@@ -30,6 +30,9 @@ from plmia.data.files import open_regular
 from plmia.errors import Note, RecipeError, require_members, shown
 from plmia.training.views import VIEW_SETS, View, Views, default_views
 
+# Limits of options: libraries store counts in 32 bits, and compute with multiples of rates in 32-bit floats.
+LARGEST_COUNT, LARGEST_RATE = 2**31 - 1, 1e30
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -70,6 +73,11 @@ class Recipe(Protocol):
         A "signal" is any finite number that is larger for members, on any scale. It needs no classes.
         """
         return "confidence"
+
+    @property
+    def kind(self) -> str:
+        """Kind of the models. References of another kind than the target may not show what members change in it."""
+        return self.name
 
     @property
     def stack(self) -> int:
@@ -194,6 +202,11 @@ class BuiltInRecipe(Recipe):
         """All options that decide what is trained."""
         values = {own.name: getattr(self, own.name) for own in fields(self) if own.compare}
         return {"recipe": self.name} | {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def is_count(value: object) -> bool:
+    """Whether the option of a recipe is a whole number from 1 to `LARGEST_COUNT`."""
+    return isinstance(value, int) and 1 <= value <= LARGEST_COUNT
 
 
 def check_recipe(recipe: Recipe, data: LabelledData) -> None:

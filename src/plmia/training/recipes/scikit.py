@@ -100,9 +100,19 @@ class Sklearn(Recipe):
                 hint = did_you_mean(key, options, f"it has {', '.join(options)}")
                 raise RecipeError(f"{name} has no option {key!r}: {hint}")
         try:
-            return cls(kind(**params))
+            template = kind(**params)
         except TypeError as error:
             raise RecipeError(f"{name} cannot be made with {params}: {error}") from error
+        return cls(template)
+
+    def require_options(self) -> Sklearn:
+        """Return this recipe; raise `RecipeError` if scikit-learn's own limits exclude the value of an option."""
+        try:
+            # An estimator without such limits is checked by its fit only.
+            getattr(self.template, "_validate_params", lambda: None)()
+        except ValueError as error:
+            raise RecipeError(f"{type(self.template).__name__} does not take these options: {error}") from error
+        return self
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sklearn) and self.to_json() == other.to_json()
@@ -114,6 +124,12 @@ class Sklearn(Recipe):
     def signal(self) -> SignalKind:
         """Confidences of a classifier; of a regressor, minus the absolute residual."""
         return "signal" if is_regressor(self.template) else "confidence"
+
+    @property
+    def kind(self) -> str:
+        """Class of the estimator; of a pipeline, that of its last step."""
+        last = self.template.steps[-1][1] if hasattr(self.template, "steps") else self.template
+        return f"{self.name}:{type(last).__name__}"
 
     @property
     def declared_files(self) -> tuple[DeclaredFile, ...]:
@@ -163,9 +179,12 @@ class Sklearn(Recipe):
         kind = type(self.template).__name__
         require_columns(self.name, data)
         if self.signal == "signal" and (data.y is None or data.labels is not None):
-            y = "is missing" if data.y is None else "holds classes"
+            if data.y is None:
+                raise RecipeError(f"{kind} predicts numbers, but y is missing: give one number per record")
+            classes = ", ".join(map(repr, (data.class_names or ())[:2]))
             raise RecipeError(
-                f"{kind} predicts numbers, but y {y}: give one number per record (in a LabelledData, with values=True)"
+                f"{kind} predicts numbers, but the labels are classes{f' such as {classes}' if classes else ''}: use a "
+                "classifier, or give labels that are numbers (in a LabelledData, with values=True)"
             )
 
     def notes(self, data: LabelledData) -> list[Note]:
@@ -310,7 +329,7 @@ def _named(method: str, model: Any, X: Any) -> Iterator[None]:
             raise
         kind = type(model)
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) if is_own(kind.__module__) else None
-        what = " ".join(f"{method} of {kind.__name__} raised, {failure(error, file)}".split())
+        what = " ".join(f"{method} of {kind.__name__} raised {failure(error, file)}".split())
         hint = ""
         if not isinstance(X, np.ndarray):
             other = "give the last step alone" if hasattr(model, "steps") else "give columns of types that it takes"

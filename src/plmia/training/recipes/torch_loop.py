@@ -28,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from plmia.data.arrays import FloatArray32
 from plmia.errors import RecipeError
 from plmia.training.recipes import torch_device
+from plmia.training.recipes.recipe import LARGEST_COUNT, LARGEST_RATE, is_count
 
 # Tensors that models get or answer: one, or a list, tuple or dictionary of them.
 Tensors = Any
@@ -57,12 +58,12 @@ class Options:
 
     def __post_init__(self) -> None:
         for option, value in {"epochs": self.epochs, "batch": self.batch}.items():
-            if not isinstance(value, int) or value < 1:
-                raise RecipeError(f"torch has {option}={value!r}: a whole number of at least 1 is needed")
-        if not (self.lr > 0 and self.weight_decay >= 0 and 0 <= self.momentum < 1):
+            if not is_count(value):
+                raise RecipeError(f"torch has {option}={value!r}: a whole number from 1 to {LARGEST_COUNT:,} is needed")
+        if not (0 < self.lr <= LARGEST_RATE and 0 <= self.weight_decay <= LARGEST_RATE and 0 <= self.momentum < 1):
             raise RecipeError(
                 f"torch has lr={self.lr}, weight_decay={self.weight_decay} and momentum={self.momentum}: lr must be "
-                "above 0, weight_decay at least 0, and momentum in [0, 1)"
+                f"above 0, weight_decay at least 0, both at most {LARGEST_RATE:g}, and momentum in [0, 1)"
             )
         if not (callable(self.optimizer) or self.optimizer in _OPTIMIZERS):
             raise RecipeError(

@@ -419,8 +419,8 @@ class Torch(Recipe):
                 raise
             with contextlib.suppress(OSError, TypeError):
                 file = inspect.getsourcefile(inspect.unwrap(self.make_module))
-                raise RecipeError(f"{self._title} raised, {failure(error, file)}{added}") from error
-            raise RecipeError(f"{self._title} raised, {failure(error, None)}{added}") from error
+                raise RecipeError(f"{self._title} raised {failure(error, file)}{added}") from error
+            raise RecipeError(f"{self._title} raised {failure(error, None)}{added}") from error
 
 
 def _got(module: nn.Module, x: Tensors, data: LabelledData) -> str:

@@ -19,10 +19,13 @@ from plmia.data.dataset import LabelledData
 from plmia.errors import Note, RecipeError
 from plmia.training.recipes import torch_device
 from plmia.training.recipes.recipe import (
+    LARGEST_COUNT,
+    LARGEST_RATE,
     BuiltInRecipe,
     Trained,
     accuracies,
     float32_notes,
+    is_count,
     network_operations,
     require_features,
 )
@@ -30,6 +33,8 @@ from plmia.training.recipes.torch_device import to_device
 from plmia.training.views import Views
 
 _MIN_PIXELS = 8
+# Layers; deeper ones than any published network would fill the memory before they train.
+_MIN_DEPTH, _MAX_DEPTH = 10, 10_000
 # Largest shift of an image by augmentation, in pixels.
 _MAX_SHIFT = 4
 _QUERY_ROWS = {"cpu": 256, "cuda": 2048}
@@ -67,14 +72,20 @@ class WideResNet(BuiltInRecipe):
     keeps_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.depth < 10 or self.depth % 6 != 4:
-            raise RecipeError(f"wide-resnet cannot have depth {self.depth}: choose 10, 16, 22, 28, ... (6 n + 4)")
-        if not all(isinstance(n, int) and n >= 1 for n in (self.width, self.epochs, self.batch)):
-            raise RecipeError(f"wide-resnet needs whole width, epochs and batch of at least 1, not {self}")
-        if not (self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0 and 0 <= self.warmup < 1):
+        if not _MIN_DEPTH <= self.depth <= _MAX_DEPTH or self.depth % 6 != _MIN_DEPTH % 6:
             raise RecipeError(
-                "wide-resnet needs lr above 0, momentum and warmup in [0, 1) and weight_decay of at least 0, "
-                f"not {self}"
+                f"wide-resnet cannot have depth {self.depth}: choose 10, 16, 22, 28, ... (6 n + 4), at most "
+                f"{_MAX_DEPTH:,}"
+            )
+        if not all(map(is_count, (self.width, self.epochs, self.batch))):
+            raise RecipeError(
+                f"wide-resnet needs whole width, epochs and batch from 1 to {LARGEST_COUNT:,}, not {self}"
+            )
+        rates = 0 < self.lr <= LARGEST_RATE and 0 <= self.weight_decay <= LARGEST_RATE
+        if not (rates and 0 <= self.momentum < 1 and 0 <= self.warmup < 1):
+            raise RecipeError(
+                f"wide-resnet needs lr above 0, weight_decay of at least 0 (both at most {LARGEST_RATE:g}), and "
+                f"momentum and warmup in [0, 1), not {self}"
             )
 
     @property

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import lzma
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from plmia.data.arrays import Array
 from plmia.data.dataset import LabelledData
 from plmia.data.designs import audit_design
+from plmia.errors import DataError
 from plmia.signals.store import read_stacks
 from plmia.training.recipes.named import parse_recipe
 from plmia.training.recipes.recipe import Recipe
@@ -40,6 +42,7 @@ VIEWS = parse_views("identity;mirror;shift:2,0;shift:-2,0")
 KINDS = {
     "wrn-28-2": "wide-resnet?epochs=50&augment=true",
     "wrn-28-1": "wide-resnet?epochs=50&augment=true&width=1",
+    "wrn-28-1-long": "wide-resnet?epochs=100&augment=true&width=1",
     "wrn-16-1": "wide-resnet?epochs=50&augment=true&depth=16&width=1",
     "wrn-28-2-short": "wide-resnet?epochs=25&augment=true",
     "wrn-28-2-plain": "wide-resnet?epochs=50",
@@ -91,14 +94,22 @@ def pack(stacks: Path, target: Path) -> None:
 
 
 def keep(*packed: Path, target: Path = KEPT) -> None:
-    """Keep a random part of the points of packed signals in a small file: multiples of 1/8, compressed by LZMA."""
+    """Keep a random part of the points of packed signals in a small file: multiples of 1/8, compressed by LZMA.
+
+    Kinds that the file already keeps stay, unless they are packed again.
+    """
     found: dict[str, Array] = {}
+    if target.exists():
+        with np.load(target) as arrays:
+            found = {name: arrays[name] for name in arrays}
     for path in packed:
         with np.load(path) as arrays:
             n_points = int(arrays["n_points"])
             points = np.sort(np.random.default_rng(SEED).choice(n_points, POINTS, replace=False))
             members = np.unpackbits(arrays["membership"], axis=1, count=n_points)[:, points]
-            found["membership"] = np.packbits(members, axis=1)
+            membership = np.packbits(members, axis=1)
+            if not np.array_equal(found.setdefault("membership", membership), membership):
+                raise DataError(f"{path} has other members than {target}: pack models of the same design")
             for kind in (name for name in KINDS if name in arrays):
                 found[kind] = _compressed(arrays[kind][:, points])
                 found |= {name: arrays[name] for name in arrays if name.startswith(f"{kind} ")}
@@ -129,6 +140,17 @@ def read_kept(path: Path = KEPT) -> tuple[dict[str, tuple[list[int], Array]], Ar
             whole[:, :, 1:] += whole[:, :, :1]
             found[kind] = models, (whole * STEP).astype(np.float32)
     return found, members
+
+
+def accuracies(models: Collection[int], path: Path = KEPT) -> dict[str, float]:
+    """Mean accuracy on their members of these models, by kind; kinds without any of them are left out."""
+    found = {}
+    with np.load(path) as arrays:
+        for kind in (name for name in KINDS if name in arrays):
+            chosen = np.isin(arrays[f"{kind} models"], list(models))
+            if chosen.any():
+                found[kind] = float(arrays[f"{kind} train_accuracy"][chosen].mean())
+    return found
 
 
 def operations(kind: str, n_members: int) -> float:

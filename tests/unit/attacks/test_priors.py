@@ -98,6 +98,62 @@ def test_moments_of_the_spread_are_consistent(n_in, n_out, views):
     assert prior.level[:, 0] == pytest.approx(np.array([[1.0], [4.0]]) * np.ones(views), rel=0.03)
 
 
+def draw_own(seed, n_points, n, own_freedom):
+    """Evidence whose coordinates vary around the common factor, by inverse chi-squares of mean 1; true variances."""
+    rng = np.random.default_rng(seed)
+    factors = np.exp(rng.multivariate_normal(-np.diag(COVARIANCE) / 2, COVARIANCE, n_points).T)
+    free = np.array(own_freedom)
+    own = np.where(np.isinf(free), 1.0, (free - 2) / rng.chisquare(np.minimum(free, 1e6), (2, n_points, len(free))))
+    variance = factors[:, :, None] * own
+    shown = variance * rng.chisquare(n - 1, variance.shape) / (n - 1)
+    return Evidence(np.full((2, n_points), float(n)), np.zeros_like(variance), shown), variance
+
+
+@pytest.mark.parametrize(("n", "least"), [(4, 0.015), (16, 0.04), (64, 0.05)])
+def test_variances_of_single_coordinates_are_noticed(n, least):
+    """Two of six coordinates have 10 degrees of freedom around the common factor, the others none.
+
+    The factor takes up a part of what they show, so estimates are low. The posterior is never worse than the common
+    factor or the sample alone, and with many references clearly better.
+    """
+    evidence, variance = draw_own(12, 20_000, n, [np.inf, 10.0, np.inf, np.inf, 10.0, np.inf])
+    hats = one_knot(20_000)
+    prior = SpreadPrior.fit(evidence, hats, np.zeros(6))
+    varying = np.array([False, True, False, False, True, False])
+    assert ((least < prior.own[:, varying]) & (prior.own[:, varying] < 0.1)).all()
+    assert (prior.own[:, ~varying] < 0.01).all()
+    common = SpreadPrior(prior.level, prior.covariance).posterior(evidence, hats).variance
+    found = prior.posterior(evidence, hats).variance
+    of_common, of_sample, of_found = (
+        np.mean(np.log(each / variance) ** 2, axis=(0, 1)) for each in (common, evidence.variance, found)
+    )
+    assert (of_found < 1.01 * np.minimum(of_common, of_sample)).all()
+    if n >= 16:
+        assert (of_found < 0.6 * of_common)[varying].all()
+
+
+def test_a_coordinate_is_shrunk_to_the_common_factor_as_far_as_it_varies():
+    evidence, _ = draw_own(13, 5_000, 40, [np.inf, 8.0, np.inf])
+    prior = SpreadPrior.fit(evidence, one_knot(5_000), np.zeros(3))
+    common = SpreadPrior(prior.level, prior.covariance).posterior(evidence, one_knot(5_000)).variance
+    found = prior.posterior(evidence, one_knot(5_000)).variance
+    assert prior.own[:, 1].min() > 0.05
+    for side in (IN, OUT):
+        for i in range(50):
+            for k in range(3):
+                if prior.own[side, k] == 0:
+                    assert found[side, i, k] == common[side, i, k]
+                    continue
+                of_prior, of_sample = 1 / prior.own[side, k], 39
+                total = of_prior * common[side, i, k] + of_sample * evidence.variance[side, i, k]
+                assert found[side, i, k] == pytest.approx(total / (of_prior + of_sample), rel=1e-12)
+
+
+def test_one_coordinate_has_no_variance_beside_its_factor():
+    evidence, _, _ = draw(14, 5_000, 16, 16)
+    assert not SpreadPrior.fit(evidence, one_knot(5_000), np.zeros(1)).own.any()
+
+
 def test_points_alike_have_no_spread():
     evidence, _, _ = draw(6, 5_000, 20, 20, covariance=np.zeros((2, 2)))
     prior = SpreadPrior.fit(evidence, one_knot(5_000), np.zeros(1))

@@ -79,7 +79,7 @@ LINES = (
     ("quarter width", "aligned", "pl-mia-eb, quarter width"),
     ("half width, 16 layers", "aligned", "pl-mia-eb, half width, 16 layers"),
 )
-KINDS_TO_PLAN = (FULL, HALF, "quarter width", "half width, 16 layers")
+KINDS_TO_PLAN = (FULL, HALF, MORE, LONGER, "quarter width", "half width, 16 layers")
 AS_TARGETS_ONLY = ("sgd", "no augmentation")
 # Kinds of networks under the names of the other sets.
 NETWORKS = {

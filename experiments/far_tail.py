@@ -30,9 +30,8 @@ from .setting import HERE, SIGNALS, Source
 
 RESULT = HERE / "far_tail.json"
 SETTINGS: tuple[tuple[str, Mode, int], ...] = (
-    ("cifar100_wrn", "online", 86),
     ("cifar100_wrn", "offline", 2),
-    ("cifar100_wrn", "offline", 4),
+    ("cifar100_wrn", "offline", 8),
     ("adult_mlp", "offline", 4),
 )
 # Its choices, made for all targets instead of by held-out references; the parameters of `EmpiricalBayesLR`.

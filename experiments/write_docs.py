@@ -65,10 +65,10 @@ results had been printed once when the fit was changed for few references (more 
 that is clearly worse). This change was decided on perceptrons and trees, before the targets named here.
 
 Since these results were computed, `pl-mia-eb` has changed: it places one knot of a trend per 50 points instead of 300,
-at most 8 (offline, by another rule), it predicts the target by regression where there are 2 references, and offline it
-keeps fewer coordinates of the views. The quick results, those on CIFAR-100 and
-[Which attack wins](explanation/which-attack.md) were computed anew. On CIFAR-100, only the rows with 2 references
-changed. The results on whole signals of CIFAR-10, perceptrons and trees were not computed anew.
+at most 8 (offline, by another rule), it predicts the target by regression where there are 2 references, offline it
+keeps fewer coordinates of the views; with many references, coordinates have variances of their own. The quick results,
+those on CIFAR-100 and [Which attack wins](explanation/which-attack.md) were computed anew. The results on whole signals
+of CIFAR-10, perceptrons and trees were not computed anew.
 
 | signals | data | models | trained by | targets from model |
 | --- | --- | --- | --- | --- |

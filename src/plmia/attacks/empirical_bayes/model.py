@@ -505,8 +505,10 @@ class HeldOut:
 
     def hold(self, tails: FloatArray) -> float:
         """Return the bound beyond the turning point; 0 (no hold) only if holding predicts membership clearly worse."""
+        return self._bound(*self._ratios(tails))
+
+    def _bound(self, free: FloatArray, held: FloatArray) -> float:
         # On real signals, members beyond the turning point are still members; few references may not show it.
-        free, held = self._ratios(tails)
         worse = self._loss(held) - self._loss(free)
         return 0.0 if is_clearly_larger(worse) else HOLD
 
@@ -516,9 +518,8 @@ class HeldOut:
 
     def auc(self) -> float:
         """Return the probability that a member has a larger ratio than a non-member."""
-        tails = self.tails()
-        free, held = self._ratios(tails)
-        return auc_of(held if self.hold(tails) else free, self.member)
+        free, held = self._ratios(self.tails())
+        return auc_of(held if self._bound(free, held) else free, self.member)
 
     def _ratios(self, tails: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the log ratios [cases] as they are, and held beyond their turning points."""

@@ -27,9 +27,9 @@ which has both; the population's IN signals are then moved around that line.
 known non-members and queries of one fold are exchangeable. (Offline, the line for the IN mean is learned from the
 references of all known non-members; the target has no part in it.) Some choices use the target's signals on all
 records: whether to align, whether the IN side has a map of its own, and its correction. P-values also compare records
-of different folds, whose maps differ little. So p-values are approximate: 200 simulated audits of each kind show no
-excess, and in fewer than 3 % of those without a leak the IN side has a map of its own. A mismatch that remains costs
-power only.
+of different folds, whose maps differ little. So p-values are approximate: at least 100 simulated audits of each
+kind show no excess, and in fewer than 3 % of those without a leak the IN side has a map of its own. A mismatch that
+remains costs power only.
 """
 
 from __future__ import annotations

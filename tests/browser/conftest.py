@@ -30,6 +30,8 @@ ARGUMENTS = [
     "--disable-sync",
     "--no-first-run",
 ]
+# Seconds: on a busy machine, a browser shows no frame for a long time, and draws only what it shows.
+PATIENCE = 120
 HOSTILE = "</script><script>window.hacked = 1</script>"
 
 
@@ -65,18 +67,17 @@ class Opened:
     messages: list[str] = field(default_factory=list)
 
     def draw_all(self) -> None:
-        """Scroll through the page, so that every figure is drawn."""
-        figures = self.page.locator("figure[data-figure]")
-        for k in range(figures.count()):
-            figures.nth(k).evaluate("node => node.scrollIntoView({ behavior: 'instant', block: 'center' })")
-            figures.nth(k).locator(".plot .main-svg").first.wait_for(state="visible", timeout=30_000)
-        self.until("[...document.querySelectorAll('figure[data-figure]')].every(f => f.dataset.drawn)")
+        """Scroll to each figure until it is drawn."""
+        for k in range(self.page.locator("figure[data-figure]").count()):
+            figure = f"document.querySelectorAll('figure[data-figure]')[{k}]"
+            scroll = f"{figure}.scrollIntoView({{ behavior: 'instant', block: 'center' }})"
+            self.until(f"({scroll}, {figure}.dataset.drawn)")
 
     def until(self, expression: str) -> None:
         """Wait until an expression holds; the page's policy lets Playwright's own polling evaluate nothing."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while not self.page.evaluate(expression):
-            assert time.monotonic() < deadline, expression
+            assert time.monotonic() < deadline, (expression, self.messages)
             self.page.wait_for_timeout(20)
 
 
@@ -87,6 +88,7 @@ def opened(browser: Any) -> Iterator[Callable[..., Opened]]:
 
     def show(path: Path, width: int = 1280, scheme: str = "light", **options: Any) -> Opened:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
+        context.set_default_timeout(1000 * PATIENCE)
         contexts.append(context)
         result = Opened(context.new_page())
         result.page.on("request", lambda request: result.requests.append(request.url))

@@ -27,9 +27,9 @@ which has both; the population's IN signals are then moved around that line.
 known non-members and queries of one fold are exchangeable. (Offline, the line for the IN mean is learned from the
 references of all known non-members; the target has no part in it.) Some choices use the target's signals on all
 records: whether to align, whether the IN side has a map of its own, and its correction. P-values also compare records
-of different folds, whose maps differ little. So p-values are approximate: 200 simulated audits of each kind show no
-excess, and in fewer than 3 % of those without a leak the IN side has a map of its own. A mismatch that remains costs
-power only.
+of different folds, whose maps differ little. So p-values are approximate: at least 100 simulated audits of each
+kind show no excess, and in fewer than 3 % of those without a leak the IN side has a map of its own. A mismatch that
+remains costs power only.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ MIN_PEERS, UNUSUAL = 3, 4.0
 MOST_PROBED = 4096
 # A spread is at least this share of the usual one.
 MIN_SPREAD = 0.05
+# Means whose variance is a smaller share of their squares, relative to the middle of all means, are constant.
+MIN_VARIATION = 1e-12
 # A target's signals vary at least by this share of the range of the references'.
 MIN_RANGE = 1e-8
 # Means further from the middle than this many interquartile ranges are cut.
@@ -110,7 +112,7 @@ class SideMap:
     def centre(self, mean: FloatArray) -> FloatArray:
         """Return the expected signal [records, views] of the target where the references have this ``mean``."""
         sides = zip(mean.T, self.knots, self.lines, strict=True)
-        return np.stack([_features(x, knots) @ line for x, knots, line in sides], axis=1)
+        return np.stack([line @ _features(x, knots) for x, knots, line in sides], axis=1)
 
     def spread(self, mean: FloatArray) -> FloatArray:
         """Return the factor [records, views] of the spread there."""
@@ -143,8 +145,8 @@ class SideMap:
 
 
 def _features(x: FloatArray, knots: FloatArray) -> FloatArray:
-    """Return the features [n, 2 + knots] of a broken line."""
-    return np.column_stack([np.ones_like(x), x, np.maximum(x[:, None] - knots, 0.0)])
+    """Return the features [2 + knots, n] of a broken line."""
+    return np.concatenate([np.ones((1, len(x))), x[None], np.maximum(x - knots[:, None], 0.0)])
 
 
 @dataclass(frozen=True)
@@ -618,11 +620,16 @@ def _member_weights(
 
     None if a map of its own does not explain the queries clearly better than that of OUT, or members would be lower.
     """
-    centre, variance = laws.centre[:, rows, -1:], laws.variance[:, rows, -1:]
-    log_out = math.log(1 - share) + _log_density(signal, outside, centre[OUT], variance[OUT])
-    inside, before, first = outside, -math.inf, -math.inf
+    (centre_in, centre_out), variance = laws.centre[:, rows, -1:], laws.variance[:, rows, -1]
+    regression = _Regression.of(signal[:, 0], centre_in[:, 0], variance[IN], knots[0])
+    predicted_out = outside.centre(centre_out)[:, 0]
+    square, moved = _distance(signal[:, 0] - predicted_out, outside.spread(centre_out)[:, 0], variance[OUT])
+    log_out = math.log(1 - share) + _log_t(square, moved)
+    predicted, spread = outside.centre(centre_in)[:, 0], outside.spread(centre_in)[:, 0]
+    before, first = -math.inf, -math.inf
     for step in range(EM_STEPS):
-        log_in = math.log(share) + _log_density(signal, inside, centre[IN], variance[IN])
+        square, moved = _distance(signal[:, 0] - predicted, spread, variance[IN])
+        log_in = math.log(share) + _log_t(square, moved)
         total = np.logaddexp(log_in, log_out)
         likelihood = float(total.sum())
         first = likelihood if step == 0 else first
@@ -630,8 +637,9 @@ def _member_weights(
         if likelihood - before < SMALL_GAIN:
             break
         before = likelihood
-        inside = _regress(signal, centre[IN], variance[IN], weight, knots, inside)
-    higher = float(np.mean(inside.centre(centre[IN]) - outside.centre(centre[OUT]))) > 0
+        line, factors = regression.step(weight, _robust(square))
+        predicted, spread = regression.predicted(line), regression.spread(factors)
+    higher = float(np.mean(predicted - predicted_out)) > 0
     return weight if higher and likelihood - first > CLEAR_GAIN else None
 
 
@@ -649,81 +657,125 @@ def _mixture(
 
 def _log_density(signal: FloatArray, side: SideMap, centre: FloatArray, variance: FloatArray) -> FloatArray:
     """Return the log density [records] of signals of one view, up to a constant."""
-    moved = side.spread(centre) ** 2 * variance
-    square = np.square(signal - side.centre(centre)) / moved
-    density: FloatArray = -(FREEDOM + 1) / 2 * np.log1p(square / (FREEDOM - 2)) - np.log(moved) / 2
-    return density[:, 0]
+    return _log_t(*_distance(signal - side.centre(centre), side.spread(centre), variance))[:, 0]
+
+
+def _distance(off: FloatArray, spread: FloatArray, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the square of how far signals are ``off`` the prediction, relative to their variance, and the variance."""
+    moved = spread**2 * variance
+    return off**2 / moved, moved
+
+
+def _log_t(square: FloatArray, variance: FloatArray) -> FloatArray:
+    """Return the log density of Student's t of this ``variance``, up to a constant."""
+    return np.asarray(-(FREEDOM + 1) / 2 * np.log1p(square / (FREEDOM - 2)) - np.log(variance) / 2)
+
+
+def _robust(square: FloatArray) -> FloatArray:
+    """Return the weights of records in a regression with errors of Student's t: small far from the prediction."""
+    return np.asarray((FREEDOM + 1) / (FREEDOM - 2 + square))
 
 
 def _regress(
-    target: FloatArray,
-    mean: FloatArray,
-    variance: FloatArray,
-    weight: FloatArray | None,
-    knots: FloatArray,
-    start: SideMap | None = None,
+    target: FloatArray, mean: FloatArray, variance: FloatArray, weight: FloatArray | None, knots: FloatArray
 ) -> SideMap:
     """Predict ``target`` from ``mean`` [records, views]: maximum likelihood of Student's t, by reweighting.
 
-    ``weight`` [records] is how far each record counts. With a ``start``, one step is taken from there.
+    ``weight`` [records] is how far each record counts.
     """
     count = np.ones(len(target)) if weight is None else weight
-    at = _places(mean, knots)
-    robust = np.ones_like(target) if start is None else _robust(target, mean, variance, start)
-    for _ in range(ROBUST_STEPS if start is None else 1):
-        w = count[:, None] * robust / variance
-        columns = zip(mean.T, target.T, w.T, knots, strict=True)
-        lines = np.stack([_broken_line(*column) for column in columns])
-        found = SideMap(knots, lines, at, np.ones_like(at))
-        squares = w * np.square(target - found.centre(mean))
-        factors = [_spread(*column, count) for column in zip(mean.T, squares.T, at, strict=True)]
-        found = replace(found, factors=np.stack(factors))
-        robust = _robust(target, mean, variance, found)
-    return found
+    lines, at, factors = [], [], []
+    for column in zip(target.T, mean.T, variance.T, knots, strict=True):
+        regression = _Regression.of(*column)
+        line, spread = regression.solved(count)
+        lines.append(regression.uncentred(line))
+        at.append(regression.at)
+        factors.append(spread)
+    return SideMap(knots, np.stack(lines), np.stack(at), np.stack(factors))
 
 
-def _places(mean: FloatArray, knots: FloatArray) -> FloatArray:
-    """Return the places [views, places] at which a spread is learned: the knots and both ends, one without knots."""
-    if not knots.shape[1]:
-        return np.zeros((len(knots), 1))
-    return np.column_stack([mean.min(axis=0), knots, mean.max(axis=0)])
+@dataclass(frozen=True)
+class _Regression:
+    """Regression of a target's signals on the means of references, in one view; holds what all steps share.
 
-
-def _spread(x: FloatArray, squares: FloatArray, at: FloatArray, count: FloatArray) -> FloatArray:
-    """Return the root mean of weighted squares around each place, shrunk towards that of all records."""
-    hats = np.stack([np.interp(x, at, unit) for unit in np.eye(len(at))], axis=1)
-    overall = squares.sum() / count.sum()
-    around = (hats.T @ squares + SPREAD_RECORDS * overall) / (hats.T @ count + SPREAD_RECORDS)
-    return np.asarray(np.maximum(np.sqrt(around), MIN_SPREAD * math.sqrt(overall) + np.finfo(np.float32).tiny))
-
-
-def _broken_line(x: FloatArray, y: FloatArray, weight: FloatArray, knots: FloatArray) -> FloatArray:
-    """Return the line [2 + knots] of y on x by weighted least squares; it bends little unless the records ask for it.
-
-    It never falls: then it is straight, and if that falls, too, constant.
+    Means are relative to their ``middle``: moments that are far from 0 lose digits.
     """
-    total = weight.sum()
-    middle, centre = float(weight @ x / total), float(weight @ y / total)
-    scale = math.sqrt(float(weight @ np.square(x - middle) / total))
-    bends = np.zeros(len(knots))
-    if not scale > 0:
-        return np.array([centre, 0.0, *bends])
-    features = _features((x - middle) / scale, (knots - middle) / scale)
-    gram = (features * weight[:, None]).T @ features
-    gram[np.arange(2, len(gram)), np.arange(2, len(gram))] += BENDING * total / len(x)
-    line: FloatArray = np.linalg.pinv(gram, hermitian=True) @ (features.T @ (weight * (y - centre)))
-    if np.cumsum(line[1:]).min() < 0:
-        slope = max(0.0, float(features[:, 1] @ (weight * (y - centre)) / total))
-        line = np.array([0.0, slope, *bends])
-    line[1:] /= scale
-    line[0] += centre - line[1] * middle
-    return line
 
+    target: FloatArray  # [records]
+    variance: FloatArray  # [records]
+    middle: float
+    features: FloatArray  # [2 + knots, records]: see `_features`
+    at: FloatArray  # [places]: where the spread is learned: the knots and both ends, one place without knots
+    hats: FloatArray  # [places, records]: weight of each place in linear interpolation
 
-def _robust(target: FloatArray, mean: FloatArray, variance: FloatArray, side: SideMap) -> FloatArray:
-    """Return the weights [records, views] of Student's t of this variance: small far from the prediction."""
-    square = np.square(target - side.centre(mean)) / (side.spread(mean) ** 2 * variance)
-    return np.asarray((FREEDOM + 1) / (FREEDOM - 2 + square))
+    @classmethod
+    def of(cls, target: FloatArray, mean: FloatArray, variance: FloatArray, knots: FloatArray) -> _Regression:
+        """Compute what all steps share."""
+        middle = float(mean.mean())
+        at = np.array([mean.min(), *knots, mean.max()]) if len(knots) else np.zeros(1)
+        hats = np.stack([np.interp(mean, at, unit) for unit in np.eye(len(at))])
+        return cls(target, variance, middle, _features(mean - middle, knots - middle), at, hats)
+
+    def solved(self, count: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the line and the spread at each place; ``count`` [records] is how far each record counts."""
+        line, factors = self.step(count, np.ones_like(count))
+        for _ in range(ROBUST_STEPS - 1):
+            square, _ = _distance(self.target - self.predicted(line), self.spread(factors), self.variance)
+            line, factors = self.step(count, _robust(square))
+        return line, factors
+
+    def step(self, count: FloatArray, robust: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the line and the spread at each place, with these weights."""
+        weight = count * robust / self.variance
+        line = self._line(weight)
+        return line, self._factors(weight * (self.target - self.predicted(line)) ** 2, count)
+
+    def predicted(self, line: FloatArray) -> FloatArray:
+        """Return the line [records]."""
+        return line @ self.features
+
+    def spread(self, factors: FloatArray) -> FloatArray:
+        """Return the spread [records]."""
+        return factors @ self.hats
+
+    def uncentred(self, line: FloatArray) -> FloatArray:
+        """Return the line for means that are not relative to their middle."""
+        return np.array([line[0] - line[1] * self.middle, *line[1:]])
+
+    def _line(self, weight: FloatArray) -> FloatArray:
+        """Return the line by weighted least squares; it bends little unless the records ask for it.
+
+        It never falls: then it is straight, and if that falls, too, constant.
+        """
+        weighted = self.features * weight
+        gram, moment = weighted @ self.features.T, weighted @ self.target
+        (total, first, *_), square = gram[0], float(gram[1, 1])
+        middle, level = float(first / total), float(moment[0] / total)
+        scale = math.sqrt(max(0.0, square / total - middle**2))
+        line = np.zeros(len(gram))
+        if not scale**2 > MIN_VARIATION * square / total:
+            line[0] = level
+            return line
+        # In features that are standardised, bends cost the same on each scale.
+        standard = np.eye(len(gram))
+        standard[1, 0] = -middle
+        standard[1:] /= scale
+        gram, moment = standard @ gram @ standard.T, standard @ (moment - level * gram[0])
+        bends = np.arange(2, len(gram))
+        gram[bends, bends] += BENDING * total / len(weight)
+        line = np.linalg.solve(gram, moment)
+        if line[1:].cumsum().min() < 0:
+            line[:] = 0.0
+            line[1] = max(0.0, float(moment[1] / total))
+        line = line @ standard
+        line[0] += level
+        return line
+
+    def _factors(self, squares: FloatArray, count: FloatArray) -> FloatArray:
+        """Return the root mean of weighted squares around each place, shrunk towards that of all records."""
+        overall = squares.sum() / count.sum()
+        around = (self.hats @ squares + SPREAD_RECORDS * overall) / (self.hats @ count + SPREAD_RECORDS)
+        return np.asarray(np.maximum(np.sqrt(around), MIN_SPREAD * math.sqrt(overall) + np.finfo(np.float32).tiny))
 
 
 def _moved(references: References, laws: _Laws, fold: IntArray, maps: list[_Maps], bend: float) -> References:

@@ -245,21 +245,53 @@ def test_the_law_of_a_further_reference_shrinks_means():
     assert np.sqrt(residual.var()) == pytest.approx(found.factors[0, 0] * np.sqrt(1.5), rel=0.02)
 
 
+def line_of(x, y, knots):
+    """Return the line [2 + knots] by least squares."""
+    regression = alignment._Regression.of(y, x, np.ones(len(x)), knots)
+    return regression.uncentred(regression.step(np.ones(len(x)), np.ones(len(x)))[0])
+
+
 def test_a_line_bends_where_the_records_ask_for_it_and_never_falls():
     rng = np.random.default_rng(0)
     x, knots = rng.normal(0, 2, 5000), np.array([-1.0, 0.0, 1.0])
     bent = np.where(x > 0, 3 * x, 0.5 * x) + 1 + rng.normal(0, 0.1, 5000)
-    line = alignment._broken_line(x, bent, np.ones(5000), knots)
+    line = line_of(x, bent, knots)
     at = np.array([-2.0, -0.5, 0.5, 2.0])
-    assert alignment._features(at, knots) @ line == pytest.approx(np.where(at > 0, 3 * at, 0.5 * at) + 1, abs=0.1)
+    assert line @ alignment._features(at, knots) == pytest.approx(np.where(at > 0, 3 * at, 0.5 * at) + 1, abs=0.1)
     # Few records: straight, as far as they show.
-    few = alignment._broken_line(x[:6], 2 * x[:6] + 1, np.ones(6), knots)
-    assert few[:2] == pytest.approx([1, 2], abs=1e-6)
-    valley = alignment._broken_line(x, np.abs(x) + 0.2 * x, np.ones(5000), knots)
+    assert line_of(x[:6], 2 * x[:6] + 1, knots)[:2] == pytest.approx([1, 2], abs=1e-6)
+    valley = line_of(x, np.abs(x) + 0.2 * x, knots)
     assert valley[2:].tolist() == [0, 0, 0]
     assert valley[1] == pytest.approx(0.2, abs=0.05)
-    assert alignment._broken_line(x, -x, np.ones(5000), knots)[1:].tolist() == [0, 0, 0, 0]
-    assert alignment._broken_line(np.ones(9), x[:9], np.ones(9), knots) == pytest.approx([x[:9].mean(), 0, 0, 0, 0])
+    assert line_of(x, -x, knots)[1:].tolist() == [0, 0, 0, 0]
+    assert line_of(np.full(9, 1.1), x[:9], knots) == pytest.approx([x[:9].mean(), 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("far", [0.0, 1e4])
+def test_steps_of_the_regression_are_those_of_a_naive_one(far):
+    """Standardised features, weighted least squares with a penalty of bends, and spreads from weighted squares."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(0, 2, 400)
+    y, variance, count = 0.7 * x + rng.normal(0, 0.5, 400), rng.gamma(4, 0.1, 400), rng.random(400)
+    knots = np.quantile(x, [0.25, 0.5, 0.75])
+    weight = count / variance
+    middle = np.average(x, weights=weight)
+    scale = np.sqrt(np.average((x - middle) ** 2, weights=weight))
+    features = np.column_stack([np.ones(400), (x - middle) / scale, np.maximum(x[:, None] - knots, 0) / scale])
+    rows = np.sqrt(np.diag([0, 0, 1, 1, 1]) * alignment.BENDING * weight.sum() / 400)
+    stacked = np.vstack([features * np.sqrt(weight)[:, None], rows])
+    predicted = features @ np.linalg.lstsq(stacked, np.append(y * np.sqrt(weight), np.zeros(5)), rcond=None)[0]
+    places = [x.min(), *knots, x.max()]
+    hats = np.stack([np.interp(x, places, unit) for unit in np.eye(5)])
+    squares = weight * (y - predicted) ** 2
+    more = alignment.SPREAD_RECORDS
+    spread = np.sqrt((hats @ squares + more * squares.sum() / count.sum()) / (hats @ count + more))
+
+    regression = alignment._Regression.of(y, x + far, variance, knots + far)
+    line, factors = regression.step(count, np.ones(400))
+    assert regression.uncentred(line) @ alignment._features(x + far, knots + far) == pytest.approx(predicted, rel=1e-6)
+    assert regression.predicted(line) == pytest.approx(predicted, rel=1e-9, abs=1e-9)
+    assert factors == pytest.approx(spread, rel=1e-9)
 
 
 def test_offline_the_decision_does_not_depend_on_in_references_of_queries():

@@ -78,6 +78,17 @@ def test_a_regression_matches_loops(n, freedom):
     assert fit.variance == pytest.approx(variance, rel=1e-6)
 
 
+def test_fits_with_several_tails_at_once_are_those_of_each():
+    rng = np.random.default_rng(3)
+    given = rng.normal(size=400)
+    signal, knots = np.sin(given) + 0.3 * rng.standard_t(4, 400), Knots.place(given)
+    for fit, freedom in zip(Regression.fit_each(given, signal, np.zeros(400), knots, TAILS), TAILS, strict=True):
+        alone = Regression.fit(given, signal, np.zeros(400), knots, freedom)
+        assert fit.freedom == freedom
+        assert fit.lines == pytest.approx(alone.lines)
+        assert fit.variance == pytest.approx(alone.variance)
+
+
 def test_the_most_likely_tail_is_chosen():
     rng = np.random.default_rng(0)
     given, knots = rng.normal(size=400), Knots(np.zeros(1), -3.0, 3.0)

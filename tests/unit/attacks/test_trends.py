@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plmia.attacks.empirical_bayes.model import POINTS_PER_KNOT, Hats, Knots
+from plmia.attacks.empirical_bayes.model import MIN_EIGENVALUE, POINTS_PER_KNOT, Hats, Knots, solve_symmetric
 
 
 def hat(knots, j, c):
@@ -102,3 +102,16 @@ def test_beyond_the_points_nothing_is_extrapolated():
     hats = knots.hats(np.array([-50.0, 50.0]))
     values = np.arange(len(knots), dtype=float)[:, None]
     assert hats.blend(values)[:, 0].tolist() == [0.0, len(knots) - 1.0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_symmetric_equations_are_solved_as_by_the_pseudo_inverse(n):
+    """The second matrix has one feature that does not vary, the last is 0."""
+    rng = np.random.default_rng(n)
+    root = rng.normal(size=(4, n, 10))
+    root[1, -1] = root[1, 0]
+    root[3] = 0.0
+    gram, moments = root @ root.transpose(0, 2, 1), rng.normal(size=(4, n, 2))
+    expected = np.linalg.pinv(gram, rcond=MIN_EIGENVALUE, hermitian=True) @ moments
+    assert solve_symmetric(gram, moments) == pytest.approx(expected)
+    assert not solve_symmetric(gram, moments)[3].any()

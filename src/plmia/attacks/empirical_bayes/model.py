@@ -32,6 +32,8 @@ from plmia.numerics import auc_of
 MAX_KNOTS = 8
 POINTS_PER_KNOT = 50
 ROOT_PER_KNOT = 3
+# Eigenvalues below this share of the largest one are taken for 0.
+MIN_EIGENVALUE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,10 @@ class Hats:
 
     def lines(self, features: FloatArray, values: FloatArray) -> FloatArray:
         """Return least-squares coefficients [knots, columns, features] of ``values`` [points, columns]."""
-        n_features = features.shape[1]
-        pairs = features[:, :, None] * features[:, None, :]
-        gram = self.sums(pairs.reshape(len(features), -1)).reshape(-1, n_features, n_features)
-        moment = np.stack([self.sums(features * column[:, None]) for column in values.T], axis=1)
-        # The pseudo-inverse drops a feature that does not vary, such as a spread that all points share.
-        inverse = np.linalg.pinv(gram, rcond=1e-9, hermitian=True)
-        return np.asarray(np.einsum("jab,jkb->jka", inverse, moment))
+        n, n_features = features.shape
+        products = features[:, :, None] * np.concatenate([features, values], axis=1)[:, None, :]
+        sums = self.sums(products.reshape(n, -1)).reshape(self.n_knots, n_features, -1)
+        return solve_symmetric(sums[:, :, :n_features], sums[:, :, n_features:]).transpose(0, 2, 1)
 
     def blend(self, at_knots: FloatArray) -> FloatArray:
         """Interpolate values [points, ...] from those at the knots [knots, ...]."""
@@ -77,6 +76,19 @@ class Hats:
             return np.broadcast_to(at_knots[0], (len(self.left), *at_knots.shape[1:]))
         blended: FloatArray = self.weights @ at_knots.reshape(self.n_knots, -1)
         return blended.reshape(-1, *at_knots.shape[1:])
+
+
+def solve_symmetric(gram: FloatArray, moments: FloatArray) -> FloatArray:
+    """Return the pseudo-inverse of symmetric matrices ``gram`` [..., n, n], times ``moments`` [..., n, columns].
+
+    It drops a feature that does not vary, such as a spread that all points share.
+    """
+    # As numpy.linalg.pinv, which spends most of its time on sorting eigenvalues of such small matrices.
+    values, vectors = np.linalg.eigh(gram)
+    size = np.abs(values)
+    kept = size > MIN_EIGENVALUE * size.max(axis=-1, keepdims=True)
+    inverse = np.divide(1.0, values, out=np.zeros_like(values), where=kept)
+    return np.asarray(vectors @ (inverse[..., None] * (np.swapaxes(vectors, -1, -2) @ moments)))
 
 
 @dataclass(frozen=True)
@@ -525,8 +537,10 @@ class HeldOut:
 
     def hold(self, tails: FloatArray) -> float:
         """Return the bound beyond the turning point; 0 (no hold) only if holding predicts membership clearly worse."""
+        return self._bound(*self._ratios(tails))
+
+    def _bound(self, free: FloatArray, held: FloatArray) -> float:
         # On real signals, members beyond the turning point are still members; few references may not show it.
-        free, held = self._ratios(tails)
         worse = self._loss(held) - self._loss(free)
         return 0.0 if is_clearly_larger(worse) else HOLD
 
@@ -536,9 +550,8 @@ class HeldOut:
 
     def auc(self) -> float:
         """Return the probability that a member has a larger ratio than a non-member."""
-        tails = self.tails()
-        free, held = self._ratios(tails)
-        return auc_of(held if self.hold(tails) else free, self.member)
+        free, held = self._ratios(self.tails())
+        return auc_of(held if self._bound(free, held) else free, self.member)
 
     def _ratios(self, tails: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the log ratios [cases] as they are, and held beyond their turning points."""

@@ -19,12 +19,22 @@ Online, such laws only choose the bend, from the known non-members that they wer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from plmia.attacks.empirical_bayes.evidence import IN, OUT, Evidence
-from plmia.attacks.empirical_bayes.model import MIN_TAIL_GAIN, TAILS, HeldOut, Knots, Laws, log_height, t_kernel
+from plmia.attacks.empirical_bayes.model import (
+    MIN_TAIL_GAIN,
+    TAILS,
+    HeldOut,
+    Knots,
+    Laws,
+    log_height,
+    solve_symmetric,
+    t_kernel,
+)
 from plmia.attacks.view import Mode
 from plmia.data.arrays import FloatArray, IntArray
 
@@ -56,7 +66,7 @@ class Regression:
         """Fit with the degrees of freedom ``tail``; by default with those under which the signals are most likely."""
         if tail is not None:
             return cls.fit(given, signal, hidden, knots, min(tail, TAILS[-1]))
-        fitted = [cls.fit(given, signal, hidden, knots, freedom) for freedom in TAILS]
+        fitted = cls.fit_each(given, signal, hidden, knots, TAILS)
         likelihood = [float(each.log_density(given, signal).mean()) for each in fitted]
         likelihood[-1] += MIN_TAIL_GAIN
         return fitted[int(np.argmax(likelihood))]
@@ -67,16 +77,30 @@ class Regression:
 
         ``hidden`` [points] is the variance that stored signals do not show.
         """
-        n, hats, features = len(signal), knots.hats(given), _features(given, knots)
+        return cls.fit_each(given, signal, hidden, knots, (freedom,))[0]
+
+    @classmethod
+    def fit_each(
+        cls, given: FloatArray, signal: FloatArray, hidden: FloatArray, knots: Knots, tails: Sequence[float]
+    ) -> list[Regression]:
+        """Fit with each of several degrees of freedom."""
+        n, near, features = len(signal), knots.hats(given).weights, _features(given, knots)
+        # Sums over points, around each knot and with the weights of all tails, are one matrix product.
+        lined = (near[:, :, None] * features[:, None, :]).reshape(n, -1)
+        products = features[:, :, None] * np.column_stack([features, signal])[:, None, :]
+        around = (near[:, :, None, None] * products[:, None]).reshape(n, -1)
+        total, freedom = near.sum(axis=0), np.array(tails)[:, None]
         # Every knot spends two degrees of freedom on its line.
-        spent, weight = n / max(n - 2 * len(knots), 1), np.ones(n)
+        spent, weight = n / max(n - 2 * len(knots), 1), np.ones((len(tails), n))
         for _ in range(STEPS):
-            root = np.sqrt(weight)
-            lines = hats.lines(features * root[:, None], (signal * root)[:, None])[:, 0]
-            square = (signal - (hats.blend(lines) * features).sum(axis=1)) ** 2 * spent + hidden
-            variance = hats.means((square * weight)[:, None], np.ones(n))[:, 0]
-            weight = (freedom + 1) / (freedom + square / hats.blend(variance[:, None])[:, 0])
-        return cls(knots, lines, variance, freedom)
+            moments = (weight @ around).reshape(len(tails), len(knots), 2, 3)
+            lines = solve_symmetric(moments[..., :2], moments[..., 2:])[..., 0]
+            square = (signal - lines.reshape(len(tails), -1) @ lined.T) ** 2 * spent + hidden
+            weighted = square * weight
+            overall = weighted.mean(axis=1, keepdims=True)
+            variance = np.where(total > 0, weighted @ near / np.where(total > 0, total, 1.0), overall)
+            weight = (freedom + 1) / (freedom + square / (variance @ near.T))
+        return [cls(knots, *found) for found in zip(lines, variance, tails, strict=True)]
 
     def at(self, given: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the mean and the squared scale [points] of the signal, given that of the other model."""

@@ -26,7 +26,7 @@ from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import PlmiaError, require_rate, round_percent, visible
 from plmia.evaluation.tables import Tabular, cell_text, html_table, text_table
 
-_ROWS = 1 << 16  # converted to text at a time
+_ROWS = 1 << 14  # converted to text at a time
 _SHOWN = 10  # rows in a notebook, and of the short text
 
 

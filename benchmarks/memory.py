@@ -94,11 +94,12 @@ def forget(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def read_seconds(path: Path) -> float:
+def read_seconds(path: Path, *, cached: bool = False) -> float:
     """Time of a plain sequential read, the median of three."""
     times = []
     for _ in range(3):
-        forget(path)
+        if not cached:
+            forget(path)
         start = time.perf_counter()
         with path.open("rb", buffering=0) as file:
             while file.read(1 << 22):
@@ -152,11 +153,13 @@ def measure_commands(folder: Path, small: bool) -> list[str]:
     compared = run("compare", out, *names(TWO_ATTACKS), "--memory", LIMIT)
     lines.append(row("`compare`, 2 attacks", size, compared))
     path = folder / "signals.npz"
-    n_bytes, seconds = path.stat().st_size, read_seconds(path)
+    n_bytes, seconds, cached = path.stat().st_size, read_seconds(path), read_seconds(path, cached=True)
     lines.append(row("`score`, all default attacks", size, score(folder, size)))
-    read = f"the file ({n_bytes / 1e9:.2f} GB) takes {seconds:.2f} s, {n_bytes / seconds / 1e6:,.0f} MB/s"
-    ratio = f"`score` with 2 attacks takes {scored.seconds / seconds:,.0f} times as long"
-    return [*lines, "", f"A plain sequential read of {read}. {ratio}."]
+    read = f"the file ({n_bytes / 1e9:.2f} GB) takes {seconds:.2f} s from the disk and {cached:.2f} s from the cache"
+    ratio = (
+        f"`score` with 2 attacks takes {scored.seconds / seconds:,.0f} and {scored.seconds / cached:,.0f} times as long"
+    )
+    return [*lines, "", f"A plain sequential read of {read}. {ratio}: the processor decides, not the disk."]
 
 
 def measure_targets(folder: Path, small: bool) -> list[str]:

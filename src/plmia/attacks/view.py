@@ -138,7 +138,10 @@ class References:
 
     def part(self, points: slice) -> References:
         """Return the references at some records."""
-        return References(self.signals[:, points], self.rows, self.in_mask[:, points])
+        part = References(self.signals[:, points], self.rows, self.in_mask[:, points])
+        if self.paired:  # then they are at any records: nothing needs to be compared again
+            vars(part)["paired"] = True
+        return part
 
     def pieces(self) -> Iterator[tuple[slice, slice]]:
         """Yield a few references and some records at a time, small enough for the cache."""
@@ -146,6 +149,11 @@ class References:
         for start in range(0, self.n_points, width):
             for first in range(0, len(self), ROWS_PER_FLUSH):
                 yield slice(first, first + ROWS_PER_FLUSH), slice(start, min(start + width, self.n_points))
+            self._release()
+
+    def _release(self) -> None:
+        """Give pages back, unless these are the records of a block: its end does that."""
+        if self.n_points > POINTS_PER_BLOCK:
             memory.release()
 
     def blocks(self, cells: int = CELLS_IN_MEMORY) -> Iterator[tuple[slice, FloatArray, BoolArray]]:
@@ -460,7 +468,7 @@ def first_out(references: References) -> Floats:
             first = left[points] & ~member[points]
             np.copyto(centre[points], references.signals[row, points], where=first[:, None])
             left[points] &= member[points]
-            memory.release()
+            references._release()
         if not left.any():
             break
     return centre

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import bdtrc, betainc
 
 from plmia.attacks.scoring import Scores
@@ -78,25 +79,31 @@ class Known:
         return mask
 
     @cached_property
-    def ranks(self) -> IntArray:
+    def ranks(self) -> npt.NDArray[np.int32]:
         """1 + the number of other z in Z whose statistic is at least as large [records].
 
         So the statistic of z is at least that of a query exactly where its rank is smaller, also with ties.
         """
         phi = self.scores.statistic
-        ranks = self.n + 1 - self.inside
-        ranks -= count_below(phi[self.population], phi)
+        ranks = count_below(phi[self.population], phi)
+        np.subtract(self.n + 1, ranks, out=ranks)
+        ranks -= self.inside
         return memory.copied(ranks)
 
     def smallest_called(self, flagged: BoolArray) -> float | None:
         """Smallest score called a member outside Z: inf if none is called, None if calls do not follow the score."""
-        smallest, largest = math.inf, -math.inf  # score called, and score not called
+        smallest, follows = math.inf, True
+        for outside, called, score in self._compared(flagged):
+            smallest = min(smallest, float(score[called & outside].min(initial=math.inf)))
+        for outside, called, score in self._compared(flagged):
+            follows = follows and not (outside & ~called & (score >= smallest)).any()
+        return smallest if follows else None
+
+    def _compared(self, flagged: BoolArray) -> Iterator[tuple[BoolArray, BoolArray, FloatArray]]:
+        """Yield whether records lie outside Z, whether they are flagged, and their scores; some at a time."""
         for start in range(0, len(flagged), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
-            outside, score = ~self.inside[part], self.scores.score[part]
-            smallest = float(score.min(initial=smallest, where=flagged[part] & outside))
-            largest = float(score.max(initial=largest, where=~flagged[part] & outside))
-        return smallest if math.isinf(smallest) or smallest > largest else None
+            yield ~self.inside[part], flagged[part], self.scores.score[part]
 
 
 @dataclass(frozen=True)
@@ -269,7 +276,7 @@ class ClassConformal(DecisionRule):
 def _call_at_rank(rule: DecisionRule, known: Known, k: int) -> Call:
     """Flag what exceeds the k-th largest statistic of Z."""
     # A z exceeds it if fewer than k - 1 others are as large; a query if fewer than k are.
-    flagged = known.ranks <= k - known.inside
+    flagged = known.ranks + known.inside <= k
     return Call(rule.name, rule.level, flagged, known.smallest_called(flagged), known.n)
 
 
@@ -398,34 +405,43 @@ class Decision:
 
 
 def judge(call: Call, members: BoolArray, queries: IntArray, confidence: float = 0.95) -> Decision:
-    """Compare a call with the truth: ``members`` [records], on the evaluated records ``queries`` [queries]."""
-    flagged, truth = call.flagged[queries], members[queries]
-    memory.release()
-    rates = (*_rate(flagged[~truth], confidence), *_rate(flagged[truth], confidence))
-    basis = call.rule, call.level, call.threshold, call.population, int(np.count_nonzero(flagged))
-    return Decision(*basis, *rates, call.check, call.silent_classes)
+    """Compare a call with the truth: ``members`` [records], on distinct evaluated records ``queries``."""
+    return _judged(call, _sides(members, queries), confidence)
 
 
 def judge_all(
     rules: Iterable[DecisionRule], known: Known, members: BoolArray, queries: IntArray, confidence: float = 0.95
 ) -> list[Decision]:
     """Judge the call of each rule; a rule that cannot be used here gives a decision with the reason (``refused``)."""
-    decisions = []
+    decisions, sides = [], _sides(members, queries)
     for rule in rules:
         try:
-            decisions.append(judge(rule(known), members, queries, confidence))
+            decisions.append(_judged(rule(known), sides, confidence))
             memory.release()
         except PlmiaError as error:
             decisions.append(Decision(rule.name, rule.level, population=known.n, refused=str(error)))
     return decisions
 
 
-def _rate(flagged: BoolArray, confidence: float) -> tuple[float | None, float | None, float | None]:
-    if not flagged.size:
+def _sides(members: BoolArray, queries: IntArray) -> tuple[BoolArray, BoolArray]:
+    """Mark the evaluated non-members [records] and members [records]: counting in them is faster than selecting."""
+    evaluated = np.zeros(len(members), bool)
+    evaluated[queries] = True
+    return evaluated & ~members, evaluated & members
+
+
+def _judged(call: Call, sides: tuple[BoolArray, BoolArray], confidence: float) -> Decision:
+    counts = [int(np.count_nonzero(call.flagged & side)) for side in sides]
+    rates = [_rate(count, int(np.count_nonzero(side)), confidence) for count, side in zip(counts, sides, strict=True)]
+    basis = call.rule, call.level, call.threshold, call.population, sum(counts)
+    return Decision(*basis, *rates[0], *rates[1], call.check, call.silent_classes)
+
+
+def _rate(count: int, n: int, confidence: float) -> tuple[float | None, float | None, float | None]:
+    if not n:
         return None, None, None
-    count = int(np.count_nonzero(flagged))
-    low, high = clopper_pearson(count, flagged.size, confidence)
-    return count / flagged.size, float(low), float(high)
+    low, high = clopper_pearson(count, n, confidence)
+    return count / n, float(low), float(high)
 
 
 def needed_population(level: float) -> int:

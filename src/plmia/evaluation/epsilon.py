@@ -95,32 +95,35 @@ def epsilon_bound(
         raise PlmiaError(f"delta is {delta}, but must be at least 0 and below 1: give a value such as 1e-5")
     require_rate("confidence", confidence)
     roc = roc_curve(scores, members) if roc is None else roc
-    truth, values = np.asarray(members), np.asarray(scores, dtype=np.float64)
-    direct = _best_cut(values[truth], values[~truth], delta, (1 - confidence) / 2)
-    # The mirrored attack: low scores mean non-member.
-    mirrored = _best_cut(-values[~truth], -values[truth], delta, (1 - confidence) / 2)
+    direct, mirrored = (_best_cut(roc, calls, delta, (1 - confidence) / 2) for calls in ("members", "non-members"))
     calls: Calls = "members" if direct[0] >= mirrored[0] else "non-members"
     low, cut, right_low, wrong_high = direct if calls == "members" else mirrored
-    threshold, one_run = (cut if calls == "members" else -cut), _one_run(roc, delta, 1 - confidence)
-    return EpsilonBound(float(delta), float(confidence), low, threshold, calls, right_low, wrong_high, one_run)
+    one_run = _one_run(roc, delta, 1 - confidence)
+    return EpsilonBound(float(delta), float(confidence), low, cut, calls, right_low, wrong_high, one_run)
 
 
-def _best_cut(right: FloatArray, wrong: FloatArray, delta: float, error: float) -> tuple[float, float, float, float]:
-    """Largest log((right_low - delta) / wrong_high) over thresholds at ranks of `wrong`; threshold and rates there.
+def _best_cut(roc: Roc, calls: Calls, delta: float, error: float) -> tuple[float, float, float, float]:
+    """Largest log((right_low - delta) / wrong_high) over thresholds at ranks of the wrong side; threshold and rates.
 
-    Both arrays are sorted in place.
-
-    The share of `wrong` above its j-th largest is at most a Beta(j, n - j + 1) variable, with or without ties; the
-    number of `right` above each is binomial. All these bounds hold at once: they share the error.
+    The wrong side are the non-members if ``members`` are called, and the members if non-members are: then everything is
+    mirrored, and "above" means below. The share of the wrong side above its j-th largest is at most a
+    Beta(j, n - j + 1) variable, with or without ties; the number of the right side above each is binomial. All these
+    bounds hold at once: they share the error.
     """
-    n, m = wrong.size, right.size
+    n, m = roc.n_non_members, roc.n_members
+    if calls == "non-members":
+        n, m = m, n
     ranks = rank_grid(n, _RANK_RATIO)
     ranks = ranks[2 * ranks <= n + 1]
     tail = error / (2 * ranks.size)
-    wrong.sort()
-    cuts = wrong[::-1][ranks - 1]
-    right.sort()
-    above = m - np.searchsorted(right, cuts, side="right")
+    # The curve has the scores in order, with the numbers at or above each: nothing needs to be sorted.
+    if calls == "members":
+        at = np.searchsorted(roc.false_positives, ranks, side="left")
+        above = roc.true_positives[at - 1]
+    else:
+        at = np.searchsorted(roc.true_positives, n - ranks, side="right")
+        above = m - roc.false_positives[at]
+    cuts = roc.thresholds[at]
     wrong_high = 1 - betaincinv(n - ranks + 1, ranks, tail)
     right_low = np.where(above == 0, 0.0, betaincinv(np.maximum(above, 1), m - above + 1, tail))
     shown = np.maximum(right_low - delta, 0.0) / wrong_high

@@ -4,7 +4,7 @@ The intervals cover the value for further queries, drawn like the given ones and
 target and the attack held fixed. Only `over_targets` is about further targets.
 
 Quantiles come from scipy.special, which scipy.stats wraps, since importing that takes as long as scoring a small run.
-DeLong's variance, which scipy lacks, is computed from the counts of the ROC curve, in one pass and exact with ties.
+DeLong's variance, which scipy lacks, is that of `Roc`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def auc_interval(roc: Roc, confidence: float = 0.95) -> Interval:
 def auc_limits(roc: Roc, tails: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Ends [T] of DeLong's interval for several error probabilities of one side, `tails` [T]; see `auc_interval`."""
     auc, z = roc.auc, -ndtri(tails)
-    variance = _auc_variance(roc)
+    variance = roc.auc_variance
     if variance > 0 and 0 < auc < 1:
         half = z * math.sqrt(variance) / (auc * (1 - auc))
         return expit(logit(auc) - half), expit(logit(auc) + half)
@@ -207,36 +207,6 @@ def tail_of(confidence: float) -> float:
     """Return the error probability of one side of a two-sided interval."""
     require_rate("confidence", confidence)
     return (1 - confidence) / 2
-
-
-def _auc_variance(roc: Roc) -> float:
-    """DeLong's variance; 0 if it does not exist."""
-    if min(roc.n_members, roc.n_non_members) < 2:
-        return 0.0
-    # For each tie group, the share of the other kind that it outscores; a tie counts one half.
-    beaten = _between(roc.fpr)
-    np.subtract(1, beaten, out=beaten)
-    of_members = _weighted_variance(beaten, roc.true_positives)
-    del beaten
-    of_non_members = _weighted_variance(_between(roc.tpr), roc.false_positives)
-    return of_members / roc.n_members + of_non_members / roc.n_non_members
-
-
-def _between(rates: FloatArray) -> FloatArray:
-    """Mean [P - 1] of each two neighbours of rates [P]."""
-    middle: FloatArray = rates[1:] + rates[:-1]
-    middle /= 2
-    return middle
-
-
-def _weighted_variance(values: FloatArray, total: IntArray) -> float:
-    """Variance of values [n], each as often as ``total`` [n + 1] grows there; overwrites the values."""
-    counts = np.diff(total).astype(np.float64)
-    n = int(total[-1] - total[0])
-    mean = float(values @ counts) / n
-    values -= mean
-    np.square(values, out=values)
-    return float(values @ counts) / (n - 1)
 
 
 def _band_rates(n: int) -> FloatArray:

@@ -13,19 +13,20 @@ importing scipy.stats takes as long as scoring a small run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from plmia.attacks.scoring import Scores
 from plmia.data import memory
-from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
+from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import PlmiaError, require_rate, round_percent, visible
 from plmia.evaluation.tables import Tabular, cell_text, html_table, text_table
 
-_ROWS = 1 << 16  # converted to text at a time
+_ROWS = 1 << 14  # converted to text at a time
 _SHOWN = 10  # rows in a notebook, and of the short text
 
 
@@ -91,11 +92,14 @@ def exposures(
     scores: Scores, queries: IntArray, members: BoolArray, fdrs: Iterable[float], population: int
 ) -> dict[float, Exposure]:
     """Do what `exposure` does at several false discovery rates, after one sort."""
-    log10_q, truth = _log10_q(scores.log10_p_conformal[queries]), members[queries]
-    found = {}
+    log10_p, truth = scores.log10_p_conformal[queries], members[queries]
+    # Sorting the values takes a third of the time of finding their order. Equal p-values have the same q-value.
+    ordered = np.sort(log10_p)
+    log10_q, found = _log10_q(ordered), {}
     for fdr in fdrs:
-        named, least = _discovered(log10_q, fdr), min_named(len(queries), population, fdr)
-        found[fdr] = Exposure(fdr, int(np.count_nonzero(named)), int(np.count_nonzero(named & truth)), least)
+        n_named, least = int(np.count_nonzero(_discovered(log10_q, fdr))), min_named(len(queries), population, fdr)
+        n_true = int(np.count_nonzero((log10_p <= ordered[n_named - 1]) & truth)) if n_named else 0
+        found[fdr] = Exposure(fdr, n_named, n_true, least)
     return found
 
 
@@ -219,19 +223,27 @@ class RecordTable(Tabular):
         empty_label = "label" if self.records is None else ""
         columns = {name: array for name, array in vars(self).items() if array is not None or name == empty_label}
         file.write(f"{','.join(columns)}\n".encode())
+        line = ",".join("" if array is None else "%d" if name == "member" else "%s" for name, array in columns.items())
+        given = {name: array for name, array in columns.items() if array is not None}
         for start in range(0, len(self), _ROWS):
-            part = slice(start, start + _ROWS)
-            empty = [""] * len(self.index[part])
-            texts = (
-                empty if array is None else map(_TEXT.get(name, str), array[part].tolist())
-                for name, array in columns.items()
-            )
-            file.writelines(f"{','.join(row)}\n".encode() for row in zip(*texts, strict=True))
+            # One format for many rows takes half the time of one per row.
+            texts = [_texts(name, array[start : start + _ROWS]) for name, array in given.items()]
+            cells: list[Any] = [None] * (len(texts) * len(texts[0]))
+            for k, column in enumerate(texts):
+                cells[k :: len(texts)] = column
+            file.write((f"{line}\n" * len(texts[0]) % tuple(cells)).encode())
             memory.release()
 
 
-# How values are written, where not as str does.
-_TEXT: dict[str, Callable[[Any], str]] = {"p": "{:.6g}".format, "q": "{:.6g}".format, "member": "{:d}".format}
+def _texts(name: str, column: Array) -> list[Any]:
+    """Return values to be written as they are; rates as texts, of which equal ones in a row are made once."""
+    values: list[Any] = column.tolist()
+    if name not in ("p", "q"):
+        return values
+    first = np.flatnonzero(np.append(True, column[1:] != column[:-1]))
+    counts = np.diff(first, append=len(values)).tolist()
+    texts = ([f"{values[i]:.6g}"] * n for i, n in zip(first.tolist(), counts, strict=True))
+    return [*chain.from_iterable(texts)]
 
 
 def people_table(table: RecordTable, size: IntArray, first: IntArray, groups: Labels | None = None) -> RecordTable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -201,6 +201,16 @@ def _in_unit_interval(values: Floats) -> BoolArray:
     return (values >= 0) & (values <= 1)
 
 
+def _parts(values: Floats) -> Iterator[Floats]:
+    """Yield all values [n, views], model by model and some records at a time; half floats become single ones."""
+    # Processors compare half floats one by one, so the exact conversion is several times faster than they are.
+    for row in values:
+        for start in range(0, len(row), _POINTS_AT_ONCE):
+            part = row[start : start + _POINTS_AT_ONCE]
+            yield part.astype(np.float32) if part.dtype == np.float16 else part
+            memory.release()
+
+
 def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
     """Read a signals file.
 
@@ -277,7 +287,7 @@ def _on_logit_scale(path: Path, values: Floats, scale: Scale) -> tuple[Floats, i
         if values.ndim == 3:  # `Signals` refuses other shapes
             _require(values, range(len(values)), _in_unit_interval, "probabilities must lie in [0, 1]")
         return logit_from_probabilities(values)
-    if scale != "auto" or not values.size:
+    if scale != "auto" or not values.size or values.ndim != 3:  # as above
         return values, 0
     least, most = _range(values)
     if values.size >= _MANY and most <= 0:
@@ -302,21 +312,13 @@ def _on_logit_scale(path: Path, values: Floats, scale: Scale) -> tuple[Floats, i
 
 
 def _range(values: Floats) -> tuple[np.floating, np.floating]:
-    """Smallest and largest value, NaN if one is; model by model."""
-    ends = []
-    for row in values:
-        ends.append((row.min(), row.max()))
-        memory.release()
-    least, most = np.array(ends, values.dtype).T
+    """Smallest and largest value, NaN if one is."""
+    least, most = np.array([(part.min(), part.max()) for part in _parts(values)], values.dtype).T
     return least.min(), most.max()
 
 
 def _count_in_unit_interval(values: Floats) -> int:
-    total = 0
-    for row in values:
-        total += int(np.count_nonzero(_in_unit_interval(row)))
-        memory.release()
-    return total
+    return sum(int(np.count_nonzero(_in_unit_interval(part))) for part in _parts(values))
 
 
 def look_like_probabilities(values: Floats) -> bool:

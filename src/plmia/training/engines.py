@@ -40,6 +40,9 @@ Result = TypeVar("Result")
 MOST_TRIES = 3
 
 _ANSWER_SECONDS = 20.0
+# Seconds between two looks at the head of a Ray cluster, and how many it may miss: after a minute without its head, Ray
+# ends this process without a message of ours.
+_LOOK_SECONDS, _MOST_MISSED = 5.0, 3
 # Of a job; no machine has more GPUs or cores.
 _MOST_DEVICES = 10_000
 # Option of Linux's prctl: the signal that a process gets when its parent ends.
@@ -400,10 +403,25 @@ class Ray(Engine):
                 ray.shutdown()
 
     def _next(self, ray: Any, running: Sequence[Any]) -> list[Any]:
-        """Wait for the next result; warn if no node could run the jobs, since Ray waits for such a node without end."""
-        warned = False
-        while not (done := ray.wait(running, num_returns=1, timeout=_ANSWER_SECONDS)[0]):
-            if not warned and not any(self._fits(node) for node in ray.nodes()):
+        """Wait for the next result; raise if the head is gone, warn if no node could run the jobs: Ray waits on."""
+        warned, waited, missed = False, 0.0, 0
+        # A client (ray://) raises by itself, and does not know the head.
+        head = "" if ray.util.client.ray.is_connected() else ray.get_runtime_context().gcs_address
+        while not (done := ray.wait(running, num_returns=1, timeout=_LOOK_SECONDS)[0]):
+            try:
+                _require_answer(head, _LOOK_SECONDS)
+                missed = 0
+            except OSError as error:
+                missed += 1
+                if missed < _MOST_MISSED:
+                    continue
+                raise TrainingError(
+                    f"the head of the Ray cluster, {head}, does not answer any more ({error.strerror or error}): start "
+                    "a cluster and run the same command again, or use another engine (--engine); finished models are "
+                    "kept"
+                ) from error
+            waited += _LOOK_SECONDS
+            if not warned and waited >= _ANSWER_SECONDS and not any(self._fits(node) for node in ray.nodes()):
                 warned = True
                 text = (
                     f"Training waits: no node of the Ray cluster has {self.cpus:g} cores and {self.gpus:g} GPUs, as "
@@ -433,11 +451,11 @@ class Ray(Engine):
         return True
 
 
-def _require_answer(address: str) -> None:
+def _require_answer(address: str, seconds: float = _ANSWER_SECONDS) -> None:
     """Raise OSError if nothing listens at HOST:PORT; Ray itself would retry for many minutes."""
     host, _, port = address.rpartition(":")
     if port.isdecimal() and "/" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
 
 
 def _fetch(ray: Any, done: Any) -> Any | Failed:

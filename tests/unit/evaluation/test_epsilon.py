@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from plmia.errors import PlmiaError
-from plmia.evaluation.epsilon import EpsilonBound, _best_cut, _Guesses, _guesses, epsilon_bound
+from plmia.evaluation.epsilon import Calls, EpsilonBound, _best_cut, _Guesses, _guesses, epsilon_bound
 from plmia.evaluation.intervals import rank_grid
 from plmia.evaluation.metrics import roc_curve
 
@@ -33,20 +33,24 @@ def queries(n_in: int, n_out: int, shift: float, levels: int = 0, seed: int = 0)
 
 @pytest.mark.parametrize("delta", [0.0, 1e-5, 0.01])
 @pytest.mark.parametrize("levels", [0, 1, 5])
-def test_the_best_cut_is_that_of_a_loop(levels: int, delta: float) -> None:
+@pytest.mark.parametrize("calls", ["members", "non-members"])
+def test_the_best_cut_is_that_of_a_loop(levels: int, delta: float, calls: Calls) -> None:
     scores, members = queries(300, 200, 2.0, levels)
-    right, wrong = scores[members], scores[~members]
-    ranks = [int(j) for j in rank_grid(200, 1.25) if 2 * j <= 201]
+    sign, right_side = (1, members) if calls == "members" else (-1, ~members)
+    right, wrong = sign * scores[right_side], sign * scores[~right_side]
+    m, n = len(right), len(wrong)
+    ranks = [int(j) for j in rank_grid(n, 1.25) if 2 * j <= n + 1]
     tail = 0.025 / (2 * len(ranks))
-    shown = []
+    shown, cuts = [], []
     for j in ranks:
-        cut = sorted(wrong, reverse=True)[j - 1]
-        above = sum(1 for score in right if score > cut)
-        low = stats.beta.ppf(tail, above, 300 - above + 1) if above else 0.0
-        shown.append((low - delta) / stats.beta.isf(tail, j, 200 - j + 1))
-    best, _, right_low, wrong_high = _best_cut(right, wrong, delta, 0.025)
+        cuts.append(sorted(wrong, reverse=True)[j - 1])
+        above = sum(1 for score in right if score > cuts[-1])
+        low = stats.beta.ppf(tail, above, m - above + 1) if above else 0.0
+        shown.append((low - delta) / stats.beta.isf(tail, j, n - j + 1))
+    best, cut, right_low, wrong_high = _best_cut(roc_curve(scores, members), calls, delta, 0.025)
     assert best == pytest.approx(math.log(max(1.0, *shown)))
-    assert best == pytest.approx(math.log((right_low - delta) / wrong_high))
+    assert best == pytest.approx(max(0.0, math.log((right_low - delta) / wrong_high)))
+    assert cut == sign * cuts[int(np.argmax(shown))]
 
 
 def test_the_mirrored_attack_shows_as_much() -> None:

@@ -14,6 +14,7 @@ from scipy import stats
 
 from plmia.attacks.scoring import Scores, conformal_log10_p
 from plmia.errors import PlmiaError
+from plmia.evaluation import records
 from plmia.evaluation.records import RecordTable, discoveries, exposure, q_values, record_table
 
 Floats = npt.NDArray[np.float64]
@@ -149,6 +150,21 @@ def test_the_file_holds_the_table() -> None:
     assert [float(row["score"]) for row in rows] == table.score.tolist()
     assert [float(row["q"]) for row in rows] == pytest.approx(table.q.tolist(), rel=1e-5)
     assert {row["label"] for row in rows} == {""}
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 7, 1 << 16])
+def test_lines_are_those_of_a_loop_over_rows(monkeypatch: pytest.MonkeyPatch, rows_at_once: int) -> None:
+    monkeypatch.setattr(records, "_ROWS", rows_at_once)
+    members = np.arange(600) % 4 == 0
+    for labels in (None, np.arange(600) % 7):
+        table = record_table(simulated(), np.arange(200), np.arange(200, 600), labels, members=members)
+        lines = ["index,label,score,p,q,rank,member"]
+        for i, row in enumerate(zip(table.index, table.score, table.p, table.q, table.rank, strict=True)):
+            index, score, p, q, rank = row
+            label = "" if labels is None else str(labels[index])
+            assert table.member is not None
+            lines.append(f"{index},{label},{float(score)!r},{p:.6g},{q:.6g},{rank},{int(table.member[i])}")
+        assert written(table) == "\n".join(lines) + "\n"
 
 
 def test_the_group_stands_beside_each_record() -> None:

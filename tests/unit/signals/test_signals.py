@@ -13,6 +13,7 @@ import pytest
 from plmia.data.designs import MembershipDesign
 from plmia.errors import SignalsError
 from plmia.numerics import logit_from_probabilities
+from plmia.signals import signals
 from plmia.signals.signals import Signals, read_signals
 
 MODELS, POINTS, VIEWS = 6, 11, 3
@@ -228,6 +229,19 @@ def test_probabilities_with_some_stray_values_are_not_taken_for_logits(write, re
     assert f"{2400 - stray - 1:,} of the 2,400 signals of" in message
     assert "the range is -0.1 to 1.2: correct them and give the scale 'probability', or" in message
     assert np.array_equal(read_signals(file, scale="logit").values[:, :, 0], p)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("at_once", [1, 7, 1 << 20])
+def test_the_range_and_the_share_of_probabilities_are_those_of_a_loop(monkeypatch, dtype, at_once):
+    monkeypatch.setattr(signals, "_POINTS_AT_ONCE", at_once)
+    values = np.random.default_rng(0).normal(0.5, 2, (3, 20, 2)).astype(dtype)
+    values[0, :6, 0] = 0, -0.0, 1, np.nextafter(values.dtype.type(1), values.dtype.type(2)), 1e-7, -1e-7
+    one_by_one = [float(value) for value in values.ravel()]
+    assert signals._range(values) == (min(one_by_one), max(one_by_one))
+    assert signals._count_in_unit_interval(values) == sum(0 <= value <= 1 for value in one_by_one)
+    values[1, 3, 1] = np.nan
+    assert np.isnan(signals._range(values)).all()
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0, 4), (0.5, 0.5), (6, 3), (0.5, 0.2)])

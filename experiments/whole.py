@@ -110,7 +110,7 @@ WHOLE = (
     | {
         "cifar10_wrn": Whole("CIFAR-10", CIFAR, "wide-resnet?epochs=50&augment=true", 130, 71),
         "cifar10_wrn_plain": Whole("CIFAR-10, no augmentation", CIFAR, "wide-resnet", 46, 34, (0,)),
-        # Models before 39 chose how the variances of coordinates are modelled; only model 0 was used for the others.
+        # Models before 39 chose how the variances of coordinates are modelled, model 0 all other parts of pl-mia-eb.
         "cifar100_wrn": Whole("CIFAR-100", CIFAR100, "wide-resnet?epochs=100&augment=true", 130, 39),
         "cifar100_wrn_plain": Whole("CIFAR-100, no augmentation", CIFAR100, "wide-resnet", 66, 1),
         "cifar100_wrn_long": Whole("CIFAR-100, 200 epochs", CIFAR100, "wide-resnet?epochs=200&augment=true", 130, 1),

@@ -92,12 +92,13 @@ class Known:
 
     def smallest_called(self, flagged: BoolArray) -> float | None:
         """Smallest score called a member outside Z: inf if none is called, None if calls do not follow the score."""
-        smallest, follows = math.inf, True
+        smallest = math.inf
         for outside, called, score in self._compared(flagged):
             smallest = min(smallest, float(score[called & outside].min(initial=math.inf)))
-        for outside, called, score in self._compared(flagged):
-            follows = follows and not (outside & ~called & (score >= smallest)).any()
-        return smallest if follows else None
+        if math.isinf(smallest):
+            return smallest
+        crossed = (outside & ~called & (score >= smallest) for outside, called, score in self._compared(flagged))
+        return None if any(each.any() for each in crossed) else smallest
 
     def _compared(self, flagged: BoolArray) -> Iterator[tuple[BoolArray, BoolArray, FloatArray]]:
         """Yield whether records lie outside Z, whether they are flagged, and their scores; some at a time."""

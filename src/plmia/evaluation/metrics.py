@@ -175,7 +175,7 @@ class Roc:
 
 
 def _between(rates: FloatArray) -> FloatArray:
-    """Mean [P - 1] of each two neighbours of rates [P]."""
+    """Means [P - 1] of neighbouring rates [P]."""
     middle: FloatArray = rates[1:] + rates[:-1]
     middle /= 2
     return middle

@@ -41,7 +41,7 @@ MOST_TRIES = 3
 
 _ANSWER_SECONDS = 20.0
 # Seconds between two looks at the head of a Ray cluster, and how many it may miss: after a minute without its head, Ray
-# ends this process without a message of ours.
+# ends this process before plmia can print a message.
 _LOOK_SECONDS, _MOST_MISSED = 5.0, 3
 # Of a job; no machine has more GPUs or cores.
 _MOST_DEVICES = 10_000

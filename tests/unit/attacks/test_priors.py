@@ -120,8 +120,8 @@ def test_variances_of_single_coordinates_are_noticed(n, least):
     hats = one_knot(20_000)
     prior = SpreadPrior.fit(evidence, hats, np.zeros(6))
     varying = np.array([False, True, False, False, True, False])
-    assert ((least < prior.own[:, varying]) & (prior.own[:, varying] < 0.1)).all()
-    assert (prior.own[:, ~varying] < 0.01).all()
+    assert ((least < prior.inverse_freedom[:, varying]) & (prior.inverse_freedom[:, varying] < 0.1)).all()
+    assert (prior.inverse_freedom[:, ~varying] < 0.01).all()
     common = SpreadPrior(prior.level, prior.covariance).posterior(evidence, hats).variance
     found = prior.posterior(evidence, hats).variance
     of_common, of_sample, of_found = (
@@ -137,21 +137,21 @@ def test_a_coordinate_is_shrunk_to_the_common_factor_as_far_as_it_varies():
     prior = SpreadPrior.fit(evidence, one_knot(5_000), np.zeros(3))
     common = SpreadPrior(prior.level, prior.covariance).posterior(evidence, one_knot(5_000)).variance
     found = prior.posterior(evidence, one_knot(5_000)).variance
-    assert prior.own[:, 1].min() > 0.02
+    assert prior.inverse_freedom[:, 1].min() > 0.02
     for side in (IN, OUT):
         for i in range(50):
             for k in range(3):
-                if prior.own[side, k] == 0:
+                if prior.inverse_freedom[side, k] == 0:
                     assert found[side, i, k] == common[side, i, k]
                     continue
-                of_prior, of_sample = 1 / prior.own[side, k], 39
+                of_prior, of_sample = 1 / prior.inverse_freedom[side, k], 39
                 total = of_prior * common[side, i, k] + of_sample * evidence.variance[side, i, k]
                 assert found[side, i, k] == pytest.approx(total / (of_prior + of_sample), rel=1e-12)
 
 
 def test_one_coordinate_has_no_variance_beside_its_factor():
     evidence, _, _ = draw(14, 5_000, 16, 16)
-    assert not SpreadPrior.fit(evidence, one_knot(5_000), np.zeros(1)).own.any()
+    assert not SpreadPrior.fit(evidence, one_knot(5_000), np.zeros(1)).inverse_freedom.any()
 
 
 def test_points_alike_have_no_spread():

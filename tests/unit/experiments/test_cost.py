@@ -94,3 +94,24 @@ def test_references_of_half_the_width_that_train_longer_find_what_the_page_says(
     assert wide == pytest.approx(target, abs=0.1)
     for data in ("Location-30", "Fashion-MNIST"):
         assert all(abs(apart) < half for apart, half in longer[data]["difference"][:3])
+
+
+def test_smaller_references_at_equal_compute_find_what_the_page_says():
+    """In short: what replaces 8 full references is level or ahead on four sets, and what replaces 16 costs."""
+    found = json.loads(cost.RESULT.read_text(encoding="utf-8"))
+    auc = {
+        (name["data"], row["full"], row["kind"]): row["difference"][0]
+        for name in found.values()
+        for row in name["equal"]
+    }
+    for data, kind in (
+        ("Location-30", "quarter width"),
+        ("Fashion-MNIST", "quarter width"),
+        ("Adult", cost.HALF),
+        ("CIFAR-10", cost.LONGER),
+    ):
+        apart, half = auc[data, 8, kind]
+        assert apart > -half, data
+    assert round(auc["Covertype", 8, cost.HALF][0], 1) == -1.3
+    at_16 = {data: round(apart, 1) for (data, n, kind), (apart, _) in auc.items() if (n, kind) == (16, cost.HALF)}
+    assert at_16 == {"Location-30": -0.2, "Adult": 0.1, "Covertype": -1.8, "Fashion-MNIST": -0.5, "CIFAR-10": -0.7}

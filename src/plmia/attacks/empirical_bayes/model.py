@@ -9,8 +9,8 @@ uncorrelated over models. Its variance in coordinate j on side s is level_s,j(c)
 centre c, times one factor per side that all coordinates share. The two log factors are jointly Gaussian over points.
 Their likelihood is that of a sample variance (a scaled chi-square). The posterior mode is found by Newton steps in two
 dimensions. The curvature there is that of a scaled inverse chi-square with 2 / variance degrees of freedom; without a
-prior these are exactly the degrees of freedom of the sample. With many references a coordinate also shows a variance of
-its own: around the common factor it has a scaled inverse chi-square law, whose degrees of freedom all points share.
+prior these are exactly the degrees of freedom of the sample. With many references, each coordinate has its own
+variance: an inverse chi-square around what the common factor predicts, whose degrees of freedom all points share.
 """
 
 from __future__ import annotations
@@ -161,25 +161,29 @@ class SpreadPrior:
     level: FloatArray  # [2, knots, coordinates]: mean variance of points around each knot, with outliers capped
     covariance: FloatArray  # [2, 2]: of the log factors of the two sides over points
     # [2, coordinates], or 0: inverse prior degrees of freedom of a coordinate's variance around the common factor.
-    own: FloatArray = field(default_factory=lambda: np.zeros((2, 1)))
+    inverse_freedom: FloatArray = field(default_factory=lambda: np.zeros((2, 1)))
 
     @classmethod
     def fit(cls, evidence: Evidence, hats: Hats, pair_correlation: FloatArray) -> SpreadPrior:
         """Estimate by moments from points with this evidence, at these places of the trend."""
         prior = cls._with_common_factors(evidence, hats, pair_correlation)
-        return replace(prior, own=prior._own_freedom(evidence, hats)) if prior.level.shape[2] > 1 else prior
+        return (
+            replace(prior, inverse_freedom=prior._inverse_freedom(evidence, hats))
+            if prior.level.shape[2] > 1
+            else prior
+        )
 
-    def _own_freedom(self, evidence: Evidence, hats: Hats) -> FloatArray:
-        """Return `own`, from two moments of the sample variances relative to what the common factor explains."""
+    def _inverse_freedom(self, evidence: Evidence, hats: Hats) -> FloatArray:
+        """Return `inverse_freedom`, from two moments of sample variances relative to what common factors explain."""
         ratio = np.minimum(evidence.variance / self.posterior(evidence, hats).variance, MAX_FACTOR)
-        own = np.zeros((2, ratio.shape[2]))
+        inverse = np.zeros((2, ratio.shape[2]))
         for side, freedom in enumerate(evidence.freedom):
             some = freedom > 0
             if some.any():
                 # With d degrees of freedom, an inverse chi-square has the mean square (d - 2) / (d - 4) at mean 1.
                 excess = np.maximum(_mean_squares(ratio[side, some], freedom[some]) - 1, 0.0)
-                own[side] = excess / (4 * excess + 2)
-        return own
+                inverse[side] = excess / (4 * excess + 2)
+        return inverse
 
     @classmethod
     def _with_common_factors(cls, evidence: Evidence, hats: Hats, pair_correlation: FloatArray) -> SpreadPrior:
@@ -217,10 +221,10 @@ class SpreadPrior:
         # share, the mean of the log must agree instead of the mode.
         log_factor = at + prior_mean - (1 - learned) * error / 2
         variance *= np.exp(log_factor)[:, :, None]
-        if self.own.any():
-            learned = evidence.freedom[:, :, None] * self.own[:, None, :]
-            learned /= 1 + learned
-            variance += learned * (evidence.variance - variance)
+        if self.inverse_freedom.any():
+            weight = evidence.freedom[:, :, None] * self.inverse_freedom[:, None, :]
+            weight /= 1 + weight
+            variance += weight * (evidence.variance - variance)
         return Spread(at, 2 / error, variance)
 
     def _from_out(self, at: FloatArray, error: FloatArray, learned: FloatArray) -> tuple[FloatArray, ...]:

@@ -399,7 +399,7 @@ def _matters(mode: str, operation: str) -> bool:
 
 
 def kills(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
-    """Kill at operations on files, in every scenario: at all of them if ``count`` allows."""
+    """Kill at operations on files, in every scenario: at all of them with ``--faults 2``."""
     return _at_operations(("kill",), folder, count, rng)
 
 
@@ -1018,7 +1018,7 @@ def _wait_for_models(run: Path, n: int) -> None:
 
 
 CAMPAIGNS: dict[str, tuple[Campaign, int]] = {
-    "kills": (reporting(kills), 200),
+    "kills": (reporting(kills), 420),
     "errors and full disks": (reporting(errors_and_full_disks), 150),
     "a small disk": (reporting(on_a_small_disk), 70),
     "two commands at once": (reporting(between_operations), 70),

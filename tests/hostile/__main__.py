@@ -86,7 +86,9 @@ def table(results: dict[str, Counter[str]], said: dict[str, str], words: str) ->
     answered = (
         "Ctrl-C came before Python had read the first line of plmia: Python itself answered, with its own traceback"
     )
-    notes = [f"In {early:,} cases of signals at any time, {answered}. They count as cases, not as tracebacks."]
+    notes = [
+        f"In {early:,} of the cases of signals at any time, {answered}. This counts as a case, not as a traceback."
+    ]
     notes += [f"{name.capitalize()}: {text}." for name, text in said.items()]
     missing = [name for campaigns in CAMPAIGNS.values() for name in campaigns if not results.get(name)]
     if missing:

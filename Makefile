@@ -49,7 +49,7 @@ bench-scale: $(VENV)/.dev ## measure small audits and extrapolate to 10^9 record
 	$(BIN)/python benchmarks/scale.py $(ARGS)
 
 # One thread: campaigns fork.
-hostile: $(VENV)/.dev ## try hostile input, kills and full disks; minutes (ARGS="--scale 6 --faults 3" for longer)
+hostile: $(VENV)/.dev ## try hostile input, kills and full disks; minutes (ARGS="--scale 6 --faults 2" for longer)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile $(ARGS)
 
 # pip-audit has an environment of its own: it would change the version of pip in the other one.

@@ -111,6 +111,24 @@ def test_ctrl_c_ends_every_command_with_130_and_one_line(
     assert result.stderr == "plmia: stopped; run the same command again to continue\n"
 
 
+def test_ctrl_c_while_a_compiled_module_starts(command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Such modules raise an ImportError instead; one without Ctrl-C stays an error."""
+
+    def failing(cause: BaseException | None) -> Callable[..., None]:
+        def fail(*_arguments: object, **_options: object) -> None:
+            raise ImportError("initialization failed") from cause
+
+        return fail
+
+    monkeypatch.setattr("plmia.auditing.score.open_signals", failing(KeyboardInterrupt()))
+    result = command("score", tmp_path / "input", "-o", tmp_path / "out")
+    assert result.exit_code == 130
+    assert result.stderr == "plmia: stopped; run the same command again to continue\n"
+    monkeypatch.setattr("plmia.auditing.score.open_signals", failing(None))
+    result = command("score", tmp_path / "input", "-o", tmp_path / "out")
+    assert isinstance(result.exception, ImportError)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_a_real_interrupt_ends_with_130(repository: Path, tmp_path: Path) -> None:
     """An attack of one's own holds the command in the middle of its work, and says when it does."""

@@ -28,8 +28,8 @@ COLUMNS = GOOD_COLUMNS | BAD_COLUMNS
 CAMPAIGNS = {"inputs": inputs.CAMPAIGNS, "faults": faults.CAMPAIGNS}
 
 
-def run(name: str, campaign: Campaign, count: int, seed: int, seconds: float) -> Counter[str]:
-    """Run a campaign in a child process, print its faults, and count its outcomes."""
+def run(name: str, campaign: Campaign, count: int, seed: int, seconds: float, notes: dict[str, str]) -> Counter[str]:
+    """Run a campaign in a child process, print its faults, and count its outcomes; add its note to ``notes``."""
     found: Counter[str] = Counter()
     read, write = os.pipe()
     pid = os.fork()
@@ -43,6 +43,9 @@ def run(name: str, campaign: Campaign, count: int, seed: int, seconds: float) ->
     with os.fdopen(read) as pipe:
         for line in pipe:
             finding = Finding(**json.loads(line))
+            if finding.outcome == "note":
+                notes[name] = finding.case
+                continue
             found[finding.outcome] += 1
             last = finding.case
             if finding.outcome not in GOOD:
@@ -69,7 +72,7 @@ def _work(name: str, campaign: Campaign, count: int, seed: int, seconds: float, 
         os._exit(1)
 
 
-def table(results: dict[str, Counter[str]], words: str) -> str:
+def table(results: dict[str, Counter[str]], said: dict[str, str], words: str) -> str:
     """Table of the page."""
     lines = ["| campaign | cases | " + " | ".join(COLUMNS.values()) + " |", "|---|" + "--:|" * (1 + len(COLUMNS))]
     for kind, campaigns in CAMPAIGNS.items():
@@ -83,7 +86,10 @@ def table(results: dict[str, Counter[str]], words: str) -> str:
     answered = (
         "Ctrl-C came before Python had read the first line of plmia: Python itself answered, with its own traceback"
     )
-    notes = [f"In {early:,} cases of signals at any time, {answered}. They count as cases, not as tracebacks."]
+    notes = [
+        f"In {early:,} of the cases of signals at any time, {answered}. This counts as a case, not as a traceback."
+    ]
+    notes += [f"{name.capitalize()}: {text}." for name, text in said.items()]
     missing = [name for campaigns in CAMPAIGNS.values() for name in campaigns if not results.get(name)]
     if missing:
         notes.append(f"Not run on this machine: {', '.join(missing)}.")
@@ -102,17 +108,18 @@ def main() -> None:
     # A shell may start it in the background to ignore Ctrl-C, which its children would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     results: dict[str, Counter[str]] = {}
+    notes: dict[str, str] = {}
     scales = {"inputs": given.scale, "faults": given.scale if given.faults is None else given.faults}
     for kind, campaigns in CAMPAIGNS.items():
         for name, (campaign, count) in campaigns.items():
             if given.only in name:
                 started = time.monotonic()
-                results[name] = run(name, campaign, round(count * scales[kind]), given.seed, 60 * given.minutes)
+                results[name] = run(name, campaign, round(count * scales[kind]), given.seed, 60 * given.minutes, notes)
                 print(f"{name}: {dict(results[name])}, {time.monotonic() - started:.0f} s", flush=True)
     words = " ".join(f"--{key} {value:g}" for key in ("scale", "faults", "seed") if (value := vars(given)[key]))
     if not given.only and PAGE.exists():
         text = PAGE.read_text(encoding="utf-8")
-        printed = table(results, f' ARGS="{words}"')
+        printed = table(results, notes, f' ARGS="{words}"')
         begin, end = "<!-- hostile: begin -->", "<!-- hostile: end -->"
         before, after = text.partition(begin)[0], text.partition(end)[2]
         PAGE.write_text(f"{before}{begin}\n{printed}\n{end}{after}", encoding="utf-8")

@@ -3,7 +3,8 @@
 A campaign is a function ``(folder, count, rng)`` that tries about ``count`` cases below ``folder`` and yields one
 `Finding` for each. A case is *right* (the result of the undamaged input), *refused* (exit code 2 and one sentence) or
 *stopped* (killed or interrupted as intended, with everything that was finished kept). A case is *early* if Ctrl-C came
-before Python had read the first line of plmia; these are counted apart. Anything else is a fault.
+before Python had read the first line of plmia; these are counted apart. Anything else is a fault. A *note* is no case:
+its text is printed with the table.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from plmia.data.files import open_parts
 from plmia.errors import PlmiaError
 from plmia.results.saved import SavedRun
 
-Outcome = Literal["right", "refused", "stopped", "early", "wrong", "traceback", "hang", "lost"]
-GOOD = ("right", "refused", "stopped", "early")
+Outcome = Literal["right", "refused", "stopped", "early", "wrong", "traceback", "hang", "lost", "note"]
+GOOD = ("right", "refused", "stopped", "early", "note")
 Arrays = dict[str, Any]
 
 # A case takes a fraction of a second; beyond this time it hangs.
@@ -242,8 +243,18 @@ def scored(file: Path, out: Path, *options: object, arrays: Arrays | None = None
 
 def simulated(seed: int, models: int = 8, points: int = 48) -> Arrays:
     """Arrays of a signals file in complementary pairs, whose members have larger signals."""
+    return _drawn(seed, models, np.arange(points))
+
+
+def of_people(seed: int, models: int = 8, people: int = 24) -> Arrays:
+    """As `simulated`, of people who have one, two or three records, with a column by which they form subgroups."""
+    person = np.repeat(np.arange(people), np.resize([1, 2, 3], people))
+    return _drawn(seed, models, person) | {"groups": person, "ward": person % 2}
+
+
+def _drawn(seed: int, models: int, person: Any) -> Arrays:
     rng = np.random.default_rng(seed)
-    half = rng.random((models // 2, points)) < 0.5
-    membership = np.stack([half, ~half], axis=1).reshape(-1, points)
-    signals = rng.normal(size=(models, points)) + 1.5 * membership
-    return {"signals": signals.astype(np.float32), "membership": membership, "labels": rng.integers(0, 3, points)}
+    half = rng.random((models // 2, person[-1] + 1)) < 0.5
+    membership = np.stack([half, ~half], axis=1).reshape(models, -1)[:, person]
+    signals = rng.normal(size=membership.shape) + 1.5 * membership
+    return {"signals": signals.astype(np.float32), "membership": membership, "labels": rng.integers(0, 3, len(person))}

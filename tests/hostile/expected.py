@@ -92,6 +92,9 @@ def check_results(files: Files) -> None:
         _require(_is_near(entry["auc"]["mean"], np.mean([e["auc"] for e in each])), f"mean AUC of {attack}")
     if metrics["about"].get("unit") == "record":
         _check_records(files["records.csv"], scores, metrics)
+    elif metrics["about"].get("unit") == "group":
+        _check_people(files["people.csv"], files["records.csv"], scores, metrics)
+    _check_subgroups(metrics, scores)
 
 
 def _check_scores_of(scores: Arrays, name: str, attack: str, known: Any, queries: Any) -> None:
@@ -105,20 +108,163 @@ def _check_scores_of(scores: Arrays, name: str, attack: str, known: Any, queries
     # Of all attacks with one value per record: whoever has the larger statistic has the larger score.
     order = np.argsort(phi, kind="stable")
     _require((np.diff(score[order]) >= -1e-9 * max(1.0, float(np.abs(score).max()))).all(), f"order of {name}")
-    if len(known) < 200:  # more may be compared within ranges of the size of a group
-        p = np.log10((len(known) + 1 - below) / (len(known) + 1))
-        _require(_is_near(scores[f"{name}/log10_p_conformal"][queries], p), f"p-values of {name}")
+    if "people/records" in scores:  # each is compared with known non-members of a similar number of records
+        ranges = _ranges_of_sizes(scores["people/records"], known)
+        same = ranges[queries][:, None] == ranges[known][None]
+    else:
+        same = np.ones((len(queries), len(known)), bool)
+    rivals = same.sum(axis=1)
+    below = ((against[None] < phi[:, None]) & same).sum(axis=1)
+    p = np.log10((rivals + 1 - below) / (rivals + 1))
+    _require(_is_near(scores[f"{name}/log10_p_conformal"][queries], p), f"p-values of {name}")
 
 
-def _check_records(table: bytes, scores: Arrays, metrics: Any) -> None:
+def _ranges_of_sizes(sizes: Any, known: Any) -> Any:
+    """Range of each person's number of records: neighbouring numbers until each range has 100 known non-members."""
+    found, ranges = sizes[known], np.zeros(len(sizes), int)
+    for size in range(found.max() + 1):
+        own = ranges == ranges.max()
+        if (found[own[known]] <= size).sum() >= 100 <= (found > size).sum():
+            ranges[own & (sizes > size)] += 1
+    return ranges
+
+
+def _rows_of(table: bytes) -> tuple[list[dict[str, str]], Any]:
+    """Rows of a table, and the index of each."""
     rows = list(csv.DictReader(io.StringIO(table.decode("utf-8-sig"), newline="")))
+    return rows, np.array([int(row["index"]) for row in rows], int)
+
+
+def _column(rows: list[dict[str, str]], name: str) -> Any:
+    return np.array([float(row[name]) for row in rows])
+
+
+def _check_records(table: bytes, scores: Arrays, metrics: Any, what: str = "records.csv") -> None:
+    rows, index = _rows_of(table)
     attack, target = metrics["verdict"]["attack"], metrics["about"]["targets"][0]
-    index = np.array([int(row["index"]) for row in rows], int)
-    _require(np.array_equal(np.sort(index), np.sort(scores[f"queries/{target}"])), "records of records.csv")
+    _require(np.array_equal(np.sort(index), np.sort(scores[f"queries/{target}"])), f"index in {what}")
     for column, name in (("score", f"{attack}/{target}/score"), ("member", f"members/{target}")):
-        _require(_is_near([float(row[column]) for row in rows], scores[name][index]), f"{column} in records.csv")
+        _require(_is_near(_column(rows, column), scores[name][index]), f"{column} in {what}")
     p = 10 ** scores[f"{attack}/{target}/log10_p_conformal"][index]
-    _require(np.allclose([float(row["p"]) for row in rows], p, rtol=1e-5), "p in records.csv")
+    _require(np.allclose(_column(rows, "p"), p, rtol=1e-5), f"p in {what}")
+    _check_q(rows, what)
+
+
+def _check_q(rows: list[dict[str, str]], what: str) -> None:
+    """Compare q with the procedure of Benjamini and Hochberg: the least p n / rank of all that are not below p."""
+    p, n = _column(rows, "p"), len(rows)
+    bounds = [value * n / (p <= value).sum() for value in p]
+    q = [min(1.0, *(bound for bound, other in zip(bounds, p, strict=True) if other >= value)) for value in p]
+    _require(np.allclose(_column(rows, "q"), q, rtol=1e-4), f"q in {what}")
+
+
+# Results on people ----------------------------------------------------------------------------------------------------
+
+
+def _check_people(people: bytes, records: bytes, scores: Arrays, metrics: Any) -> None:
+    """Compare people.csv with scores.npz, and records.csv, which has one record of each person, with both."""
+    _check_records(people, scores, metrics, "people.csv")
+    rows, person = _rows_of(people)
+    first, size = scores["people/first_record"], scores["people/records"]
+    for column, values in (("records", size), ("first_record", first)):
+        _require(np.array_equal(_column(rows, column), values[person]), f"{column} in people.csv")
+    attack, target = metrics["verdict"]["attack"], metrics["about"]["targets"][0]
+    rows, _ = _rows_of(records)
+    _check_q(rows, "records.csv")
+    score, truth, n = _column(rows, "score"), _column(rows, "member") == 1, len(scores[f"population/{target}"])
+    _require((len(rows), truth.sum()) == (len(person), scores[f"members/{target}"][person].sum()), "records.csv")
+    if attack == "attack-p":
+        _require(np.allclose(_column(rows, "p"), 1 - score * n / (n + 1), rtol=1e-5), "p in records.csv")
+    if len(metrics["about"]["targets"]) == 1:
+        one = metrics["one_record"][attack]
+        _require(_is_near(one["auc"]["mean"], auc(score, truth)), "AUC of one record")
+        for rate, point in one["tpr"].items():
+            _require(_is_near(point["mean"], tpr(score, truth, rate)), f"TPR at {rate} of one record")
+
+
+def _check_subgroups(metrics: Any, scores: Arrays) -> None:
+    """Compare the numbers and AUC of subgroups with their codes; a row may join several small ones."""
+    attack, target = metrics["verdict"]["attack"], metrics["about"]["targets"][0]
+    for k, column in enumerate(metrics.get("subgroups", [])):
+        score, truth = _evaluated(scores, attack, target)
+        codes = scores[f"by/{k}"][scores[f"queries/{target}"]]
+        left = [codes == code for code in np.unique(codes)]
+        for row in column["subgroups"]:
+            found = [np.any(left, axis=0)] if row["merged"] else left
+            same = [own for own in found if _is_subgroup(row, score[own], truth[own])]
+            _require(same, f"subgroup {row['name']} of {column['by']}: {row['n_members']} members, AUC {row['auc']}")
+            left = [] if row["merged"] else [own for own in left if own is not same[0]]
+        _require(not left, f"subgroups of {column['by']}: {len(left)} are missing")
+
+
+def _is_subgroup(row: Any, score: Any, truth: Any) -> bool:
+    if (row["n_members"], row["n_non_members"]) != (truth.sum(), (~truth).sum()):
+        return False
+    return row["auc"] is None or _is_near(row["auc"], auc(score, truth))
+
+
+def _check_names_of_subgroups(metrics: Any, scores: Arrays, given: Arrays) -> None:
+    """Compare the numbers of members of subgroups with a column of integers in the signals file."""
+    target, people = metrics["about"]["targets"][0], metrics["about"]["unit"] == "group"
+    queries = scores[f"queries/{target}"]
+    for column in metrics.get("subgroups", []):
+        values = np.asarray(given.get(column["by"], ""))
+        for name in {str(value) for value in values.reshape(-1).tolist()} if values.dtype.kind in "iu" else ():
+            own = values == int(name)
+            if people:  # of whom no record has another value
+                _, of = np.unique(given["groups"], return_inverse=True)
+                own = np.bincount(of, ~own) == 0
+            counts = [int((scores[f"members/{target}"][queries] == kind)[own[queries]].sum()) for kind in (True, False)]
+            found = [[row["n_members"], row["n_non_members"]] for row in column["subgroups"] if row["name"] == name]
+            _require(found in ([counts], []), f"subgroup {name} of {column['by']}: {found}")
+
+
+def _check_people_of(
+    scores: Arrays, target: int, row: Any, given: Arrays, metrics: Any, phi_of: dict[str, Any], shares: list[float]
+) -> None:
+    """Compare members and statistics of people with those of their records, of which ``phi_of`` has some by attack.
+
+    References that play the target put people with different numbers of records on one scale, which keeps the order
+    among people with the same number: that of the sums over their records. With many references, weights of records
+    may be learned; whoever has the larger statistic in each record is then still above. Without references that can
+    play the target, a person counts with one record.
+    """
+    _, first, of, sizes = np.unique(
+        np.asarray(given["groups"]), return_index=True, return_inverse=True, return_counts=True
+    )
+    _require(np.array_equal(scores["people/records"], sizes), "numbers of records of people")
+    _require(np.array_equal(scores["people/first_record"], first), "first records of people")
+    _require(np.array_equal(row, row[first][of]), "people of whom some records are members")
+    _require(np.array_equal(scores[f"members/{target}"], row[first]), f"members of target {target}")
+    by_one = any(note["code"] == "people-by-one-record" for note in metrics["notes"])
+    for attack, possible in phi_of.items():
+        found = scores[f"{attack}/{target}/statistic"]
+        right = any(
+            (by_one and _is_one_of_each(found, phi, of)) or _is_in_order(found, phi, of, sizes, max(shares) >= 0.7)
+            for phi in possible
+        )
+        _require(right, f"statistic of people of {attack} on target {target}")
+
+
+def _is_one_of_each(found: Any, phi: Any, of: Any) -> bool:
+    """Whether the value of each person is that of one of the person's records."""
+    near = np.abs(found[of] - phi) <= 1e-4 * np.abs(phi) + 1e-6
+    return bool((np.bincount(of, near) >= 1).all())
+
+
+def _is_in_order(found: Any, phi: Any, of: Any, sizes: Any, learned: bool) -> bool:
+    for size in np.unique(sizes):
+        own = np.flatnonzero(sizes == size)
+        each = np.stack([np.sort(phi[of == k]) for k in own])
+        near = 1e-4 * np.abs(each) + 1e-6
+        low, high = each - near, each + near
+        if learned:
+            above = (low[:, None] > high[None]).all(axis=2)
+        else:
+            above = low.sum(axis=1)[:, None] > high.sum(axis=1)[None]
+        if not (found[own][:, None] > found[own][None])[above].all():
+            return False
+    return True
 
 
 def check_scored(files: Files, given: Arrays, scale: str = "logit", rows: dict[int, int] | None = None) -> None:
@@ -142,27 +288,34 @@ def check_scored(files: Files, given: Arrays, scale: str = "logit", rows: dict[i
         signals = np.log(clipped) - np.log1p(-clipped)
     if "labels" in given and "labels" in scores:
         _require(np.array_equal(scores["labels"], given["labels"]), "labels")
+    _check_names_of_subgroups(metrics, scores, given)
     about = metrics["about"]
-    if about.get("unit") != "record":
-        return
     aligned = '"alignment":' in json.dumps(metrics)
     for target in about["targets"]:
         row = target if rows is None else rows[target]
-        _require(np.array_equal(scores[f"members/{target}"], members[row]), f"members of target {target}")
+        phi_of: dict[str, list[Any]] = {}
         if f"attack-p/{target}/statistic" in scores:
-            found = scores[f"attack-p/{target}/statistic"]
-            if scale == "signal":  # on any scale, so that only the order counts
-                right = signals.shape[2] > 1 or _order(signals[row, :, 0].astype(np.float32)) == _order(found)
-            else:
-                phi = -np.logaddexp(0, -signals[row]).mean(axis=1)
-                right = np.allclose(found, phi, rtol=1e-4, atol=1e-6)
-            _require(right, f"statistic of attack-p on target {target}")
+            phi_of["attack-p"] = [-np.logaddexp(0, -signals[row]).mean(axis=1)]
         unlike = [i for i in range(len(members)) if i != row and not _tells(members[i], members[row])]
         if f"attack-r/{target}/statistic" in scores and not aligned and set(about["references"]) == {len(unlike)}:
-            found = scores[f"attack-r/{target}/statistic"]
-            ranks = [_ranks(signals.astype(kind), members, row, unlike) for kind in (np.float32, np.float64)]
-            same = any(np.allclose(found, rank, rtol=0, atol=1e-6) for rank in ranks)
-            _require(same, f"statistic of attack-r on target {target}")
+            kinds = np.float32, np.float64
+            phi_of["attack-r"] = [_ranks(signals.astype(kind), members, row, unlike) for kind in kinds]
+        if about.get("unit") == "group":
+            if scale == "signal":  # a sum depends on the unit
+                phi_of.pop("attack-p", None)
+            others = [sum(not _tells(members[i], members[j]) for j in unlike) for i in unlike]
+            shares = [n / max(len(unlike), 1) for n in others] or [0.0]
+            _check_people_of(scores, target, members[row], given, metrics, phi_of, shares)
+            continue
+        _require(np.array_equal(scores[f"members/{target}"], members[row]), f"members of target {target}")
+        for attack, possible in phi_of.items():
+            found, exact = scores[f"{attack}/{target}/statistic"], attack == "attack-r"
+            if scale == "signal" and attack == "attack-p":  # on any scale, so that only the order counts
+                right = signals.shape[2] > 1 or _order(signals[row, :, 0].astype(np.float32)) == _order(found)
+            else:
+                near = {"rtol": 0, "atol": 1e-6} if exact else {"rtol": 1e-4, "atol": 1e-6}
+                right = any(np.allclose(found, phi, **near) for phi in possible)
+            _require(right, f"statistic of {attack} on target {target}")
 
 
 def _membership(given: Arrays, n: int) -> Any:

@@ -37,6 +37,7 @@ from tests.hostile.campaign import (
     _write,
     command,
     fresh,
+    of_people,
     reporting,
     results_of,
     simulated,
@@ -47,6 +48,7 @@ from tests.hostile.expected import arrays_in, check_scored
 
 import plmia
 from plmia.data.designs import audit_design
+from plmia.data.files import FIGURES, PAGE, PARTS
 from plmia.signals.store import SignalStore, store_key, write_stack
 
 Rng = np.random.Generator
@@ -131,7 +133,7 @@ def _command(*words: object) -> int:
 
 
 def _signals(folder: Path) -> None:
-    np.savez(folder / "signals.npz", **simulated(0))
+    np.savez(folder / "signals.npz", **of_people(0, people=48))
 
 
 def _score(folder: Path, seed: int = 0, attack: str = "attack-r") -> int:
@@ -223,21 +225,42 @@ def _stacks(folder: Path) -> int:
 
 def _data(folder: Path) -> None:
     rng = np.random.default_rng(0)
-    np.savez(folder / "data.npz", X=rng.normal(size=(60, 2)), y=np.arange(60) % 2)
+    np.savez(folder / "data.npz", X=rng.normal(size=(60, 2)), y=np.arange(60) % 2, groups=np.arange(60) // 2)
+
+
+def _audit_by_command(folder: Path) -> int:
+    words = ("--data", folder / "data.npz", "--recipe", "sklearn:GaussianNB", "--references", 4, "--workers", 1)
+    return _command("audit", *words, "--attack", "attack-r", "--quiet", "-o", folder / "run")
+
+
+def _audited(folder: Path) -> Any:
+    """Signals of finished models, and the results with their page, or None."""
+    run, page = folder / "run", folder / "run" / "report.html"
+    models, results = _recorded(folder), results_of(run)
+    if results is None:
+        return models, None
+    signals = np.stack([np.frombuffer(models[model], np.float32).reshape(60, -1) for model in sorted(models)])
+    members = np.load(run / "signals" / "membership.npy")
+    members = members if members.dtype == bool else np.unpackbits(members, axis=1, count=60) != 0
+    check_scored(results, {"signals": signals, "membership": members, "groups": np.arange(60) // 2})
+    return models, (results, page.read_bytes() if page.exists() else None)
 
 
 def _audit(folder: Path) -> int:
     with np.load(folder / "data.npz") as data:
-        X, y = data["X"], data["y"]
-    words = {"references": 4, "folder": folder / "run", "engine": plmia.Inline(), "progress": False}
+        X, y, groups = data["X"], data["y"], data["groups"]
+    words = {"references": 4, "folder": folder / "run", "engine": plmia.Inline(), "progress": False, "groups": groups}
     plmia.audit("sklearn:GaussianNB", X, y, attacks=["attack-r"], **words)  # type: ignore[arg-type]
     return 0
 
 
 def _half_audited(folder: Path) -> None:
-    """Two of five models are trained."""
+    """Two of five models are trained, and there are no results."""
     _data(folder)
     _audit(folder)
+    for name in (*PARTS, PAGE):
+        (folder / "run" / name).unlink(missing_ok=True)
+    fresh(folder / "run" / FIGURES)
     for record in sorted((folder / "run" / "signals" / "records").iterdir())[2:]:
         record.unlink()
 
@@ -258,8 +281,22 @@ def _gate(folder: Path) -> int:
     return 0 if (code := _command("gate", folder / "out", *words)) == 3 else code
 
 
+def _two_results(folder: Path) -> None:
+    _signals(folder)
+    for name, attack in (("out", "attack-r"), ("other", "attack-p")):
+        attacks = ("--attack", attack, "--attack", "lira")
+        assert _command("score", folder / "signals.npz", "-o", folder / name, *attacks, "--quiet") == 0
+    (folder / "change.json").write_bytes(b"of before")
+
+
+def _compare(folder: Path) -> int:
+    return _command("compare", folder / "out", folder / "other", "-o", folder / "change.json")
+
+
 def _file(name: str) -> Callable[[Path], Any]:
-    return lambda folder: (folder / name).read_bytes() if (folder / name).exists() else None
+    """State: the bytes of a file, which may name the folder."""
+    here = lambda folder: str(folder).encode()  # noqa: E731
+    return lambda f: (f / name).read_bytes().replace(here(f), b"") if (f / name).exists() else None
 
 
 SCENARIOS = {
@@ -272,22 +309,23 @@ SCENARIOS = {
     "other models": Scenario(_half_recorded, lambda f: _record(f, (2, 3)), _recorded, grows=True),
     "merge": Scenario(_copies, _merge, _recorded, grows=True),
     "stacks": Scenario(lambda _: None, _stacks, _recorded, grows=True),
-    "audit": Scenario(_data, _audit, _recorded, grows=True),
-    "audit resumed": Scenario(_half_audited, _audit, _recorded, grows=True),
+    "audit": Scenario(_data, _audit, _audited),
+    "audit resumed": Scenario(_half_audited, _audit, _audited),
+    "compare": Scenario(_two_results, _compare, _file("change.json")),
     "import": Scenario(_table, _import, _file("imported.npz")),
     "gate": Scenario(_scored, _gate, _file("gate.xml")),
 }
-# These take a second each, the others a tenth.
-_SLOW = ("audit", "audit resumed")
 
 
 def _prepared(name: str, folder: Path) -> tuple[Path, Any, Any, list[str]]:
     """Template of a scenario, its states before and after, and the names of the operations between."""
-    scenario, template = SCENARIOS[name], folder / "template"
+    scenario, template = SCENARIOS[name], folder / name
     fresh(template).mkdir()
     scenario.prepare(template)
     before = scenario.state(template)
     whole = folder / "whole"
+    shutil.copytree(template, fresh(whole), symlinks=True)
+    scenario.act(whole)  # here, so that no child has to import what it needs
     shutil.copytree(template, fresh(whole), symlinks=True)
 
     def counted() -> int:
@@ -311,14 +349,27 @@ def _after_fault(scenario: Scenario, ended: Ended, found: Callable[[], Any], bef
         state = found()
     except Exception:
         return "wrong"
+    return _impossible_state(scenario, state, before, after) or "stopped"
+
+
+def _impossible_state(scenario: Scenario, state: Any, before: Any, after: Any) -> Outcome | None:
+    """What is wrong with a state after a fault: it is that of before or of after, or some models more."""
+    if scenario.state is _audited:  # models, and results with their page
+        possible = [before[1], after[1], after[1] and (after[1][0], None)]
+        fault = _impossible_models(state[0], before[0], after[0])
+        return fault or (None if state[1] in possible else "wrong")
     if scenario.grows:
-        if not before.items() <= state.items():
-            return "lost"
-        return "stopped" if state.items() <= after.items() else "wrong"
+        return _impossible_models(state, before, after)
     if isinstance(after, tuple):  # results and their page, which may be absent
         whole = state[0] == after[0] == before[0] and state[1] in (None, before[1], after[1])
-        return "stopped" if whole else "wrong"
-    return "stopped" if state in (before, after) else "wrong"
+        return None if whole else "wrong"
+    return None if state in (before, after) else "wrong"
+
+
+def _impossible_models(state: Any, before: Any, after: Any) -> Outcome | None:
+    if not before.items() <= state.items():
+        return "lost"
+    return None if state.items() <= after.items() else "wrong"
 
 
 def _with_fault(name: str, case: Path, at: int, mode: str, before: Any, after: Any) -> Finding:
@@ -347,18 +398,32 @@ def _matters(mode: str, operation: str) -> bool:
     return mode in ("kill", "error") or operation == "write" or (mode == "full" and operation in _NEED_SPACE)
 
 
-def at_every_operation(folder: Path, count: int, rng: Rng, names: tuple[str, ...] = ()) -> Iterator[Finding]:
-    """Kill, tear, fill the disk or fail at operations on files, in every scenario."""
-    chosen = names or tuple(SCENARIOS)
-    for name in chosen:
-        template, before, after, operations = _prepared(name, folder)
-        cases = [(k, mode) for k, op in enumerate(operations, 1) for mode in MODES if _matters(mode, op)]
-        share = max(count // len(chosen) // (4 if name in _SLOW else 1), 1)
-        picked = cases if share >= len(cases) else [cases[i] for i in rng.choice(len(cases), share, replace=False)]
-        for at, mode in picked:
+def kills(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Kill at operations on files, in every scenario: at all of them with ``--faults 2``."""
+    return _at_operations(("kill",), folder, count, rng)
+
+
+def errors_and_full_disks(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Tear a write, fill the disk or fail at operations on files, in every scenario."""
+    return _at_operations(("torn", "full", "error"), folder, count, rng)
+
+
+def _at_operations(modes: tuple[str, ...], folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    prepared = {name: _prepared(name, folder) for name in SCENARIOS}
+    cases = {
+        name: [(k, mode) for k, op in enumerate(operations, 1) for mode in modes if _matters(mode, op)]
+        for name, (_, _, _, operations) in prepared.items()
+    }
+    total = sum(len(possible) for possible in cases.values())
+    tried = 0
+    for name, (template, before, after, _) in prepared.items():
+        share = min(-(-count * len(cases[name]) // total), len(cases[name]))
+        for k in sorted(rng.choice(len(cases[name]), share, replace=False)):
             case = fresh(folder / "case")
             shutil.copytree(template, case, symlinks=True)
-            yield _with_fault(name, case, at, mode, before, after)
+            yield _with_fault(name, case, *cases[name][k], before, after)
+            tried += 1
+    yield Finding(f"{tried:,} of the {total:,} possible cases of {len(prepared)} commands", "note")
 
 
 # A small disk --------------------------------------------------------------------------------------------------------
@@ -368,33 +433,12 @@ _AMPLE_BYTES, _AMPLE_FILES = 1 << 28, 1 << 16
 _CLONE_NEWNS = 0x20000
 
 
-def _audit_by_command(folder: Path) -> int:
-    words = ("--data", folder / "data.npz", "--recipe", "sklearn:GaussianNB", "--references", 4, "--workers", 1)
-    return _command("audit", *words, "--attack", "attack-r", "--quiet", "-o", folder / "run")
-
-
-def _audited(folder: Path) -> Any:
-    return _recorded(folder), results_of(folder / "run")
-
-
-def _two_results(folder: Path) -> None:
-    _signals(folder)
-    for name, attack in (("out", "attack-r"), ("other", "attack-p")):
-        attacks = ("--attack", attack, "--attack", "lira")
-        assert _command("score", folder / "signals.npz", "-o", folder / name, *attacks, "--quiet") == 0
-    (folder / "change.json").write_bytes(b"of before")
-
-
-def _compare(folder: Path) -> int:
-    return _command("compare", folder / "out", folder / "other", "-o", folder / "change.json")
-
-
 # The commands that write most. Of an audit, finished models may stay without results.
 ON_DISK = {
     "score": SCENARIOS["score"],
     "score again": SCENARIOS["score again"],
     "report": SCENARIOS["report"],
-    "compare": Scenario(_two_results, _compare, _file("change.json")),
+    "compare": SCENARIOS["compare"],
     "import": SCENARIOS["import"],
     "other models": SCENARIOS["other models"],
     "audit": Scenario(_data, _audit_by_command, _audited),
@@ -528,16 +572,6 @@ def _with_limit(label: str, disk: SmallDisk, scenario: Scenario, before: Any, af
     if again.code != 0:
         return Finding(label, "lost", f"then {again.code}: {again.stderr[-900:]}")
     return Finding(label, "refused" if scenario.state(case) == after else "wrong", lines[0])
-
-
-def _impossible_state(scenario: Scenario, state: Any, before: Any, after: Any) -> Outcome | None:
-    """What is wrong with a state after a full disk: it is that of before or of after, or some models more."""
-    if scenario.state is _audited:  # models, results
-        lost = not before[0].items() <= state[0].items()
-        possible = state[0].items() <= after[0].items() and state[1] in (before[1], after[1])
-        return "lost" if lost else None if possible else "wrong"
-    outcome = _after_fault(scenario, Ended(2, ""), lambda: state, before, after)
-    return None if outcome == "stopped" else outcome
 
 
 # Two processes at every operation -------------------------------------------------------------------------------------
@@ -772,16 +806,16 @@ def signals_at_any_time(folder: Path, count: int, rng: Rng) -> Iterator[Finding]
     score = [*COMMAND, "score", str(folder / "signals.npz"), "-o", str(folder / "out"), "--attack", "attack-r"]
     audit = [*COMMAND, "audit", "--data", str(folder / "data.npz"), "--recipe", "sklearn:GaussianNB"]
     audit += ["--references", "4", "--workers", "2", "--attack", "attack-r", "-o", str(folder / "run")]
-    kinds = [(score, _results, [_results(folder)]), (audit, _audited, [({}, None)])]
+    kinds = [(score, SCENARIOS["score again"], [_results(folder)]), (audit, SCENARIOS["audit"], [({}, None)])]
     seconds = []
-    for words, state, states in kinds:
+    for words, scenario, states in kinds:
         started = time.monotonic()
         subprocess.run([*words, "--quiet"], check=True, capture_output=True, timeout=120)
         seconds.append(time.monotonic() - started)
-        states.append(state(folder))
+        states.append(scenario.state(folder))
     for number in range(count):
         kind = int(number % 24 in (6, 19))
-        words, state, (before, after) = kinds[kind]
+        words, scenario, (before, after) = kinds[kind]
         if kind and rng.random() < 0.5:  # the others resume
             fresh(folder / "run")
         which = signal.SIGINT if number % 2 else signal.SIGTERM
@@ -789,10 +823,7 @@ def signals_at_any_time(folder: Path, count: int, rng: Rng) -> Iterator[Finding]
         label = f"{which.name} after {delay:.3f} s{' of an audit' if kind else ''}"
         outcome, detail = _signalled([*words, "--quiet"], which, delay)
         if outcome in GOOD:
-            found = state(folder)
-            grown = kind and before[0].items() <= found[0].items() <= after[0].items()
-            if not (found in (before, after) or (grown and found[1] in (None, after[1]))):
-                outcome = "wrong"
+            outcome = _impossible_state(scenario, scenario.state(folder), before, after) or outcome
         yield Finding(label, outcome, detail)
     fresh(folder / "run")
 
@@ -987,7 +1018,8 @@ def _wait_for_models(run: Path, n: int) -> None:
 
 
 CAMPAIGNS: dict[str, tuple[Campaign, int]] = {
-    "kills, errors and full disks": (reporting(at_every_operation), 300),
+    "kills": (reporting(kills), 420),
+    "errors and full disks": (reporting(errors_and_full_disks), 150),
     "a small disk": (reporting(on_a_small_disk), 70),
     "two commands at once": (reporting(between_operations), 70),
     "several writers": (reporting(several_writers), 40),

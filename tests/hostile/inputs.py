@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 import itertools
 import json
@@ -31,6 +32,7 @@ from tests.hostile.campaign import (
     command,
     fresh,
     judged,
+    of_people,
     reporting,
     results_of,
     scored,
@@ -62,6 +64,7 @@ Rng = np.random.Generator
 ATTACK = ("--attack", "attack-r", "--attack", "attack-p", "--quiet")
 GATE = ("--max-tpr", "0.9", "--at-fpr", "0.1", "--json")
 COMPARE = ("--attack", "attack-r", "--attack", "attack-p", "--json")
+WARDS = ("--by", "ward")
 
 
 # Mutants -------------------------------------------------------------------------------------------------------------
@@ -131,9 +134,13 @@ def _table(path: Path, rng: Rng, rows: int = 40) -> Path:
     return path
 
 
-def _own_run(folder: Path, seed: int = 0) -> Path:
+def _own_run(folder: Path, seed: int = 0, people: bool = False) -> Path:
     """Run of the user's own script with all models recorded."""
-    result = command("design", "--records", 48, "--references", 4, "-o", fresh(folder), "--quiet")
+    words: list[object] = ["design", "--records", 48, "--references", 4, "-o", fresh(folder), "--quiet"]
+    if people:
+        np.save(folder.with_suffix(".npy"), of_people(seed)["groups"])
+        words += ["--groups", folder.with_suffix(".npy")]
+    result = command(*words)
     assert result.exit_code == 0, result.output
     run, arrays = plmia.Run(folder), _own_arrays(folder, seed)
     for model in run.models:
@@ -146,18 +153,20 @@ def _own_arrays(folder: Path, seed: int = 0) -> Arrays:
     design = arrays_in(folder / "design.npz")
     members = np.unpackbits(design["membership"], axis=1, count=int(design["n_points"])).astype(bool)
     signals = np.random.default_rng(seed).normal(size=members.shape) + 1.5 * members
-    return {"signals": signals, "membership": members, "labels": np.arange(48) % 3}
+    # Used only where people are judged.
+    return {"signals": signals, "membership": members, "labels": np.arange(48) % 3, "groups": of_people(seed)["groups"]}
 
 
 def mutants_of_signals(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
     """Signals in an npz: the same results or a refusal."""
-    out = folder / "out"
-    for seed, save in enumerate((np.savez, np.savez_compressed)):
-        file = folder / f"signals{seed}.npz"
-        save(file, **simulated(seed))
-        good = scored(file, out, *ATTACK)
-        words: list[object] = ["score", file, "-o", out, *ATTACK]
-        yield from mutants(file, count // 2, rng, lambda case, _, w=words, g=good: judged(case, w, _same(out, g)))
+    out, people = folder / "out", of_people(0, people=200)
+    kinds = [(np.savez, simulated(0), ()), (np.savez_compressed, simulated(1), ()), (np.savez, people, WARDS)]
+    for number, (save, arrays, more) in enumerate(kinds):
+        file = folder / f"signals{number}.npz"
+        save(file, **arrays)
+        good = scored(file, out, *ATTACK, *more)
+        words: list[object] = ["score", file, "-o", out, *ATTACK, *more]
+        yield from mutants(file, count // 3, rng, lambda case, _, w=words, g=good: judged(case, w, _same(out, g)))
 
 
 def _same(out: Path, good: dict[str, Any]) -> Callable[[Any], bool]:
@@ -166,9 +175,12 @@ def _same(out: Path, good: dict[str, Any]) -> Callable[[Any], bool]:
 
 def mutants_inside_signals(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
     """Damaged arrays in an npz whose checksums fit: what NumPy reads is what was scored, or a refusal."""
-    arrays = simulated(0)
+    plain = of_people(0)
+    del plain["ward"]  # which is read only where subgroups are compared
+    kinds: list[tuple[Arrays, tuple[str, ...]]] = [(simulated(0), ()), (plain, ()), (of_people(0, people=200), WARDS)]
     file, out = folder / "signals.npz", folder / "out"
-    for _ in range(count):
+    for number in range(count):
+        arrays, more = kinds[number % 3]
         name = str(rng.choice(list(arrays)))
         stream = io.BytesIO()
         np.save(stream, arrays[name])
@@ -177,7 +189,7 @@ def mutants_inside_signals(folder: Path, count: int, rng: Rng) -> Iterator[Findi
         end = 128 if rng.random() < 0.5 else len(raw)
         how, bad = mutant(raw[:end], rng)
         _write_npz(file, arrays | {name: bad + raw[end:]})
-        words: list[object] = ["score", file, "-o", fresh(out), *ATTACK, "--scale", "logit"]
+        words: list[object] = ["score", file, "-o", fresh(out), *ATTACK, "--scale", "logit", *more]
         yield judged(f"{name}: {how}", words, lambda _: _are_scored(out, arrays_in(file)))
 
 
@@ -296,21 +308,27 @@ def _numbers(path: Path) -> Any:
 
 def mutants_of_stores(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
     """Stores of signals: the same results or a refusal, whichever file is damaged."""
-    run, out = _own_run(folder / "run"), folder / "out"
-    store = run / "signals"
-    words: list[object] = ["score", store, "-o", out, *ATTACK]
-    good = scored(store, out, *ATTACK, arrays=_own_arrays(run))
-    files = sorted(path for path in store.rglob("*") if path.is_file())
-    for file in files:
-        yield from mutants(file, count // len(files), rng, lambda case, _: judged(case, words, _same(out, good)))
+    out = folder / "out"
+    for people in (False, True):
+        run = _own_run(folder / "run", people=people)
+        store = run / "signals"
+        words: list[object] = ["score", store, "-o", out, *ATTACK]
+        good = scored(store, out, *ATTACK, arrays=_own_arrays(run))
+        check = lambda case, _, w=words, g=good: judged(case, w, _same(out, g))  # noqa: E731
+        files = sorted(path for path in store.rglob("*") if path.is_file())
+        for file in files:
+            yield from mutants(file, count // (2 * len(files)), rng, check)
 
 
 def mutants_of_designs(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
     """design.npz of a run, and a design of the user's own as npy."""
-    run, out = _own_run(folder / "run"), folder / "out"
-    good = scored(run, out, *ATTACK, arrays=_own_arrays(run))
-    words: list[object] = ["score", run, "-o", out, *ATTACK]
-    yield from mutants(run / "design.npz", count // 2, rng, lambda c, _: judged(c, words, _same(out, good)))
+    out = folder / "out"
+    for people in (False, True):
+        run = _own_run(folder / "run", people=people)
+        good = scored(run, out, *ATTACK, arrays=_own_arrays(run))
+        words: list[object] = ["score", run, "-o", out, *ATTACK]
+        check_run = lambda case, _, w=words, g=good: judged(case, w, _same(out, g))  # noqa: E731
+        yield from mutants(run / "design.npz", count // 4, rng, check_run)
     own, made = folder / "own.npy", folder / "made"
     np.save(own, simulated(1)["membership"])
     words = ["design", "--records", 48, "--design", own, "-o", made, "--quiet"]
@@ -426,10 +444,16 @@ _OTHER_TOOLS: dict[str, Callable[[Path], tuple[Any, Any]]] = {
 
 
 def mutants_of_results(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
-    """metrics.json, scores.npz and records.csv: gate, compare and report find damage or do not depend on it."""
-    np.savez(folder / "signals.npz", **simulated(0))
-    out = folder / "out"
-    scored(folder / "signals.npz", out, *ATTACK)
+    """metrics.json, scores.npz and tables: gate, compare and report find damage or do not depend on it."""
+    tables = "metrics.json", "scores.npz", "records.csv"
+    kinds = [(simulated(0), (), tables), (of_people(0, people=200), WARDS, (*tables, "people.csv"))]
+    for arrays, more, names in kinds:
+        np.savez(folder / "signals.npz", **arrays)
+        scored(folder / "signals.npz", folder / "out", *ATTACK, *more)
+        yield from _mutants_of_results(folder / "out", names, count // 2, rng)
+
+
+def _mutants_of_results(out: Path, names: tuple[str, ...], count: int, rng: Rng) -> Iterator[Finding]:
     calls: list[list[object]] = [["gate", out, *GATE], ["compare", out, *COMPARE], ["report", out]]
     for call in calls:
         said = command(*call)
@@ -441,10 +465,9 @@ def mutants_of_results(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
             same = (result.exit_code, result.stdout) == (said.exit_code, said.stdout)
             return same and (call[0] != "report" or (out / "report.html").read_bytes() == page)
 
-        for name in ("metrics.json", "scores.npz", "records.csv"):
-            yield from mutants(
-                out / name, count // 9, rng, lambda case, _, c=call, r=is_right: judged(f"{c[0]} {case}", c, r)
-            )
+        for name in names:
+            n = count // (3 * len(names))
+            yield from mutants(out / name, n, rng, lambda case, _, c=call, r=is_right: judged(f"{c[0]} {case}", c, r))
 
 
 def _check_printed(words: list[object], said: Any, out: Path) -> bool:
@@ -564,20 +587,21 @@ def _write_npz(path: Path, arrays: dict[str, Any]) -> None:
 
 def monsters_in_signals(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
     """Signals files with one strange array, or two: what was scored is what the file holds, or a refusal."""
-    arrays = simulated(0) | {"groups": np.arange(48) // 2, "n_points": np.array(48)}
+    more = {"n_points": np.array(48)}
     file, out = folder / "signals.npz", folder / "out"
     singles = [
-        (name, how, bad, scale)
+        (arrays, name, how, bad, scale)
+        for arrays in (simulated(0) | {"groups": np.arange(48) // 2} | more, of_people(0) | more)
         for name in arrays
         for how, bad in _strange_arrays(arrays[name]).items()
         for scale in ("logit", "signal")
     ]
-    for name, how, bad, scale in _chosen(singles, count, rng):
+    for arrays, name, how, bad, scale in _chosen(singles, count, rng):
         given = arrays | {name: bad}
         _write_npz(file, given)
         yield judged(
             f"{name}: {how}, {scale}",
-            ["score", file, "-o", fresh(out), *ATTACK, "--scale", scale],
+            ["score", file, "-o", fresh(out), *ATTACK, "--scale", scale, *(WARDS if "ward" in arrays else ())],
             lambda _, given=given, scale=scale: _are_scored(out, given, scale),
         )
 
@@ -665,17 +689,21 @@ def monsters_in_json(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
 
     Whoever writes digests anew may write any results; signals and members stay as they are, or are refused.
     """
-    run, out = _own_run(folder / "run"), folder / "out"
+    run, out = _own_run(folder / "run", people=True), folder / "out"
     store = run / "signals"
     good = scored(store, out, *ATTACK, arrays=_own_arrays(run))
     record = next((store / "records").iterdir())
-    metrics = out / "metrics.json"
     files: list[tuple[Path, list[object], Callable[[Any], bool]]] = [
         (store / "store.json", ["score", store, "-o", folder / "again", *ATTACK], _same(folder / "again", good)),
         (record, ["score", store, "-o", folder / "again", *ATTACK], lambda _: _same_scores(folder / "again", good)),
     ]
-    calls: list[list[object]] = [["gate", out, *GATE], ["compare", out, *COMPARE], ["report", out]]
-    files += [(metrics, call, lambda said, call=call: _check_printed(call, said, out)) for call in calls]
+    people = folder / "people"
+    np.savez(folder / "people.npz", **of_people(0, people=200))
+    scored(folder / "people.npz", people, *ATTACK, *WARDS)
+    for made in (out, people):
+        calls: list[list[object]] = [["gate", made, *GATE], ["compare", made, *COMPARE], ["report", made]]
+        is_printed = lambda said, call, made=made: _check_printed(call, said, made)  # noqa: E731
+        files += [(made / "metrics.json", call, functools.partial(is_printed, call=call)) for call in calls]
     texts = {path: path.read_text() for path, _, _ in files}
     cases = []
     for path, words, is_right in files:  # equally many of each, of which metrics.json is the longest
@@ -684,7 +712,7 @@ def monsters_in_json(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
     for path, words, is_right, where, value in cases:
         changed = _replaced(json.loads(texts[path]), where, value)
         path.write_text(_resealed(path, changed), encoding="utf-8", errors="surrogatepass")
-        for made in (folder / "again", out / "figures", out / "report.html"):
+        for made in (folder / "again", path.parent / "figures", path.parent / "report.html"):
             fresh(made)
         yield judged(f"{words[0]} {path.name} {where}: {str(value)[:40]!a}", words, is_right)
         path.write_text(texts[path])
@@ -947,7 +975,8 @@ _USUAL = {
     "--align": ("auto", "always", "never"),
     "--references": ("2", "4", "6"),
     "--population": ("5", "10"),
-    "--unit": ("record",),
+    "--unit": ("record", "group"),
+    "--by": ("ward",),
     "--prior": ("0.1", "0.5"),
     "--trainings": ("0", "3"),
     "--scale": ("logit", "signal", "auto"),
@@ -994,13 +1023,15 @@ def _last(words: list[object], option: str, default: str) -> str:
 class _Commands:
     """Commands with good input, to which options are added, and what their results must be."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, people: bool) -> None:
+        folder.mkdir()
         self.folder, self.out, self.run, self.made = folder, folder / "out", folder / "run", folder / "made"
-        self.signals, self.arrays = folder / "signals.npz", simulated(0)
+        self.signals, self.arrays = folder / "signals.npz", of_people(0, people=200) if people else simulated(0)
         np.savez(self.signals, **self.arrays)
-        scored(self.signals, self.run, *ATTACK)
+        scored(self.signals, self.run, *ATTACK, *(WARDS if people else ()))
         rng = np.random.default_rng(0)
         self.data = {"X": rng.normal(size=(60, 2)).round(3), "y": np.arange(60) % 2}
+        self.data |= {"groups": np.arange(60) // 2} if people else {}
         np.savez(folder / "data.npz", **self.data)
         (folder / "mine.py").write_text(_RECIPE)
         (folder / "table.csv").write_text("model,record,member,signal\n0,0,1,1\n0,1,0,2\n1,0,0,1\n1,1,1,2\n")
@@ -1062,7 +1093,8 @@ class _Commands:
         members = members if members.dtype == bool else np.unpackbits(members, axis=1, count=60) != 0
         X, y = self.data["X"], self.data["y"]
         margin = np.stack([X @ X[own].mean(axis=0) for own in members])
-        return {"signals": np.where(y == 1, margin, -margin), "membership": members, "labels": y}
+        found = {"signals": np.where(y == 1, margin, -margin), "membership": members, "labels": y}
+        return found | {name: self.data[name] for name in ("groups",) if name in self.data}
 
     def is_planned(self, words: list[object], said: Any) -> bool:
         """Whether the plan found the AUC that the same attack has in results that were checked."""
@@ -1078,10 +1110,11 @@ class _Commands:
 
 def options(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
     """Random options, and numbers at the ends of every type: the result of a second calculation, or a refusal."""
-    commands = _Commands(folder)
+    both = [_Commands(folder / name, name == "people") for name in ("records", "people")]
     known = {"score": _SCORE, **_OTHERS}
     numbers = [(name, option) for name, found in _NUMBERS.items() for option in found]
     for number in range(count):
+        commands = both[int(rng.integers(2))]
         if number % 4 == 0:
             yield commands.tried("score", _drawn_options(rng, _SCORE))
         elif number % 4 == 1:  # each in turn

@@ -18,6 +18,7 @@ from tests.hostile.campaign import GOOD, judged, tried
 
 import plmia
 from plmia.attacks import scoring, statistics
+from plmia.attacks.groups import Groups
 from plmia.results.saved import SavedRun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, signals and device files")
@@ -35,7 +36,7 @@ def test_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("name", faults.CAMPAIGNS)
 def test_faults(name: str, repository: Path) -> None:
     """In a process of its own, since it forks and mounts."""
-    words = [sys.executable, "-m", "tests.hostile", "--only", name, "--scale", "0.1"]
+    words = [sys.executable, "-m", "tests.hostile", "--only", name, "--scale", "0.05" if name == "kills" else "0.1"]
     if name == "code of users":  # other behaviours at every commit
         count = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=repository, capture_output=True, check=False)
         words += ["--scale", "0.16", "--seed", count.stdout.decode().strip() or "0"]
@@ -86,10 +87,10 @@ def test_shuffled_scores_are_found(name: str, tmp_path: Path, monkeypatch: pytes
     assert "wrong" in _outcomes(name, tmp_path, 30)
 
 
-@pytest.mark.parametrize("part", ["scores", "statistics"])
+@pytest.mark.parametrize("part", ["scores", "statistics", "people"])
 @pytest.mark.parametrize("name", SCORED)
 def test_every_accepted_case_is_compared(name: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shuffled after the undamaged runs have ended."""
+    """Shuffled after the undamaged runs have ended: scores, statistics, or the sums over the records of people."""
     undamaged = [True]
 
     def scored(*given: Any, **more: Any) -> Any:
@@ -105,10 +106,13 @@ def test_every_accepted_case_is_compared(name: str, part: str, tmp_path: Path, m
     active = lambda: not undamaged[0]  # noqa: E731
     if part == "scores":
         monkeypatch.setattr(scoring, "_raw_scores", _permuted(scoring._raw_scores, active))
+    elif part == "people":
+        monkeypatch.setattr(Groups, "sum", _permuted(Groups.sum, active))
     else:
         for statistic in (statistics.Loss, statistics.ReferenceRank):
             monkeypatch.setattr(statistic, "__call__", _permuted(statistic.__call__, active))
-    assert _outcomes(name, tmp_path, 200 if name.startswith("mutants of") else 60) >= {"wrong", "refused"}
+    counts = {"mutants of signals": 400, "mutants of stores": 200, "mutants of designs": 200}
+    assert _outcomes(name, tmp_path, counts.get(name, 60)) >= {"wrong", "refused"}
 
 
 @pytest.mark.parametrize("name", ["mutants of results", "strange values in JSON", "options"])
@@ -117,7 +121,7 @@ def test_what_gate_compare_and_report_print_is_compared(
 ) -> None:
     """Saved scores are shuffled when they are read."""
     monkeypatch.setattr(SavedRun, "_array", _permuted(SavedRun._array, lambda: True))
-    assert "wrong" in _outcomes(name, tmp_path, 100)
+    assert "wrong" in _outcomes(name, tmp_path, 150)
 
 
 # In every process that is started.
@@ -219,10 +223,13 @@ def test_only_interrupts_before_plmia_are_counted_apart() -> None:
 
 def test_states_after_a_full_disk() -> None:
     scenario = faults.ON_DISK["audit"]
-    before, after = ({0: b"a"}, None), ({0: b"a", 1: b"b"}, {"metrics.json": 1})
-    states = {"lost": ({}, None), "wrong": (after[0], {"metrics.json": 2}), None: (after[0], None)}
-    for outcome, state in states.items():
-        assert faults._impossible_state(scenario, state, before, after) == outcome
+    results, page = {"metrics.json": 1}, b"page"
+    before, after = ({0: b"a"}, None), ({0: b"a", 1: b"b"}, (results, page))
+    assert faults._impossible_state(scenario, ({}, None), before, after) == "lost"
+    for state in ({"metrics.json": 2}, page), (results, b"other"):
+        assert faults._impossible_state(scenario, (after[0], state), before, after) == "wrong"
+    for state in (None, (results, None), (results, page)):
+        assert faults._impossible_state(scenario, (after[0], state), before, after) is None
     assert faults._impossible_state(faults.ON_DISK["compare"], b"x", b"of before", b"new") == "wrong"
 
 

@@ -73,7 +73,9 @@ class Commands(click.Group):
         try:
             with interruptible():
                 return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, ImportError) as error:
+            if not _is_interrupt(error):
+                raise
             say("stopped; run the same command again to continue")
             ctx.exit(INTERRUPTED)
         except click.MissingParameter:
@@ -92,6 +94,13 @@ class Commands(click.Group):
             reason = f" ({shown(str(error))})" if str(error) else ""
             say(f"there is not enough memory{reason}: give less data, or --memory to score, report and compare")
             ctx.exit(2)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is Ctrl-C, which compiled modules turn into an ImportError if it comes while they start."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _refusal(error: click.BadParameter) -> str:

@@ -686,7 +686,8 @@ def signal_about(kind: SignalKind) -> dict[str, str]:
 def write_groups(path: Path, groups: Labels) -> None:
     """Write the groups [records] of a store whose ``about`` has their digest; see `groups_about`."""
     if not (path / "groups.npy").exists():
-        _write_integers(path / "groups.npy", groups)
+        with writing(str(path)):
+            _write_integers(path / "groups.npy", groups)
 
 
 def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:

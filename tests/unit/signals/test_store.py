@@ -20,7 +20,7 @@ import pytest
 from plmia.data.designs import MembershipDesign
 from plmia.errors import StoreError
 from plmia.signals import store as store_module
-from plmia.signals.store import CHUNK_POINTS, SignalStore, sealed, store_key, write_stack
+from plmia.signals.store import CHUNK_POINTS, SignalStore, sealed, store_key, write_groups, write_stack
 
 N_MODELS, N_POINTS, VIEWS = 6, 2 * CHUNK_POINTS + 1000, ("identity", "mirror")
 ABOUT: dict[str, Any] = {"data": "abc", "seed": 0, "recipe": {"name": "mlp", "lr": 0.1, "widths": (64, 32)}}
@@ -754,6 +754,16 @@ def test_a_disk_that_is_full_from_the_start(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "write", fail)
     with pytest.raises(StoreError, match="the disk is full"):
         create(tmp_path / "signals")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_groups_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match="the disk is full"):
+        write_groups(tmp_path, np.arange(3))
     assert list(tmp_path.iterdir()) == []
 
 

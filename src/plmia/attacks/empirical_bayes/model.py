@@ -167,11 +167,9 @@ class SpreadPrior:
     def fit(cls, evidence: Evidence, hats: Hats, pair_correlation: FloatArray) -> SpreadPrior:
         """Estimate by moments from points with this evidence, at these places of the trend."""
         prior = cls._with_common_factors(evidence, hats, pair_correlation)
-        return (
-            replace(prior, inverse_freedom=prior._inverse_freedom(evidence, hats))
-            if prior.level.shape[2] > 1
-            else prior
-        )
+        if prior.level.shape[2] == 1:  # the factor is the coordinate's own
+            return prior
+        return replace(prior, inverse_freedom=prior._inverse_freedom(evidence, hats))
 
     def _inverse_freedom(self, evidence: Evidence, hats: Hats) -> FloatArray:
         """Return `inverse_freedom`, from two moments of sample variances relative to what common factors explain."""

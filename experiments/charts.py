@@ -13,10 +13,14 @@ from plmia.reporting.drawing import (
     Axis,
     Figure,
     Spec,
+    annotation,
+    band,
     bars,
     line,
     linear_axis,
     log_percent_axis,
+    panel,
+    panel_ref,
     points,
     series,
     text_width,
@@ -87,6 +91,75 @@ def figure(item: str, charts: Sequence[Chart], alt: str, height: int = 360, titl
             if len(xs) <= 20:
                 data.append(points(name, xs, ys, colour, symbol, size=7, showlegend=False, **places))
     return Figure(item, title or paper_item(item)["title"], alt, alt, data, layout, height)
+
+
+@dataclass(frozen=True)
+class HeatCell:
+    """One number of a heat map, marked by an entry of the legend or not at all."""
+
+    row: str
+    column: str
+    value: float
+    mark: str = ""
+
+
+# Marks of cells in the order of the legend, and the value from which a cell has its full colour.
+CELL_MARKS = (("@vermilion", "triangle-down", False), ("@ink", "circle", True))
+FULL_COLOUR, CELL_HEIGHT = 10.0, 24
+# Around a cell as a share of its size, and between panels as a share of the figure.
+CELL_GAP, PANEL_GAP = 0.03, 0.03
+
+
+def heat_map(
+    item: str,
+    panels: Mapping[str, Sequence[HeatCell]],
+    columns: Sequence[str],
+    marks: Sequence[str],
+    alt: str,
+    title: str,
+) -> Figure:
+    """Draw numbers in coloured cells, one panel per title, all with the same rows: blue above 0, vermilion below."""
+    rows = list(dict.fromkeys(cell.row for cells in panels.values() for cell in cells))[::-1]
+    widest = max(text_width(row, SMALL) for row in rows)
+    width = (1 - PANEL_GAP * (len(panels) - 1)) / len(panels)
+    data: list[Spec] = []
+    layout: Spec = {"annotations": []}
+    for i, (name, cells) in enumerate(panels.items()):
+        ref = panel_ref(i)
+        start = i * (width + PANEL_GAP)
+        domain = (start, start + width) if not i else (_place(start, widest), _place(start + width, widest))
+        middles = [k + 0.5 for k in range(len(columns))]
+        x = Axis(name, 0, len(columns), middles, columns, domain=domain)
+        y = Axis("", 0, len(rows), [k + 0.5 for k in range(len(rows))], ["" if i else row for row in rows])
+        layout |= panel(i, x, y)
+        where: Spec = {"xaxis": f"x{ref}", "yaxis": f"y{ref}"}
+        # Hides the grid.
+        data.append(_area((0, len(columns)), (0, len(rows)), "@paper/1", where))
+        marked: dict[str, list[tuple[float, float]]] = {mark: [] for mark in marks}
+        for cell in cells:
+            left, low = columns.index(cell.column), rows.index(cell.row)
+            box = [(end + CELL_GAP, end + 1 - CELL_GAP) for end in (left, low)]
+            data.append(_area(*box, _shade(cell), where))
+            place = (left + 0.4) / len(columns), (low + 0.5 + 10 / CELL_HEIGHT) / len(rows)
+            number = f"{round(cell.value, 1) + 0.0:.1f}".replace("-", "−")
+            layout["annotations"].append(annotation(number, *place, ref=ref, anchor="center"))
+            if cell.mark:
+                marked[cell.mark].append((left + 0.87, low + 0.5))
+        for (mark, places), (colour, symbol, hollow) in zip(marked.items(), CELL_MARKS, strict=True):
+            xs, ys = [x for x, _ in places], [y for _, y in places]
+            data.append(points(mark, xs, ys, colour, symbol, size=7, hollow=hollow, showlegend=not i, **where))
+    return Figure(item, title, alt, alt, data, layout, 66 + CELL_HEIGHT * len(rows))
+
+
+def _area(across: tuple[float, float], up: tuple[float, float], fill: str, where: Spec) -> Spec:
+    """Rectangle of one colour."""
+    return band("", across, [up[0]] * 2, [up[1]] * 2, "@paper", **where) | {"fillcolor": fill}
+
+
+def _shade(cell: HeatCell) -> str:
+    """Colour of a cell, stronger for a larger number."""
+    strength = math.sqrt(min(1.0, abs(cell.value) / FULL_COLOUR))
+    return f"{'@blue' if cell.value > 0 else '@vermilion'}/{0.05 + 0.5 * strength:.2f}"
 
 
 def roc_chart(title: str, rates: Sequence[float], lines: Mapping[str, Sequence[float]]) -> Chart:

@@ -701,7 +701,7 @@ def with_tables(text: str, made: dict[str, str], page: str = "cost") -> str:
 
 def json_text(found: dict[str, Any]) -> str:
     """JSON with one line per row of numbers."""
-    return re.sub(r"\[[-\d.,\snul]*\]", lambda numbers: re.sub(r"\s+", " ", numbers[0]), json.dumps(found, indent=1))
+    return re.sub(r"\[[-\d.,\senul]*\]", lambda numbers: re.sub(r"\s+", " ", numbers[0]), json.dumps(found, indent=1))
 
 
 def main(task: str, folder: str = "", *names: str) -> None:

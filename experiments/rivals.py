@@ -18,7 +18,8 @@ A set is NAME.npz, a store, or a folder of kept models (`kept.py`), such as cifa
 data sets, attacks that read the records and need no references are measured as well; without it, their earlier rows
 stay if their targets are the same. With ``--references``, only these numbers of references are measured, and the other
 rows of a set stay. ``write`` puts the tables and the figures into docs/explanation/which-attack.md. Targets start at
-``first_target``, because earlier models influenced the design of pl-mia-eb. References are not aligned.
+``first_target``, because earlier models influenced the design of pl-mia-eb. References are not aligned. Each target has
+its own draw of references and of known non-members, so intervals over targets cover these draws.
 """
 
 from __future__ import annotations
@@ -28,20 +29,22 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from plmia.attacks.attack import ATTACKS, RIVALS, SCREENING
+from plmia.attacks.attack import ATTACKS, RIVALS, SCREENING, Attack
 from plmia.attacks.view import Features, Mode
-from plmia.auditing.screen import features_of
+from plmia.auditing.screen import features_of, unreadable
 from plmia.errors import DataError
 from plmia.evaluation.targets import AttackResult, Setup, attack_targets
+from plmia.numerics import holm
 from plmia.reporting.drawing import Figure
 from plmia.signals.signals import read_signals
 
-from .charts import Chart, figure, steps_axis, value_axis
+from .charts import Chart, HeatCell, figure, heat_map, steps_axis, value_axis
 from .cost import json_text, markdown_table, with_tables
 from .cut_signals import POINTS
 from .cut_signals import SEED as CUT_SEED
@@ -67,10 +70,11 @@ WITH_REFERENCES = [attack for attack in ALL.values() if attack.uses_references]
 RECORD_ATTACKS = [*SCREENING.values(), RIVALS["quantile-regression"]]
 # Columns of the tables; the other attacks are in rivals.json.
 SHOWN = ("lira", "lira-fixed", "rmia", "pl-mia", "bavaria-t", "info-rmia", "base", OURS)
-# Sets and attacks of the figures, and the set of the one on low rates. pl-mia would stretch the axes.
-PANELS = ("location_mlp-800", "adult_mlp-800", "cifar100_wrn-50000")
-LINES = ("lira-fixed", "rmia", OURS, "bavaria-t", "info-rmia")
+# Set and attacks of the figure on low rates. pl-mia would stretch the axes.
 TAIL = "cifar100_wrn-50000"
+LINES = ("lira-fixed", "rmia", OURS, "bavaria-t", "info-rmia")
+# Level of the intervals, and of Holm's adjusted p-values. Chance puts half of it on each side.
+LEVEL = 0.05
 TITLES = {AUC: "AUC", "TPR@1%": "TPR at 1 %", "TPR@0.1%": "TPR at 0.1 %", "TPR@0.01%": "TPR at 0.01 %"}
 TITLES |= {"TPR@0%": "TPR at 0 %"}
 # Whole signals that were given, not trained here, and are not in the repository.
@@ -110,11 +114,11 @@ def planned(name: str, folder: Path = SIGNALS) -> tuple[str, list[int], list[int
 
 
 def records_of(name: str, source: Source, data: Path) -> Features | None:
-    """Features of the records of a set; None if the folder lacks its data, or the records are images."""
+    """Features of the records of a set; None if the folder lacks its data, or trees cannot learn from them."""
     if name not in WHOLE or not (files := WHOLE[name].files_in(data)):
         return None
     whole = read_whole(*files)
-    if whole.is_images:
+    if unreadable(whole):
         return None
     features, labels, n = features_of(whole), np.asarray(whole.y), source.signals.n_points
     rows = np.arange(whole.n_points)
@@ -130,17 +134,14 @@ def measure(source: Source, features: Features | None = None, budgets: Sequence[
     rows = []
     for mode in MODES:
         for n in [n for n in budgets or steps(source.references) if n <= source.references]:
-            setup = source.setup(mode, n)
-            results = attack_targets(
-                source.signals, WITH_REFERENCES, source.targets, setup, refused=lambda _name, _error: None
-            )
+            results = attacked(source, WITH_REFERENCES, source.targets, source.setup(mode, n))
             rows += [{"mode": mode, "references": n} | row for row in rows_of(results, len(source.targets))]
             say(f"{source.data}, {mode}, {n} references")
     few = source.targets[:SCREENED]
     screened: Iterable[AttackResult] = ()
     if features is not None:
         setup = Setup(references=0, seed=source.seed)
-        screened = attack_targets(source.signals, RECORD_ATTACKS, few, setup, features=features)
+        screened = attacked(source, RECORD_ATTACKS, few, setup, features)
     return {
         "data": source.data,
         "model": source.about.get("model") or source.about.get("recipe"),
@@ -151,6 +152,17 @@ def measure(source: Source, features: Features | None = None, budgets: Sequence[
         "rows": rows,
         "screened": list(rows_of(screened, len(few))),
     }
+
+
+def attacked(
+    source: Source, attacks: Sequence[Attack], targets: Sequence[int], setup: Setup, features: Features | None = None
+) -> Iterator[AttackResult]:
+    """Attack each target with its own draw of references and population; attacks that lack references are left out."""
+    for target in targets:
+        own = replace(setup, seed=setup.seed + target)
+        yield from attack_targets(
+            source.signals, attacks, [target], own, refused=lambda _name, _error: None, features=features
+        )
 
 
 def merged(before: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +177,7 @@ def merged(before: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows_of(results: Iterable[AttackResult], n_targets: int) -> Iterator[dict[str, Any]]:
-    """Mean of every attack that could judge all targets, and its difference to `OURS`, where that could too."""
+    """Mean of every attack that could judge all targets, and how far `OURS` is ahead, where that could too."""
     found: dict[str, Measured] = {}
     population: list[int] = []
     for result in results:
@@ -175,18 +187,14 @@ def rows_of(results: Iterable[AttackResult], n_targets: int) -> Iterator[dict[st
     for name, measured in complete.items():
         row: dict[str, Any] = {"attack": name, "mean": [_rounded(measured.mean(metric)) for metric in METRICS]}
         if name != OURS and OURS in complete:
-            row["ahead"] = [_interval(complete[OURS], measured, metric) for metric in METRICS]
+            apart = [difference(complete[OURS], measured, metric) for metric in METRICS]
+            row["ahead"] = [d and [round(x, 3) for x in (d.difference, d.low, d.high)] for d in apart]
+            row["p_values"] = [d and float(f"{d.p_value:.3g}") for d in apart]
         yield row | {"population": round(float(np.mean(population)))}
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
-
-
-def _interval(ours: Measured, theirs: Measured, metric: str) -> list[float] | None:
-    """Mean paired difference over targets and its 95 % interval; None if a rate is not resolved."""
-    found = difference(ours, theirs, metric)
-    return None if found is None else [round(x, 3) for x in (found.difference, found.low, found.high)]
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -196,6 +204,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
     """Tables of the page, as Markdown."""
     made = {
         "summary": _summary(found),
+        "chance": _chance(found),
         "sets": markdown_table(
             ("model", "records", "views", "targets", "known non-members"),
             [
@@ -272,19 +281,27 @@ def compared(rows: dict[str, dict[str, Any]], metric: str) -> dict[str, list[flo
     return {name: row["ahead"][place] for name, row in rows.items() if row.get("ahead") and row["ahead"][place]}
 
 
-def behind(rows: dict[str, dict[str, Any]], metric: str) -> list[str]:
+def outcomes(rows: dict[str, dict[str, Any]], metric: str, corrected: bool = False) -> dict[str, str]:
+    """Outcome of `OURS` against every other attack; ``corrected``: only what remains after Holm's correction."""
+    place = METRICS.index(metric)
+    return {
+        name: "open" if corrected and rows[name]["adjusted"][place] >= LEVEL else outcome(interval)
+        for name, interval in compared(rows, metric).items()
+    }
+
+
+def behind(rows: dict[str, dict[str, Any]], metric: str, corrected: bool = False) -> list[str]:
     """Names of the attacks that are shown to be ahead of `OURS`, the one that leads by most first."""
-    found = compared(rows, metric)
-    ahead = [name for name, interval in found.items() if outcome(interval) == "behind"]
-    return sorted(ahead, key=lambda name: found[name][0])
+    ahead = [name for name, what in outcomes(rows, metric, corrected).items() if what == "behind"]
+    return sorted(ahead, key=lambda name: compared(rows, metric)[name][0])
 
 
-def standing(rows: dict[str, dict[str, Any]], metric: str) -> str | None:
+def standing(rows: dict[str, dict[str, Any]], metric: str, corrected: bool = False) -> str | None:
     """Whether `OURS` is shown to be ahead of all attacks of a setting ("first"), "behind" one of them, or "level"."""
-    outcomes = {outcome(interval) for interval in compared(rows, metric).values()}
-    if not outcomes:
+    found = set(outcomes(rows, metric, corrected).values())
+    if not found:
         return None
-    return "behind" if "behind" in outcomes else "level" if "open" in outcomes else "first"
+    return "behind" if "behind" in found else "level" if "open" in found else "first"
 
 
 def _summary(found: dict[str, Any]) -> str:
@@ -292,9 +309,32 @@ def _summary(found: dict[str, Any]) -> str:
     lines = []
     for mode in MODES:
         for metric, title in TITLES.items():
-            counts = Counter(standing(rows, metric) for _, _, rows in _settings(found, mode))
-            lines.append((mode, title, *(counts[what] for what in ("first", "level", "behind"))))
+            settings = [rows for _, _, rows in _settings(found, mode)]
+            plain = Counter(standing(rows, metric) for rows in settings)
+            strict = Counter(standing(rows, metric, corrected=True) for rows in settings)
+            counts = *(plain[what] for what in ("first", "level", "behind")), strict["first"], strict["behind"]
+            lines.append((mode, title, *counts))
     head = ("metric", "ahead of every attack", "level with at least one, behind none", "behind at least one")
+    after = ("ahead of every attack after Holm", "behind at least one after Holm")
+    return markdown_table((*head, *after), lines).replace("| data |", "| mode |", 1)
+
+
+def _chance(found: dict[str, Any]) -> str:
+    """Numbers of comparisons of each mode, and how many chance alone would show as behind."""
+    lines = []
+    for mode in MODES:
+        plain, strict = (
+            Counter(
+                what
+                for _, _, rows in _settings(found, mode)
+                for metric in METRICS
+                for what in outcomes(rows, metric, corrected).values()
+            )
+            for corrected in (False, True)
+        )
+        shown = *(plain[what] for what in ("ahead", "open", "behind")), f"{plain['open'] * LEVEL / 2:.0f}"
+        lines.append((mode, plain.total(), *shown, strict["ahead"], strict["behind"]))
+    head = ("comparisons", "ahead", "undecided", "behind", "behind by chance", "ahead after Holm", "behind after Holm")
     return markdown_table(head, lines).replace("| data |", "| mode |", 1)
 
 
@@ -303,8 +343,8 @@ def _wins(found: dict[str, Any], mode: str) -> str:
     counts: dict[str, dict[str, Counter[str]]] = {}
     for _, _, rows in _settings(found, mode):
         for metric in METRICS:
-            for name, interval in compared(rows, metric).items():
-                counts.setdefault(name, {}).setdefault(metric, Counter())[outcome(interval)] += 1
+            for name, what in outcomes(rows, metric).items():
+                counts.setdefault(name, {}).setdefault(metric, Counter())[what] += 1
     lines = [
         (
             f"`{name}`",
@@ -315,43 +355,67 @@ def _wins(found: dict[str, Any], mode: str) -> str:
     return markdown_table(tuple(TITLES.values()), lines).replace("| data |", "| attack |", 1)
 
 
-def exceptions(found: dict[str, Any], mode: str) -> Iterator[tuple[dict[str, Any], int, str, list[str], list[float]]]:
-    """Yield settings and metrics in which `OURS` is behind: the attacks, and the interval to the first of them."""
+def exceptions(found: dict[str, Any], mode: str) -> Iterator[tuple[dict[str, Any], int, str, dict[str, dict[str, Any]]]]:
+    """Yield settings and metrics in which `OURS` is behind, with the rows by attack."""
     for metric in METRICS:
         for each, n, rows in _settings(found, mode):
-            if names := behind(rows, metric):
-                yield each, n, metric, names, compared(rows, metric)[names[0]]
+            if behind(rows, metric):
+                yield each, n, metric, rows
 
 
 def _exceptions(found: dict[str, Any], mode: str) -> str:
     """Settings in which `OURS` is behind some attack, for all metrics."""
-    lines = [
-        (
-            _title(each),
-            n,
-            TITLES[metric],
-            ", ".join(f"`{name}`" for name in names),
-            f"{apart:+.2f} ({low:+.2f} to {high:+.2f})",
-        )
-        for each, n, metric, names, (apart, low, high) in exceptions(found, mode)
-    ]
-    return markdown_table(("references", "metric", "attacks ahead", "pl-mia-eb minus the first of them"), lines)
+    lines = []
+    for each, n, metric, rows in exceptions(found, mode):
+        names = behind(rows, metric)
+        apart, low, high = compared(rows, metric)[names[0]]
+        difference = f"{apart:+.2f} ({low:+.2f} to {high:+.2f})"
+        lines.append((_title(each), n, TITLES[metric], _code(names), difference, _code(behind(rows, metric, True))))
+    head = ("references", "metric", "attacks ahead", "pl-mia-eb minus the first of them", "still ahead after Holm")
+    return markdown_table(head, lines)
+
+
+def _code(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
 
 
 def charts(found: dict[str, Any]) -> dict[str, Figure]:
-    """Figures of the page by file name: AUC in both modes, and low rates of one set."""
-    title, made = "against the number of references", {}
-    for mode in MODES:
-        panels = [_chart(found[name], mode, AUC, f"references, {found[name]['data']}", "AUC (%)") for name in PANELS]
-        alt = f"AUC {title}, {mode}: {', '.join(found[name]['data'] for name in PANELS)}."
-        made[f"which-attack-{mode}"] = figure(f"which-attack-{mode}", panels, alt, 320, f"AUC {title}, {mode}")
+    """Figures of the page by file name: the lead in AUC in all settings, and low rates of one set."""
     places = [("online", "TPR@0.1%"), ("offline", "TPR@0.1%"), ("offline", "TPR@0.01%")]
     panels = [
         _chart(found[TAIL], mode, metric, f"references, {mode}", f"{TITLES[metric]} (%)") for mode, metric in places
     ]
-    alt = f"TPR at 0.1 % FPR online and offline, and at 0.01 % FPR offline, {title}, {found[TAIL]['data']}."
-    made["which-attack-tail"] = figure("which-attack-tail", panels, alt, 320, f"Low rates on {found[TAIL]['data']}")
-    return made
+    alt = (
+        "TPR at 0.1 % FPR online and offline, and at 0.01 % FPR offline, against the number of references, "
+        f"{found[TAIL]['data']}."
+    )
+    return {
+        "which-attack": _lead_map(found),
+        "which-attack-tail": figure("which-attack-tail", panels, alt, 320, f"Low rates on {found[TAIL]['data']}"),
+    }
+
+
+def _lead_map(found: dict[str, Any]) -> Figure:
+    """Lead of `OURS` over the best other attack in points of AUC, for all settings."""
+    marks = {"behind": "another attack is shown to be ahead", "level": "another attack is level"}
+    cells = {
+        f"references, {mode}": [
+            HeatCell(
+                _title(each),
+                str(n) if n in BUDGETS else "largest",
+                min(lead for lead, _, _ in compared(rows, AUC).values()),
+                marks.get(standing(rows, AUC) or "", ""),
+            )
+            for each, n, rows in _settings(found, mode)
+        ]
+        for mode in MODES
+    }
+    alt = (
+        f"AUC of {OURS} minus the largest AUC of another attack, in points, for each set (rows) and number of references "
+        "(columns), online and offline. The tables of the page have the AUC of each attack."
+    )
+    title = f"Lead of {OURS} over the best other attack, in points of AUC"
+    return heat_map("which-attack", cells, [*map(str, BUDGETS), "largest"], list(marks.values()), alt, title)
 
 
 def _chart(each: dict[str, Any], mode: str, metric: str, x_title: str, y_title: str) -> Chart:
@@ -364,15 +428,24 @@ def _chart(each: dict[str, Any], mode: str, metric: str, x_title: str, y_title: 
         )
         for attack in LINES
     }
-    found = sorted({float(row["references"]) for row in rows})
-    # Labels of 64 and 86 would overlap.
-    values = [n for n in found[:-1] if found[-1] / n > 1.5] + found[-1:]
+    values = sorted({float(row["references"]) for row in rows})
     return Chart(steps_axis(x_title, values), value_axis(y_title, lines), lines)
+
+
+def results() -> dict[str, Any]:
+    """Committed results; each row gets its p-values after Holm's correction for all comparisons of its mode."""
+    found: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8"))
+    for mode in MODES:
+        rows = [row for each in found.values() for row in each["rows"] if row["mode"] == mode and "p_values" in row]
+        adjusted = iter(holm([p for row in rows for p in row["p_values"] if p is not None]).tolist())
+        for row in rows:
+            row["adjusted"] = [None if p is None else next(adjusted) for p in row["p_values"]]
+    return found
 
 
 def write(page: Path = PAGE) -> None:
     """Replace the tables of the page, and write its figures beside it."""
-    found = json.loads(RESULT.read_text(encoding="utf-8"))
+    found = results()
     page.write_text(with_tables(page.read_text(encoding="utf-8"), tables(found), "rivals"), encoding="utf-8")
     for name, drawn in charts(found).items():
         (page.parent / f"{name}.svg").write_text(f"{drawn.svg}\n", encoding="utf-8")

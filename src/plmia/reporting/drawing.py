@@ -528,7 +528,7 @@ def _annotations(pen: _Pen, panel: _Panel, annotations: Sequence[Spec], ref: str
     for note in annotations:
         if note["xref"] == f"x{ref} domain":
             x, y = panel.at(note["x"], note["y"])
-            anchor = {"left": "start", "right": "end"}[note["xanchor"]]
+            anchor = {"left": "start", "center": "middle", "right": "end"}[note["xanchor"]]
             for k, text in enumerate(note["text"].split("<br>")):
                 yield pen.text((x, y + 14 + 16 * k), text, anchor=anchor)
 

@@ -1,12 +1,16 @@
 """The comparison of all attacks: what is measured, how sets merge, and the page's tables."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from experiments import kept, rivals
+from experiments.charts import HeatCell, heat_map
 from experiments.measure import AUC
+from scipy.stats import ttest_rel
 
+from plmia.auditing import screen
 from plmia.errors import DataError
 from plmia.evaluation.metrics import evaluate
 from plmia.evaluation.targets import attack_targets
@@ -29,16 +33,31 @@ def test_rows_are_means_and_paired_differences_over_reported_targets(folder):
     row = next(r for r in made["rows"] if (r["mode"], r["references"], r["attack"]) == ("offline", 4, "base"))
     naive = {}
     attacks = [rivals.ALL["base"], rivals.ALL[rivals.OURS]]
-    for result in attack_targets(source.signals, attacks, source.targets, source.setup("offline", 4)):
-        queries = result.truth.queries
-        found = evaluate(result.scores.score[queries], result.truth.members[queries], (0.0,), target=0)
-        naive.setdefault(result.scores.attack, []).append((100 * found.auc, 100 * found.tpr_at(0.0).tpr))
+    for target in source.targets:
+        setup = replace(source.setup("offline", 4), seed=source.seed + target)
+        for result in attack_targets(source.signals, attacks, [target], setup):
+            queries = result.truth.queries
+            found = evaluate(result.scores.score[queries], result.truth.members[queries], (0.0,), target=0)
+            naive.setdefault(result.scores.attack, []).append((100 * found.auc, 100 * found.tpr_at(0.0).tpr))
     assert made["metrics"][0] == AUC
     assert [row["mean"][0], row["mean"][4]] == pytest.approx(np.mean(naive["base"], axis=0).tolist(), abs=1e-3)
     apart = np.subtract(naive[rivals.OURS], naive["base"])
     assert row["ahead"][0][0] == pytest.approx(apart[:, 0].mean(), abs=1e-3)
-    assert row["ahead"][0][1] < row["ahead"][0][0] < row["ahead"][0][2]
-    assert row["mean"][2] is None  # 0.1 % is not resolved
+    test = ttest_rel(*np.array([naive[rivals.OURS], naive["base"]])[:, :, 0])
+    assert row["ahead"][0][1:] == pytest.approx(test.confidence_interval(), abs=1e-3)
+    assert row["p_values"][0] == pytest.approx(test.pvalue, rel=0.01)
+    assert row["mean"][2] is row["ahead"][2] is row["p_values"][2] is None  # 0.1 % is not resolved
+
+
+def test_each_target_has_its_own_draw_of_references_and_population(folder):
+    source = rivals.read_set("mine", folder, targets=4)
+    found = list(rivals.attacked(source, [rivals.ALL["rmia"]], source.targets, source.setup("online", 2)))
+    assert [result.target for result in found] == list(source.targets)
+    assert len({tuple(sorted(result.references)) for result in found}) > 2
+    again = replace(source.setup("online", 2), seed=source.seed + found[1].target)
+    (same,) = attack_targets(source.signals, [rivals.ALL["rmia"]], [found[1].target], again)
+    assert np.array_equal(same.references, found[1].references)
+    assert np.array_equal(same.population, found[1].population)
 
 
 def test_attacks_that_lack_references_are_left_out_and_the_others_stay(folder):
@@ -191,6 +210,68 @@ def test_a_set_and_its_small_part_keep_their_names_and_screened_rows(folder, sim
     assert json.loads((folder / "rivals.json").read_text())["mine-300"]["screened"] == []
 
 
+def test_images_are_read_as_rows_of_pixels_up_to_the_limit_of_the_package(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    source = rivals.read_set("fashion_mlp", rivals.SIGNALS, targets=2)
+    rows = np.sort(np.random.default_rng(rivals.CUT_SEED).choice(30_000, 800, replace=False))
+    X, y = rng.integers(0, 256, (30_000, 2, 2), dtype=np.uint8), rng.integers(0, 10, 30_000)
+    y[rows] = source.signals.labels
+    np.savez(tmp_path / "fashion_mnist.npz", X=X, y=y)
+    monkeypatch.setattr(screen, "MOST_VALUES", X.size)
+    features = rivals.records_of("fashion_mlp", source, tmp_path)
+    assert np.array_equal(features.columns[:, :4], X[rows].reshape(800, 4))
+    monkeypatch.setattr(screen, "MOST_VALUES", X.size - 1)
+    assert rivals.records_of("fashion_mlp", source, tmp_path) is None
+
+
+def naive_holm(p_values):
+    """Adjusted p-values by the textbook: the smallest times n, the next times n - 1, and never below the one before."""
+    adjusted, least = {}, 0.0
+    for k, at in enumerate(sorted(p_values, key=p_values.get)):
+        least = adjusted[at] = min(1.0, max(least, (len(p_values) - k) * p_values[at]))
+    return adjusted
+
+
+def test_p_values_are_adjusted_for_all_comparisons_of_a_mode():
+    found = rivals.results()
+    for mode in rivals.MODES:
+        rows = [row for each in found.values() for row in each["rows"] if row["mode"] == mode and "ahead" in row]
+        p_values = {
+            (i, k): p for i, row in enumerate(rows) for k, p in enumerate(row["p_values"]) if p is not None
+        }
+        resolved = sum(interval is not None for row in rows for interval in row["ahead"])
+        assert len(p_values) == resolved > 2_000
+        expected = naive_holm(p_values)
+        assert {at: rows[at[0]]["adjusted"][at[1]] for at in p_values} == pytest.approx(expected)
+
+
+def test_an_outcome_remains_after_holm_if_the_adjusted_p_value_is_small():
+    intervals = {"a": [1.0, 0.1, 2.0], "b": [-1.0, -2.0, -0.1], "c": [-1.0, -2.0, -0.1], "d": [0.0, -1.0, 1.0]}
+    adjusted = {"a": 0.001, "b": 0.049, "c": 0.051, "d": 1.0}
+    rows = {name: {"ahead": [interval], "adjusted": [adjusted[name]]} for name, interval in intervals.items()}
+    plain = {"a": "ahead", "b": "behind", "c": "behind", "d": "open"}
+    assert rivals.outcomes(rows, AUC) == plain
+    assert rivals.outcomes(rows, AUC, corrected=True) == plain | {"c": "open"}
+    assert rivals.behind(rows, AUC, corrected=True) == ["b"]
+    assert rivals.standing(rows, AUC, corrected=True) == "behind"
+    del rows["b"], rows["d"]
+    assert (rivals.standing(rows, AUC), rivals.standing(rows, AUC, corrected=True)) == ("behind", "level")
+
+
+def test_a_heat_map_prints_every_number_in_its_cell_with_its_mark():
+    cells = {"left": [HeatCell("one", "a", 12.34), HeatCell("two", "b", -0.66, "bad")], "right": [HeatCell("two", "a", -0.04)]}
+    drawn = heat_map("map", cells, ["a", "b"], ["bad", "level"], "alt", "title")
+    assert [note["text"] for note in drawn.layout["annotations"]] == ["12.3", "−0.7", "0.0"]
+    places = [(note["xref"], note["x"] < 0.5, note["y"] < 0.75) for note in drawn.layout["annotations"]]
+    assert places == [("x domain", True, False), ("x domain", False, True), ("x2 domain", True, True)]
+    fills = [trace["fillcolor"] for trace in drawn.data if trace.get("fillcolor") not in (None, "@paper/1")]
+    assert [fill.partition("/")[0] for fill in fills] == ["@blue", "@vermilion", "@vermilion"]
+    assert float(fills[0].partition("/")[2]) > float(fills[1].partition("/")[2]) > float(fills[2].partition("/")[2])
+    marked = {trace["name"]: list(zip(trace["x"], trace["y"], strict=True)) for trace in drawn.data[:5] if trace["name"]}
+    assert marked == {"bad": [(pytest.approx(1.5, abs=0.5), pytest.approx(0.5, abs=0.5))], "level": []}
+    assert drawn.svg.count('text-anchor="middle" fill="#1a1d21">12.3</text>') == 1
+
+
 def test_only_an_interval_that_excludes_0_decides():
     assert [rivals.outcome(x) for x in ([1.0, 0.1, 2.0], [1.0, -0.1, 2.0], [-1.0, -2.0, -0.1])] == [
         "ahead",
@@ -215,7 +296,7 @@ BEHIND = {
 @pytest.fixture(scope="module")
 def settings():
     """Rows by attack of every mode, set and number of references."""
-    found = json.loads(rivals.RESULT.read_text(encoding="utf-8"))
+    found = rivals.results()
     return {
         (mode, key, n): rows
         for mode in rivals.MODES
@@ -353,8 +434,21 @@ def test_what_attacks_without_references_find(settings):
             assert ours - max(pair) >= 7, key
 
 
+def test_the_first_figure_has_the_smallest_lead_of_every_setting(settings):
+    drawn = rivals.charts(rivals.results())["which-attack"]
+    leads = {mode: [nearest(rows, AUC)[0] for at, rows in settings.items() if at[0] == mode] for mode in rivals.MODES}
+    printed = [note["text"].replace("−", "-") for note in drawn.layout["annotations"]]
+    assert list(map(float, printed)) == [round(lead, 1) + 0.0 for mode in rivals.MODES for lead in leads[mode]]
+    standings = [rivals.standing(rows, AUC) for rows in settings.values()]
+    marked = {trace["name"]: 0 for trace in drawn.data if trace["mode"] == "markers"}
+    for trace in drawn.data:
+        if trace["mode"] == "markers":
+            marked[trace["name"]] += len(trace["x"])
+    assert list(marked.values()) == [standings.count("behind"), standings.count("level")]
+
+
 def test_the_page_has_the_committed_results():
-    found = json.loads(rivals.RESULT.read_text(encoding="utf-8"))
+    found = rivals.results()
     text = rivals.PAGE.read_text(encoding="utf-8")
     assert rivals.with_tables(text, rivals.tables(found), "rivals") == text
     for name, drawn in rivals.charts(found).items():

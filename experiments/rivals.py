@@ -355,7 +355,9 @@ def _wins(found: dict[str, Any], mode: str) -> str:
     return markdown_table(tuple(TITLES.values()), lines).replace("| data |", "| attack |", 1)
 
 
-def exceptions(found: dict[str, Any], mode: str) -> Iterator[tuple[dict[str, Any], int, str, dict[str, dict[str, Any]]]]:
+def exceptions(
+    found: dict[str, Any], mode: str
+) -> Iterator[tuple[dict[str, Any], int, str, dict[str, dict[str, Any]]]]:
     """Yield settings and metrics in which `OURS` is behind, with the rows by attack."""
     for metric in METRICS:
         for each, n, rows in _settings(found, mode):
@@ -411,8 +413,8 @@ def _lead_map(found: dict[str, Any]) -> Figure:
         for mode in MODES
     }
     alt = (
-        f"AUC of {OURS} minus the largest AUC of another attack, in points, for each set (rows) and number of references "
-        "(columns), online and offline. The tables of the page have the AUC of each attack."
+        f"AUC of {OURS} minus the largest AUC of another attack, in points, for each set (rows) and number of "
+        "references (columns), online and offline. The tables of the page have the AUC of each attack."
     )
     title = f"Lead of {OURS} over the best other attack, in points of AUC"
     return heat_map("which-attack", cells, [*map(str, BUDGETS), "largest"], list(marks.values()), alt, title)

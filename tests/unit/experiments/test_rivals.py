@@ -236,9 +236,7 @@ def test_p_values_are_adjusted_for_all_comparisons_of_a_mode():
     found = rivals.results()
     for mode in rivals.MODES:
         rows = [row for each in found.values() for row in each["rows"] if row["mode"] == mode and "ahead" in row]
-        p_values = {
-            (i, k): p for i, row in enumerate(rows) for k, p in enumerate(row["p_values"]) if p is not None
-        }
+        p_values = {(i, k): p for i, row in enumerate(rows) for k, p in enumerate(row["p_values"]) if p is not None}
         resolved = sum(interval is not None for row in rows for interval in row["ahead"])
         assert len(p_values) == resolved > 2_000
         expected = naive_holm(p_values)
@@ -259,7 +257,10 @@ def test_an_outcome_remains_after_holm_if_the_adjusted_p_value_is_small():
 
 
 def test_a_heat_map_prints_every_number_in_its_cell_with_its_mark():
-    cells = {"left": [HeatCell("one", "a", 12.34), HeatCell("two", "b", -0.66, "bad")], "right": [HeatCell("two", "a", -0.04)]}
+    cells = {
+        "left": [HeatCell("one", "a", 12.34), HeatCell("two", "b", -0.66, "bad")],
+        "right": [HeatCell("two", "a", -0.04)],
+    }
     drawn = heat_map("map", cells, ["a", "b"], ["bad", "level"], "alt", "title")
     assert [note["text"] for note in drawn.layout["annotations"]] == ["12.3", "−0.7", "0.0"]
     places = [(note["xref"], note["x"] < 0.5, note["y"] < 0.75) for note in drawn.layout["annotations"]]
@@ -267,7 +268,9 @@ def test_a_heat_map_prints_every_number_in_its_cell_with_its_mark():
     fills = [trace["fillcolor"] for trace in drawn.data if trace.get("fillcolor") not in (None, "@paper/1")]
     assert [fill.partition("/")[0] for fill in fills] == ["@blue", "@vermilion", "@vermilion"]
     assert float(fills[0].partition("/")[2]) > float(fills[1].partition("/")[2]) > float(fills[2].partition("/")[2])
-    marked = {trace["name"]: list(zip(trace["x"], trace["y"], strict=True)) for trace in drawn.data[:5] if trace["name"]}
+    marked = {
+        trace["name"]: list(zip(trace["x"], trace["y"], strict=True)) for trace in drawn.data[:5] if trace["name"]
+    }
     assert marked == {"bad": [(pytest.approx(1.5, abs=0.5), pytest.approx(0.5, abs=0.5))], "level": []}
     assert drawn.svg.count('text-anchor="middle" fill="#1a1d21">12.3</text>') == 1
 
@@ -285,12 +288,16 @@ def test_only_an_interval_that_excludes_0_decides():
 BAVARIA = ["bavaria-t", "bavaria-n"]
 # Every setting in which an attack is shown to be ahead, with the mean differences that the page rounds.
 BEHIND = {
-    ("offline", "AUC", "adult_mlp-800", 4): {"info-rmia": 0.7},
-    ("offline", "TPR@0.1%", "cifar100_wrn-50000", 2): {"info-rmia": 0.6, "rmia": 0.5},
-    ("offline", "TPR@0%", "cifar100_wrn-50000", 8): {"info-rmia": 1.0, "rmia": 0.9},
-    ("offline", "TPR@0%", "cifar10_wrn-2000", 2): {"info-rmia": 0.5},
-    ("offline", "TPR@0%", "fashion_mlp-800", 4): {"info-rmia": 0.7},
+    ("online", "TPR@1%", "cifar100_wrn-50000", 128): {"bavaria-t": 0.2},
+    ("offline", "AUC", "adult_mlp-800", 4): {"info-rmia": 0.4},
+    ("offline", "TPR@1%", "adult_mlp-800", 4): {"info-rmia": 0.4},
+    ("offline", "TPR@1%", "covertype_mlp-800", 4): {"info-rmia": 0.8},
+    ("offline", "TPR@0.1%", "cifar100_wrn-50000", 2): {"info-rmia": 0.7, "rmia": 0.6},
+    ("offline", "TPR@0%", "cifar10_wrn-2000", 2): {"info-rmia": 1.0, "rmia": 0.7},
+    ("offline", "TPR@0%", "covertype_mlp-800", 4): {"info-rmia": 0.5},
 }
+# Those that remain after Holm's correction.
+STILL_BEHIND = {("offline", "TPR@0.1%", "cifar100_wrn-50000", 2)}
 
 
 @pytest.fixture(scope="module")
@@ -319,16 +326,24 @@ def level(settings, metric):
     return {at: names for at, names in found.items() if names}
 
 
-def test_all_exceptions_are_named(settings):
-    found = {
+def exceptions(settings, corrected):
+    """Attacks that are shown to be ahead, with their mean lead, by mode, metric, set and number of references."""
+    return {
         (mode, metric, key, n): {
             name: round(-rows[name]["ahead"][rivals.METRICS.index(metric)][0], 1) for name in names
         }
         for (mode, key, n), rows in settings.items()
         for metric in rivals.METRICS
-        if (names := rivals.behind(rows, metric))
+        if (names := rivals.behind(rows, metric, corrected))
     }
-    assert found == BEHIND
+
+
+def test_all_exceptions_are_named(settings):
+    assert exceptions(settings, corrected=False) == BEHIND
+
+
+def test_one_exception_remains_after_holm(settings):
+    assert exceptions(settings, corrected=True) == {at: BEHIND[at] for at in STILL_BEHIND}
 
 
 def test_only_adult_and_cifar_10_have_a_level_auc(settings):
@@ -339,23 +354,21 @@ def test_only_adult_and_cifar_10_have_a_level_auc(settings):
         ("offline", "adult_mlp-800", 8): {"info-rmia", "base"},
         ("offline", "adult_mlp-800", 16): {"info-rmia", "base"},
         ("offline", "cifar10_wrn-2000", 4): {"base"},
+        ("offline", "cifar10_wrn-2000", 8): {"base"},
     }
 
 
 def test_who_is_level_at_1_percent(settings):
     found = level(settings, "TPR@1%")
     online = {at[1:]: names for at, names in found.items() if at[0] == "online" and at[2] < 64}
-    assert online == {("cifar10_wrn-2000", 16): {"lira-fixed"}}
+    assert online == {("cifar10_wrn-2000", 16): {"lira-fixed"}, ("adult_mlp-800", 2): {"info-rmia", "base"}}
     offline = {at[1:]: names for at, names in found.items() if at[0] == "offline"}
-    informia = {at for at, names in offline.items() if "info-rmia" in names}
-    assert informia == {
-        *(("adult_mlp-800", n) for n in (2, 4, 8, 16, 64, 254)),
-        *(("covertype_mlp-800", n) for n in (2, 4, 8, 16)),
-        ("location_mlp-800", 4),
+    assert {at for at, names in offline.items() if "info-rmia" in names} == {
+        *(("adult_mlp-800", n) for n in (2, 8, 16, 254)),
+        *(("covertype_mlp-800", n) for n in (2, 8)),
     }
-    others = {at: names for at, names in offline.items() if at not in informia}
-    assert set(map(frozenset, others.values())) == {frozenset(BAVARIA)}
-    assert all("gbdt" in key and n in (4, 8) for key, n in others)
+    others = {at: names - {"info-rmia"} for at, names in offline.items() if names != {"info-rmia"}}
+    assert others == {("adult_mlp-800", 254): {"base"}, ("covertype_mlp-800", 4): {"rmia"}}
 
 
 def test_two_references_suffice_for_some_attacks_only(settings):
@@ -393,11 +406,21 @@ def test_who_is_level_in_the_far_tail(settings):
         if at[2] <= 16 and {"rmia", "info-rmia"} <= names
     ]
     assert len(both) >= 10
-    lowest = level(settings, "TPR@0.01%")
-    assert all("bavaria-t" in lowest["online", "cifar100_wrn-50000", n] for n in (64, 122))
     for metric in ("TPR@1%", "TPR@0.1%", "TPR@0.01%", "TPR@0%"):
-        near = level(settings, metric)
-        assert all("bavaria-t" in near["online", "cifar100_wrn-50000", n] for n in (64, 122)), metric
+        for n in (64, 128):
+            shown = rivals.outcomes(settings["online", "cifar100_wrn-50000", n], metric)
+            assert {shown[name] for name in BAVARIA} <= {"open", "behind"}, (metric, n)
+
+
+def test_some_open_comparisons_of_low_rates_favour_a_rival(settings):
+    for mode in rivals.MODES:
+        open_to = [
+            (metric, at)
+            for metric in ("TPR@0.1%", "TPR@0.01%", "TPR@0%")
+            for at, names in level(settings, metric).items()
+            if at[0] == mode and any(rivals.compared(settings[at], metric)[name][0] < 0 for name in names)
+        ]
+        assert len({metric for metric, _ in open_to}) == 3, mode
 
 
 def test_the_lead_is_largest_without_augmentation(settings):
@@ -419,7 +442,7 @@ def test_informia_and_base_are_one_attack_online_and_not_below_rmia(settings):
             gains[key, n] = rows["info-rmia"]["mean"][0] - rows["rmia"]["mean"][0]
     small = [gain for (key, _), gain in gains.items() if int(key.rpartition("-")[2]) <= 2000]
     whole = [gain for (key, _), gain in gains.items() if int(key.rpartition("-")[2]) > 2000]
-    assert (round(min(small), 1), round(max(small), 1)) == (0.2, 5.4)
+    assert (round(min(small), 1), round(max(small), 1)) == (0.1, 5.5)
     assert 0 <= min(whole) < max(whole) < 0.55
 
 
@@ -429,7 +452,7 @@ def test_what_attacks_without_references_find(settings):
         if each["screened"]:
             auc = {row["attack"]: row["mean"][0] for row in each["screened"]}
             pair = auc["quantile-regression"], auc["attack-p-conditional"]
-            assert abs(pair[0] - pair[1]) <= 1.6, key
+            assert abs(pair[0] - pair[1]) <= 0.9, key
             ours = min(settings[mode, key, 2][rivals.OURS]["mean"][0] for mode in rivals.MODES)
             assert ours - max(pair) >= 7, key
 

@@ -69,8 +69,8 @@ def measure(signals: Signals, targets: list[int], n: int, names: tuple[str, ...]
 def compared(name: str, most: int = 64) -> dict[str, Any]:
     """Attack models of a training and those of `BASE` that have the same members."""
     signals, about = read_kept(SIGNALS / name)
-    base, base_about = read_kept(SIGNALS / BASE)
-    same = some_of(base, list(range(signals.n_models)))
+    every, base_about = read_kept(SIGNALS / BASE)
+    same = some_of(every, list(range(signals.n_models)))
     if not np.array_equal(same.design.matrix, signals.design.matrix):
         raise ValueError(f"the models of {name} do not have the members of {BASE}")
     targets, n = targets_of(signals, most)
@@ -89,7 +89,8 @@ def compared(name: str, most: int = 64) -> dict[str, Any]:
             attack: [_means(each[attack]) if attack in each else None for each in (found, before)] for attack in found
         },
         "difference": {
-            attack: in_words(AUC, difference(found[attack], before[attack], AUC)).partition(": ")[2] for attack in before
+            attack: in_words(AUC, difference(found[attack], base, AUC)).partition(": ")[2]
+            for attack, base in before.items()
         },
     }
 

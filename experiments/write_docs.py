@@ -81,11 +81,11 @@ results on whole signals of CIFAR-10, perceptrons and trees were not.
 
 The signals of the CIFAR-100 networks are kept in `experiments/signals`, and
 `python -m experiments.kept write NAME full` writes them into a folder. With augmentation, each target has {have}
-references, and without it {have_plain}; the paper has 254. Every item of the paper that names CIFAR-100 was run on both:
-[with augmentation](#cifar-100), and [without it](#cifar-100-no-augmentation) as in the paper. figure-5 is about boosted
-trees only. The sets with 200 epochs and on JPEG copies have too few models for the paper's claims on attacks. They show
-[what the training does](#training-on-cifar-100). [table-s1](#cifar-100-table-s1) decides the claim on accuracy. All
-but the set with 200 epochs are in [Which attack wins](explanation/which-attack.md).
+references, and without it {have_plain}; the paper has 254. Every item of the paper that names CIFAR-100 was run on
+both: [with augmentation](#cifar-100), and [without it](#cifar-100-no-augmentation) as in the paper. figure-5 is about
+boosted trees only. The sets with 200 epochs and on JPEG copies have too few models for the paper's claims on attacks.
+They show [what the training does](#training-on-cifar-100). [table-s1](#cifar-100-table-s1) decides the claim on
+accuracy. All but the set with 200 epochs are in [Which attack wins](explanation/which-attack.md).
 
 Commands below with `--signals full` read a folder of these signals, which are too large for the repository.
 `make reproduce-whole DATA=FOLDER` trains the models that are missing in the folder `full`, on the data sets in FOLDER.
@@ -162,10 +162,10 @@ WHY = """## Where our results differ, and the experiment that shows why
 
 {differences}
 
-{undecided}  JPEG copies lose accuracy, and members are easier to find. Without augmentation, `rmia` finds fewer members,
-  `pl-mia` more, and `pl-mia-eb` most. Our explanation: such networks remember the exact image more than its shifted and
-  mirrored views. `pl-mia-eb` learns from the references how much each view says; the other attacks average over the
-  views. On CIFAR-10 without augmentation, additional views likewise lower the AUC of the other attacks
+{undecided}  JPEG copies lose accuracy, and members are easier to find. Without augmentation, `rmia` finds fewer
+  members, `pl-mia` more, and `pl-mia-eb` most. Our explanation: such networks remember the exact image more than its
+  shifted and mirrored views. `pl-mia-eb` learns from the references how much each view says; the other attacks average
+  over the views. On CIFAR-10 without augmentation, additional views likewise lower the AUC of the other attacks
   ([figure-2](#no-augmentation-figure-2)).
 """
 

@@ -1019,7 +1019,7 @@ def _wait_for_models(run: Path, n: int) -> None:
 
 CAMPAIGNS: dict[str, tuple[Campaign, int]] = {
     "kills": (reporting(kills), 420),
-    "errors and full disks": (reporting(errors_and_full_disks), 150),
+    "errors and full disks": (reporting(errors_and_full_disks), 660),
     "a small disk": (reporting(on_a_small_disk), 70),
     "two commands at once": (reporting(between_operations), 70),
     "several writers": (reporting(several_writers), 40),

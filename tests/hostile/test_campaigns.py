@@ -36,7 +36,8 @@ def test_input(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("name", faults.CAMPAIGNS)
 def test_faults(name: str, repository: Path) -> None:
     """In a process of its own, since it forks and mounts."""
-    words = [sys.executable, "-m", "tests.hostile", "--only", name, "--scale", "0.05" if name == "kills" else "0.1"]
+    scale = {"kills": 0.05, "errors and full disks": 0.025}.get(name, 0.1)
+    words = [sys.executable, "-m", "tests.hostile", "--only", name, "--scale", str(scale)]
     if name == "code of users":  # other behaviours at every commit
         count = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=repository, capture_output=True, check=False)
         words += ["--scale", "0.16", "--seed", count.stdout.decode().strip() or "0"]

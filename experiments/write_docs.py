@@ -149,8 +149,8 @@ WHY = """## Where our results differ, and the experiment that shows why
   models ([table-s1](#cifar-100-table-s1)). We do not know whether networks of another width or depth reach it without
   augmentation.
 
-  The CIFAR-100 networks of this page train for {epochs100} epochs, as in the paper, with augmentation. The next table
-  shows what the training does to the attacks: online AUC / TPR at 1 % / TPR at 0.1 % FPR.
+  The CIFAR-100 networks of this page train for {epochs100} epochs, as in the paper; most of them with augmentation. The
+  next table shows what the training does to the attacks: online AUC / TPR at 1 % / TPR at 0.1 % FPR.
   Models to compare have the same members, and their targets have the same numbers of references
   (`experiments/protocols.py`). Held-out accuracies are means over all models. Models before {first} of the networks
   with {epochs100} epochs and augmentation influenced the design of `pl-mia-eb`. Where they are the only ones with the
@@ -165,8 +165,8 @@ WHY = """## Where our results differ, and the experiment that shows why
 {undecided}  JPEG copies lose accuracy, and members are easier to find. Without augmentation, `rmia` finds fewer
   members, `pl-mia` more, and `pl-mia-eb` most. Our explanation: such networks remember the exact image more than its
   shifted and mirrored views. `pl-mia-eb` learns from the references how much each view says; the other attacks average
-  over the views. On CIFAR-10 without augmentation, additional views likewise lower the AUC of the other attacks
-  ([figure-2](#no-augmentation-figure-2)).
+  over the views. Without augmentation, additional views lower the AUC of the other attacks, on CIFAR-100
+  ([figure-2](#cifar-100-no-augmentation-figure-2)) and on CIFAR-10 ([figure-2](#no-augmentation-figure-2)).
 """
 
 

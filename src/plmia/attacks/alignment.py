@@ -495,14 +495,17 @@ def _some(view: AttackView) -> IntArray:
     """Return at most `MOST_PROBED` records: half of them known non-members, evenly spaced."""
     if view.n_points <= MOST_PROBED:
         return np.arange(view.n_points)
-    queries = np.setdiff1d(np.arange(view.n_points), view.population, assume_unique=True)
-    half = MOST_PROBED // 2
+    others = np.ones(view.n_points, bool)
+    others[view.population] = False
+    queries, half = np.flatnonzero(others), MOST_PROBED // 2
     return np.sort(np.concatenate([evenly(np.sort(view.population), half), evenly(queries, half)]))
 
 
 def _at(view: AttackView, points: IntArray) -> AttackView:
     """Return the view at some records, in increasing order."""
-    known = np.flatnonzero(np.isin(points, view.population))
+    inside = np.zeros(view.n_points, bool)
+    inside[view.population] = True
+    known = np.flatnonzero(inside[points])
     return AttackView(view.target[points], gather(view.references, points), known, mode=view.mode)
 
 

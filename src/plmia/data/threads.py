@@ -5,16 +5,20 @@ Results do not depend on the number of threads: each block is computed as it wou
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from itertools import chain, islice
-from typing import Any, Generic, TypeVar, overload
+from threading import Event
+from typing import Any, BinaryIO, Generic, TypeVar, overload
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_READ_AT_ONCE = 1 << 20
 
 
 def in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -72,3 +76,22 @@ class computed_once(Generic[Result]):  # noqa: N801, since it is used as functoo
         value = self._function(instance)
         vars(instance)[self._name] = value  # from now on, this is found first
         return value
+
+
+@contextmanager
+def digest_meanwhile(file: BinaryIO) -> Iterator[Callable[[], str]]:
+    """Read a file in a thread during the block; what is given returns its SHA-256. An error ends the reading, too."""
+    ended = Event()
+
+    def digest() -> str:
+        sha = hashlib.sha256()
+        file.seek(0)
+        while not ended.is_set() and (part := file.read(_READ_AT_ONCE)):
+            sha.update(part)
+        return sha.hexdigest()
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield pool.submit(digest).result
+        finally:
+            ended.set()

@@ -22,6 +22,7 @@ import numpy as np
 from plmia.attacks.scoring import Scores
 from plmia.data import memory
 from plmia.data.arrays import Array, BoolArray, FloatArray, IntArray, Labels
+from plmia.data.threads import in_order
 from plmia.errors import PlmiaError, require_rate, round_percent, visible
 from plmia.evaluation.number_text import Texts, joined, shortest, six_digits, whole
 from plmia.evaluation.tables import Tabular, cell_text, html_table, text_table
@@ -223,12 +224,15 @@ class RecordTable(Tabular):
         empty_label = "label" if self.records is None else ""
         columns = {name: array for name, array in vars(self).items() if array is not None or name == empty_label}
         file.write(f"{','.join(columns)}\n".encode())
-        for start in range(0, len(self), _ROWS):
-            part = slice(start, start + _ROWS)
+
+        def written(start: int) -> bytes:
             cells: list[Texts | bytes] = []
             for name, array in columns.items():
-                cells += [b"" if array is None else _texts(name, array[part]), b","]
-            file.write(joined([*cells[:-1], b"\n"]))
+                cells += [b"" if array is None else _texts(name, array[start : start + _ROWS]), b","]
+            return joined([*cells[:-1], b"\n"])
+
+        for some_lines in in_order(written, range(0, len(self), _ROWS)):
+            file.write(some_lines)
             memory.release()
 
 
@@ -286,6 +290,13 @@ def _exposed_first(scores: Scores, queries: IntArray) -> IntArray:
     log10_p, score = scores.log10_p_conformal[queries], scores.score[queries]
     np.negative(score, out=score)
     memory.release()
-    if bool((queries[1:] > queries[:-1]).all()):  # the sort is stable
-        return np.lexsort((score, log10_p))
-    return np.lexsort((queries, score, log10_p))
+    # Usually p-values follow scores. Then one sort that need not be stable is enough, which is twice as fast.
+    order = np.argsort(score)
+    tied = score[order[1:]] == score[order[:-1]]
+    rise = np.diff(log10_p[order])
+    if (rise < 0).any() or (rise[tied] != 0).any():
+        return np.lexsort((queries, score, log10_p))
+    ties = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
+    run = np.append(0, np.cumsum(~tied))[ties]
+    order[ties] = order[ties][np.lexsort((queries[order[ties]], run))]
+    return order

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from plmia.data.designs import MembershipDesign
 from plmia.data.files import open_regular
 from plmia.data.npz import SIGNALS_ARRAYS, load_npz, unpack_bits, whole_number
 from plmia.data.table_files import is_table_file
+from plmia.data.threads import digest_meanwhile
 from plmia.errors import SignalsError, some
 from plmia.numerics import logit_from_probabilities
 
@@ -234,16 +234,15 @@ def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
     for name in ("signals", "membership"):
         if name not in arrays:
             raise SignalsError(f"{path} holds no array {name!r}, but `signals` and `membership` are needed: add it")
-    values = _floats(path, arrays["signals"])
-    if values.ndim == 2:
-        values = values[:, :, None]
-    membership = _membership(arrays)
-    values, n_clipped = _on_logit_scale(path, values, scale)
-    with open_regular(path) as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    design, labels, groups = MembershipDesign(membership), arrays.get("labels"), arrays.get("groups")
-    kind: SignalKind = "signal" if scale == "signal" else "confidence"
-    return Signals(values, design, labels, n_clipped, groups, kind=kind, digest=digest)
+    with open_regular(path) as stream, digest_meanwhile(stream) as digest:
+        values = _floats(path, arrays["signals"])
+        if values.ndim == 2:
+            values = values[:, :, None]
+        membership = _membership(arrays)
+        values, n_clipped = _on_logit_scale(path, values, scale)
+        design, labels, groups = MembershipDesign(membership), arrays.get("labels"), arrays.get("groups")
+        kind: SignalKind = "signal" if scale == "signal" else "confidence"
+        return Signals(values, design, labels, n_clipped, groups, kind=kind, digest=digest())
 
 
 def _floats(path: Path, values: Array) -> Floats:

@@ -47,6 +47,7 @@ from plmia.attacks.empirical_bayes.model import Knots
 from plmia.attacks.view import AttackView, Mode, References
 from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, Floats, IntArray
+from plmia.numerics import average_ranks
 
 FOLDS = 5
 # With fewer known non-members outside a fold, the regression is too uncertain.
@@ -866,6 +867,4 @@ def _clear(correlation: float, n: int) -> float | None:
 
 def _correlation(a: FloatArray, b: FloatArray) -> float:
     """Return the rank correlation of two arrays [n]; 0 if one of them is constant."""
-    from scipy.stats import rankdata
-
-    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1]) if np.ptp(a) > 0 and np.ptp(b) > 0 else 0.0
+    return float(np.corrcoef(average_ranks(a), average_ranks(b))[0, 1]) if np.ptp(a) > 0 and np.ptp(b) > 0 else 0.0

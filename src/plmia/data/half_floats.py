@@ -36,13 +36,15 @@ def positive(values: Floats) -> BoolArray:
 
 
 def extremes(values: Floats) -> tuple[np.floating, np.floating]:
-    """Return the smallest and the largest value; one of them is NaN if any value is."""
+    """Return the smallest and the largest value; NaN if any value is."""
     if not is_half(values):
         return values.min(), values.max()
     bits = values.view(np.int16)
     # The size of negative values counts down: as integers, all bits are then in the order of the values.
     ordered = bits ^ ((bits >> 15) & np.int16(0x7FFF))
     ends = np.array([ordered.min(), ordered.max()])
+    if ends[0] < ~_EXPONENT or ends[1] > _EXPONENT:  # beyond the infinite values
+        return np.float16(np.nan), np.float16(np.nan)
     least, most = (ends ^ ((ends >> 15) & np.int16(0x7FFF))).view(np.float16)
     return least, most
 

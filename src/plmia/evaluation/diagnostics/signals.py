@@ -19,7 +19,7 @@ from plmia.attacks.view import AttackView
 from plmia.data import half_floats, memory
 from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import PopulationError, ReferencesError, SignalsError, percent
-from plmia.numerics import auc_of
+from plmia.numerics import auc_of, average_ranks
 from plmia.signals.signals import Signals
 
 ALARM = 0.001  # probability of a false alarm
@@ -461,15 +461,13 @@ def unlike_records(signals: Signals) -> UnlikeRecords:
     Models that were trained alike agree on which records are easy. Predictions in another order of rows or classes, or
     of other data, do not follow the references, however confident they are.
     """
-    from scipy.stats import rankdata
-
     points = _sample(signals)
-    ranks = rankdata(signals.values[:, points, 0], axis=1)
-    total, n = ranks[1:].sum(axis=0), len(ranks) - 1
+    ranked = np.stack([average_ranks(row) for row in signals.values[:, points, 0]])
+    total, n = ranked[1:].sum(axis=0), len(ranked) - 1
     if n < 2:
         raise ReferencesError(f"{n} reference cannot be compared with another: train 2 references or more")
-    own = _correlation(ranks[0], total)
-    theirs = [_correlation(row, total - row) for row in ranks[1:]]
+    own = _correlation(ranked[0], total)
+    theirs = [_correlation(row, total - row) for row in ranked[1:]]
     low, high = min(theirs), max(theirs)
     # Fisher's transformation, whose standard error depends on the number of records alone.
     apart = np.arctanh(np.clip(np.mean(theirs), -0.999, 0.999)) - np.arctanh(np.clip(own, -0.999, 0.999))

@@ -280,9 +280,8 @@ class ClassConformal(DecisionRule):
 
 
 def _call_at_rank(rule: DecisionRule, known: Known, k: int) -> Call:
-    """Flag what exceeds the k-th largest statistic of Z; with k beyond the size of Z, everything."""
-    phi = known.scores.statistic
-    flagged = phi > known.ordered[-k] if k <= known.n else np.ones(len(phi), bool)
+    """Flag what exceeds the k-th largest statistic of Z."""
+    flagged = known.scores.statistic > known.ordered[-k]
     return Call(rule.name, rule.level, flagged, known.smallest_called(flagged), known.n)
 
 

@@ -30,6 +30,7 @@ from plmia.attacks.statistics import Fitted, Statistic
 from plmia.attacks.view import AttackView, Block, References, SumName
 from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
+from plmia.data.threads import in_order
 from plmia.errors import AttackError, PlmiaError, PopulationError, ReferencesError, some
 from plmia.numerics import count_below
 
@@ -107,6 +108,33 @@ def evaluate_statistics(attacks: Sequence[Attack], view: AttackView) -> dict[Sta
 
 
 def _one_pass(attacks: Sequence[Attack], view: AttackView) -> dict[Statistic, StatisticValues | Lacking]:
+    fitted, refused = _fit_each(attacks, view)
+
+    def put(block: Block) -> dict[Statistic, Lacking]:
+        """Evaluate all statistics at one block, and return the errors of those that lack references there."""
+        lacking: dict[Statistic, Lacking] = {}
+        for statistic in [each for each in fitted if each not in refused]:
+            try:
+                fitted[statistic].put(block)
+            except ReferencesError as error:
+                lacking[statistic] = error
+        return lacking
+
+    # Code of users need not expect threads.
+    each = in_order if all(_is_own(statistic.source) for statistic in fitted) else map
+    for lacking in each(put, view.blocks()):
+        refused = {**lacking, **refused}
+    for statistic, values in fitted.items():
+        if values.bad and statistic not in refused:
+            where = f"record {some(sorted(values.bad))}"
+            raise AttackError(f"the statistic of {values.attack.name} is not finite at {where}: check the signals")
+    return {**fitted, **refused}
+
+
+def _fit_each(
+    attacks: Sequence[Attack], view: AttackView
+) -> tuple[dict[Statistic, StatisticValues], dict[Statistic, Lacking]]:
+    """Fit the statistics of all attacks, each once; the second part has the errors of those that lack references."""
     users: dict[Statistic, list[Attack]] = {}
     for attack in attacks:
         users.setdefault(attack.statistic, []).append(attack)
@@ -117,18 +145,12 @@ def _one_pass(attacks: Sequence[Attack], view: AttackView) -> dict[Statistic, St
             fitted[statistic] = StatisticValues.fit(alike, view)
         except LACKING as error:
             refused[statistic] = error
-    for block in view.blocks():
-        for statistic, values in fitted.items():
-            if statistic not in refused:
-                try:
-                    values.put(block)
-                except ReferencesError as error:
-                    refused[statistic] = error
-    for statistic, values in fitted.items():
-        if values.bad and statistic not in refused:
-            where = f"record {some(values.bad)}"
-            raise AttackError(f"the statistic of {values.attack.name} is not finite at {where}: check the signals")
-    return {**fitted, **refused}
+    return fitted, refused
+
+
+def _is_own(part: object) -> bool:
+    """Whether a part of an attack belongs to this package, rather than to a user."""
+    return type(part).__module__.startswith("plmia.")
 
 
 @contextmanager
@@ -137,7 +159,7 @@ def _naming(attack: Attack, *parts: object) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, PlmiaError) or all(type(part).__module__.startswith("plmia.") for part in parts):
+        if isinstance(error, PlmiaError) or all(map(_is_own, parts)):
             raise
         frames = traceback.extract_tb(error.__traceback__)
         here = str(Path(__file__).parent)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from plmia.data import memory
+from plmia.data import half_floats, memory
 from plmia.data.arrays import BoolArray, Counts, FloatArray, Floats, IntArray, Labels
+from plmia.data.threads import computed_once
 from plmia.errors import AttackError, PopulationError, SignalsError
 
 # Thirty-two float32 terms lose at most one digit; they are then added to a float64 total. A piece fits the second-level
@@ -53,7 +53,7 @@ class References:
         """Number of views per record."""
         return int(self.signals.shape[2])
 
-    @cached_property
+    @computed_once
     def paired(self) -> bool:
         """Whether references 2k and 2k + 1 trained on complementary sets, for all k."""
         if len(self) % 2:
@@ -64,7 +64,7 @@ class References:
             memory.release()
         return True
 
-    @cached_property
+    @computed_once
     def n_in(self) -> npt.NDArray[np.int32]:
         """Number of references [records] that trained on each record."""
         n_points = self.in_mask.shape[1]
@@ -255,9 +255,9 @@ class Sums:
 
     def add(self, references: References, feature: Feature, apart: bool = True) -> None:
         """Add ``references`` in place, piece by piece; all of them as OUT unless ``apart``."""
-        room = _Room(references, 3 if apart else 2)
+        room = _Room(references, 4)
         for few, points in references.pieces():
-            conf, in_mask = references.conf(few, points), references.in_mask[few, points]
+            conf, in_mask = room.single(references.conf(few, points)), references.in_mask[few, points]
             values = feature.values(conf, points, room.two_like(conf))
             if apart:
                 self._add_block(values, in_mask, points, feature, references.paired, room)
@@ -296,6 +296,12 @@ class _Room:
     def another_like(self, block: Floats) -> Floats:
         """Return one more."""
         return self._all[2 * block.size : 3 * block.size].reshape(block.shape)
+
+    def single(self, conf: Floats) -> Floats:
+        """Return half floats as single ones, in one more; other signals as they are."""
+        if not half_floats.is_half(conf):
+            return conf
+        return half_floats.as_single(conf, self._all[3 * conf.size : 4 * conf.size].reshape(conf.shape))
 
 
 def count(flags: BoolArray) -> npt.NDArray[np.int8]:
@@ -494,29 +500,29 @@ class Block:
         """Number of views per record."""
         return int(self.target.shape[1])
 
-    @cached_property
+    @computed_once
     def centre(self) -> Floats:
         """Value [n, views] subtracted from signals before they are summed."""
         return self.known.centre if self.known else first_out(self.references)
 
-    @cached_property
+    @computed_once
     def confidence_sums(self) -> Sums:
         """Sums of conf - centre and of its square over IN and over OUT references."""
         if self.known and "confidence" in self.known.sums:
             return self.known.sums["confidence"]
         return sum_over(self.references, Powers(self.centre))
 
-    @cached_property
+    @computed_once
     def out_moments(self) -> SideMoments:
         """Counts, means and variances of OUT signals."""
         return side_moments(self.references, self.confidence_sums, self.centre, inside=False)
 
-    @cached_property
+    @computed_once
     def in_moments(self) -> SideMoments:
         """Counts, means and variances of IN signals."""
         return side_moments(self.references, self.confidence_sums, self.centre, inside=True)
 
-    @cached_property
+    @computed_once
     def probability_sums(self) -> Sums:
         """Sums of p and 1 - p over references; online all references may be counted as OUT."""
         if self.known and "probability" in self.known.sums:

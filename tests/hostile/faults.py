@@ -875,6 +875,110 @@ def interrupted_early(stderr: str) -> bool:
     return interrupted and not any(file.is_relative_to(package) for file in frames)
 
 
+# Standard streams ----------------------------------------------------------------------------------------------------
+
+_AUDIT_OF_TABLE = (
+    "audit --data data.csv --label y --group person --recipe sklearn:GaussianNB --references 4 --workers 1"
+)
+# Commands, and what each leaves in its folder. The audit warns about its table before it trains, and the gate fails.
+PRINTING: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "score": ("score signals.npz -o out --attack attack-r", _results),
+    "score as JSON": ("score signals.npz -o out --attack attack-r --json", _results),
+    "audit": (f"{_AUDIT_OF_TABLE} --workers 1 --attack attack-r -o run", _audited),
+    "gate": ("gate out --max-tpr 0.11 --at-fpr 0.1 --accept tied-scores --junit gate.xml", _file("gate.xml")),
+    "attacks": ("attacks", _results),
+    "report": ("report out --title New", _page),
+    "help": ("--help", _results),
+}
+# What is wrong with standard output (1) or standard error (2).
+STREAMS: dict[str, dict[int, str]] = {
+    "no reader": {1: "left"},
+    "no reader of both": {1: "left", 2: "left"},
+    "no reader of errors": {2: "left"},
+    "full": {1: "full"},
+    "full for errors": {2: "full"},
+    "closed": {1: "closed"},
+    "closed for errors": {2: "closed"},
+    "both closed": {1: "closed", 2: "closed"},
+}
+
+
+def standard_streams(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Readers that leave at once, full devices and closed descriptors: the files and the exit code of a usual run.
+
+    If standard output is full, the exit code is 2, the files are there all the same, and a sentence says what is wrong.
+    """
+    template, case = folder / "template", folder / "case"
+    fresh(template).mkdir()
+    _with_results(template)
+    _data(template)
+    with np.load(template / "data.npz") as data:
+        rows = [f"{x:.4f};{z:.4f};{y};{g}" for (x, z), y, g in zip(data["X"], data["y"], data["groups"], strict=True)]
+    (template / "data.csv").write_text("\n".join(["x;z;y;person", *rows]) + "\n")
+    _results(template)
+    usual: dict[str, tuple[subprocess.CompletedProcess[str], Any]] = {}
+    names = [f"{name}: {kind}" for name, kind in itertools.product(PRINTING, STREAMS)]
+    for label in _evenly(names, count, rng):
+        name, _, kind = label.partition(": ")
+        words, state = PRINTING[name]
+        if name not in usual:
+            done = _with_streams(words, template, case, {})
+            assert done.returncode == (3 if name == "gate" else 0), done.stderr
+            assert name != "audit" or "plmia: " in done.stderr
+            usual[name] = done, state(case)
+        yield _with_other_streams(label, words, template, case, STREAMS[kind], state, *usual[name])
+
+
+def _with_streams(words: str, template: Path, case: Path, streams: dict[int, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in a copy of a folder; raises TimeoutExpired if it hangs."""
+    shutil.copytree(template, fresh(case), symlinks=True)
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    def redirect() -> None:
+        for number, what in streams.items():
+            if what == "closed":
+                os.close(number)
+            else:
+                os.dup2(writer if what == "left" else os.open("/dev/full", os.O_WRONLY), number)
+
+    try:
+        return subprocess.run(
+            [*COMMAND, *words.split()], cwd=case, preexec_fn=redirect, capture_output=True, text=True, timeout=120
+        )
+    finally:
+        os.close(writer)
+
+
+def _with_other_streams(
+    label: str,
+    words: str,
+    template: Path,
+    case: Path,
+    streams: dict[int, str],
+    state: Callable[[Path], Any],
+    usual: subprocess.CompletedProcess[str],
+    after: Any,
+) -> Finding:
+    """Compare a run with other streams with a usual one, and with what that left."""
+    try:
+        done = _with_streams(words, template, case, streams)
+    except subprocess.TimeoutExpired:
+        return Finding(label, "hang")
+    detail = f"{done.returncode}: {done.stderr[-900:]}"
+    refused = streams.get(1) == "full"
+    unsaid = refused and "\nplmia: standard output " not in f"\n{done.stderr}"
+    if unsaid or re.search("Traceback|Exception ignored", done.stderr):
+        return Finding(label, "traceback", detail)
+    if done.returncode != (2 if refused else usual.returncode) or (1 not in streams and done.stdout != usual.stdout):
+        return Finding(label, "wrong", detail)
+    try:
+        same = state(case) == after
+    except Exception as error:
+        return Finding(label, "lost", f"{type(error).__name__}: {error}; {detail}")
+    return Finding(label, ("refused" if refused else "right") if same else "lost", detail)
+
+
 # Users' code ---------------------------------------------------------------------------------------------------------
 
 _RECIPE = """
@@ -1024,5 +1128,6 @@ CAMPAIGNS: dict[str, tuple[Campaign, int]] = {
     "two commands at once": (reporting(between_operations), 70),
     "several writers": (reporting(several_writers), 40),
     "signals at any time": (reporting(signals_at_any_time), 40),
+    "standard streams": (reporting(standard_streams), len(PRINTING) * len(STREAMS)),
     "code of users": (reporting(code_of_users), len(BEHAVIOURS) + len(_HANGS)),
 }

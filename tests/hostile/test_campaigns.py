@@ -39,7 +39,7 @@ def test_faults(name: str, repository: Path) -> None:
     words = [sys.executable, "-m", "tests.hostile", "--only", name, "--scale", "0.05" if name == "kills" else "0.1"]
     if name == "code of users":  # other behaviours at every commit
         count = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=repository, capture_output=True, check=False)
-        words += ["--scale", "0.16", "--seed", count.stdout.decode().strip() or "0"]
+        words += ["--scale", "0.05", "--seed", count.stdout.decode().strip() or "0"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         words, cwd=repository, env=environment, capture_output=True, text=True, check=False, timeout=600

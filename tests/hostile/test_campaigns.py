@@ -23,7 +23,7 @@ from plmia.results.saved import SavedRun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, signals and device files")
 SLICE = 40
-SCALES = {"kills": "0.05", "errors and full disks": "0.025", "code of users": "0.16", "standard streams": "0.06"}
+SCALES = {"kills": "0.05", "errors and full disks": "0.025", "code of users": "0.05", "standard streams": "0.06"}
 
 
 @pytest.mark.parametrize("name", inputs.CAMPAIGNS)

@@ -29,8 +29,9 @@ from plmia.attacks.groups import Groups, GroupStatistic, OneRow, Played, SizeSca
 from plmia.attacks.statistics import Fitted, Statistic
 from plmia.attacks.view import AttackView, Block, References, SumName
 from plmia.data import memory
-from plmia.data.arrays import BoolArray, FloatArray, IntArray
+from plmia.data.arrays import BoolArray, FloatArray, IntArray, read_only
 from plmia.data.threads import in_order
+from plmia.data.user_code import PASSED_ON, described
 from plmia.errors import AttackError, PlmiaError, PopulationError, ReferencesError, some
 from plmia.numerics import count_below
 
@@ -69,6 +70,7 @@ class StatisticValues:
     fitted: Fitted
     per_point: dict[ViewAggregation, FloatArray]  # [points]
     per_view: FloatArray | None  # [points, views], if pairs are compared
+    users: Mapping[ViewAggregation, Attack]  # the first that aggregates views in this way, for messages
     bad: list[int] = field(default_factory=list)  # points where it is not finite
 
     @classmethod
@@ -78,13 +80,14 @@ class StatisticValues:
             fitted = attacks[0].statistic.fit(view)
         per_point = {attack.views: memory.empty(view.n_points) for attack in attacks}
         pairs = any(attack.compares_pairs for attack in attacks)
-        return cls(attacks[0], fitted, per_point, memory.empty(view.target.shape) if pairs else None)
+        users = {attack.views: attack for attack in reversed(attacks)}
+        return cls(attacks[0], fitted, per_point, memory.empty(view.target.shape) if pairs else None, users)
 
     def put(self, block: Block) -> None:
         """Evaluate the statistic at the records of ``block``."""
         # Floating-point warnings are off: the result is checked below, and one sentence names the points.
         with _naming(self.attack, self.attack.statistic.source), np.errstate(all="ignore"):
-            phi = np.asarray(self.fitted(block), dtype=np.float64)
+            phi = read_only(np.asarray(self.fitted(block), dtype=np.float64))
         if phi.shape != block.target.shape:
             raise AttackError(
                 f"the statistic of {self.attack.name} has shape {phi.shape}, {block.target.shape} [records, views] is "
@@ -92,7 +95,8 @@ class StatisticValues:
             )
         self.bad += (np.flatnonzero(~np.isfinite(phi).all(axis=1)) + block.points.start).tolist()
         for views, values in self.per_point.items():
-            values[block.points] = views.points(phi)
+            with _naming(self.users[views], views):
+                values[block.points] = views.points(phi)
         if self.per_view is not None:
             self.per_view[block.points] = phi
 
@@ -158,14 +162,16 @@ def _naming(attack: Attack, *parts: object) -> Iterator[None]:
     """Turn an error in a user's own part into one sentence with its file and line; other errors pass."""
     try:
         yield
-    except Exception as error:
+    except PASSED_ON:
+        raise
+    except BaseException as error:
         if isinstance(error, PlmiaError) or all(map(_is_own, parts)):
             raise
         frames = traceback.extract_tb(error.__traceback__)
         here = str(Path(__file__).parent)
         where = next((frame for frame in frames if not frame.filename.startswith(here)), frames[-1])
         raise AttackError(
-            f"attack {attack.name} does not run: {type(error).__name__}: {error} "
+            f"attack {attack.name} does not run: {described(error)} "
             f"({where.filename}, line {where.lineno}): correct it there"
         ) from error
 
@@ -362,16 +368,19 @@ def _calibrate(
                 put("conformal", queries, conformal_log10_p(phi, queries, rivals))
     own = columns.get("log10_p", columns["conformal"])
     combined = "log10_p" in columns
-    return Scores(attack.name, columns["score"], own, columns["conformal"], phi, combined, values.fitted.summary())
+    with _naming(attack, attack.statistic.source):
+        fit = values.fitted.summary()
+    return Scores(attack.name, columns["score"], own, columns["conformal"], phi, combined, fit)
 
 
 def _raw_scores(attack: Attack, values: StatisticValues, comparison: Comparison, tick: Tick) -> FloatArray | SignedLog:
     queries, population, size = comparison.queries, comparison.population, comparison.size()
+    # Attacks share statistics, and a calibration or an aggregation may be a user's.
+    phi, per_view = read_only(values.per_point[attack.views]), values.per_view
     if attack.calibration.compares and not (comparison.shared and attack.views.linear):
-        if values.per_view is None:
+        if per_view is None:
             raise AttackError(f"the population policy of {attack.name} is not `shared`: a query has its own population")
-        return pairwise_scores(attack.calibration, attack.views, values.per_view, queries, population, size, tick)
-    phi = values.per_point[attack.views]
+        return pairwise_scores(attack.calibration, attack.views, read_only(per_view), queries, population, size, tick)
     memory.release()
     raw = attack.calibration.shared(
         phi if everyone(queries, len(phi)) else phi[queries], phi[population] if comparison.shared else phi[:0], size

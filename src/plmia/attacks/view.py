@@ -4,6 +4,8 @@ All that moment-based statistics need is a sum over models of a function of one 
 the sums of two disjoint sets of models add up. This makes many targets cheap: `leave_one_out` never subtracts (no
 cancellation, and the excluded models never touch the result), yet it costs only log(targets) passes. Written by hand
 because it is several times faster than masked numpy sums; `benchmarks/scoring.py` measures it against one plain sum.
+
+All attacks share a view, so none of its arrays can be written to.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.data import half_floats, memory
-from plmia.data.arrays import BoolArray, Counts, FloatArray, Floats, IntArray, Labels
+from plmia.data.arrays import (
+    BoolArray,
+    Counts,
+    FloatArray,
+    Floats,
+    IntArray,
+    Labels,
+    made_read_only,
+    read_only,
+)
 from plmia.data.threads import computed_once
 from plmia.errors import AttackError, PopulationError, SignalsError
 
@@ -39,6 +50,9 @@ class References:
     signals: Floats  # [models, points, views]: logit-scaled true-label confidence of all models; only rows are read
     rows: IntArray  # [references]: the models that are references
     in_mask: BoolArray  # [references, points]: whether the reference trained on the point (IN) or not (OUT)
+
+    def __post_init__(self) -> None:
+        vars(self).update(made_read_only(self))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -74,7 +88,7 @@ class References:
             for first in range(0, len(self), ROWS_PER_FLUSH):
                 total[points] += count(np.ascontiguousarray(self.in_mask[first : first + ROWS_PER_FLUSH, points]))
             memory.release()
-        return total
+        return read_only(total)
 
     def first(self, n: int) -> References:
         """Return the first ``n`` references."""
@@ -249,6 +263,10 @@ class Sums:
         """Return the sums at some records."""
         return Sums(self.n_in[points], self.n_out[points], self.inside[:, points], self.outside[:, points])
 
+    def read_only(self) -> Sums:
+        """Return the same sums in arrays that cannot be written to."""
+        return replace(self, **arrays) if (arrays := made_read_only(self)) else self
+
     def copy(self) -> Sums:
         """Return a copy."""
         return Sums(*(memory.copied(part) for part in (self.n_in, self.n_out, self.inside, self.outside)))
@@ -357,6 +375,10 @@ class SideMoments:
     variance: FloatArray
     stored: np.dtype[np.floating]  # type of the stored signals
 
+    def read_only(self) -> SideMoments:
+        """Return the same moments in arrays that cannot be written to."""
+        return replace(self, **made_read_only(self))
+
     @property
     def rounding(self) -> FloatArray:
         """Variance [records, views] that storing the signals adds: spacing^2 / 12 at the size of the mean."""
@@ -433,6 +455,10 @@ class KnownSums:
     centre: Floats  # [points, views]: subtracted from the signals before they are summed
     sums: Mapping[SumName, Sums] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        sums = {name: total.read_only() for name, total in self.sums.items()}
+        vars(self).update(made_read_only(self), sums=sums)
+
     def part(self, points: slice) -> KnownSums:
         """Return the sums at some records."""
         return KnownSums(self.centre[points], {name: sums.part(points) for name, sums in self.sums.items()})
@@ -503,31 +529,31 @@ class Block:
     @computed_once
     def centre(self) -> Floats:
         """Value [n, views] subtracted from signals before they are summed."""
-        return self.known.centre if self.known else first_out(self.references)
+        return self.known.centre if self.known else read_only(first_out(self.references))
 
     @computed_once
     def confidence_sums(self) -> Sums:
         """Sums of conf - centre and of its square over IN and over OUT references."""
         if self.known and "confidence" in self.known.sums:
             return self.known.sums["confidence"]
-        return sum_over(self.references, Powers(self.centre))
+        return sum_over(self.references, Powers(self.centre)).read_only()
 
     @computed_once
     def out_moments(self) -> SideMoments:
         """Counts, means and variances of OUT signals."""
-        return side_moments(self.references, self.confidence_sums, self.centre, inside=False)
+        return side_moments(self.references, self.confidence_sums, self.centre, inside=False).read_only()
 
     @computed_once
     def in_moments(self) -> SideMoments:
         """Counts, means and variances of IN signals."""
-        return side_moments(self.references, self.confidence_sums, self.centre, inside=True)
+        return side_moments(self.references, self.confidence_sums, self.centre, inside=True).read_only()
 
     @computed_once
     def probability_sums(self) -> Sums:
         """Sums of p and 1 - p over references; online all references may be counted as OUT."""
         if self.known and "probability" in self.known.sums:
             return self.known.sums["probability"]
-        return sum_over(self.references, Probabilities(), self.mode == "offline")
+        return sum_over(self.references, Probabilities(), self.mode == "offline").read_only()
 
 
 @dataclass(frozen=True, eq=False)
@@ -537,13 +563,17 @@ class Features:
     columns: Floats
     categories: tuple[int, ...] = ()  # columns whose numbers 0, 1, ... are names without an order
 
+    def __post_init__(self) -> None:
+        vars(self).update(made_read_only(self))
+
 
 @dataclass(frozen=True)
 class AttackView:
     """Everything that an attack may know about one target.
 
     There is no field for the target's membership, so no attack can read the answer. `Truth` holds it, and only
-    evaluation and report accept that.
+    evaluation and report accept that. No array can be written to, so no attack can change what another one reads: copy
+    an array to change it.
 
     Parameters
     ----------
@@ -580,6 +610,7 @@ class AttackView:
     groups: IntArray | None = None
 
     def __post_init__(self) -> None:
+        vars(self).update(made_read_only(self))
         if self.mode not in get_args(Mode):
             raise AttackError(f"mode {self.mode!r} is unknown: take {' or '.join(get_args(Mode))}")
         expected = (self.references.n_points, self.references.n_views)

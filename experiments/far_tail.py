@@ -1,4 +1,4 @@
-"""Why is another attack ahead of pl-mia-eb offline? Its parts, one at a time, and oracles, in two settings.
+"""Why is another attack ahead of pl-mia-eb offline? Its parts, one at a time, and oracles.
 
     python -m experiments.far_tail measure    attack with each part changed, and write far_tail.json
     python -m experiments.far_tail write      table of docs/explanation/which-attack.md, from far_tail.json
@@ -32,25 +32,37 @@ from plmia.signals.signals import Signals
 
 from .cost import json_text, markdown_table, with_tables
 from .measure import Measured, difference, metrics_of, of_result
-from .rivals import ALL, METRICS, OURS, PAGE, read_set
+from .rivals import ALL, METRICS, OURS, PAGE, _title, read_set
 from .script import end, say
 from .setting import HERE, SIGNALS, Source
 
 RESULT = HERE / "far_tail.json"
-# Sets, numbers of references, and draws of references for each model that plays the target.
-SETTINGS: tuple[tuple[str, int, int], ...] = (("cifar100_wrn", 2, 1), ("adult_mlp", 4, 6))
+POOLING, BEND = "views as they are, not their mean probability", "bend at 3"
+# Sets, numbers of references, draws of references for each model that plays the target, and the one change that is
+# measured: "" for all. The other sets show what the changes that matter in the first two do elsewhere.
+SETTINGS: tuple[tuple[str, int, int, str], ...] = (
+    ("cifar100_wrn", 2, 1, ""),
+    ("adult_mlp", 4, 6, ""),
+    ("cifar10_wrn", 2, 6, POOLING),
+    ("cifar10_wrn_plain", 2, 2, POOLING),
+    ("cifar10_wrn", 4, 6, BEND),
+    ("location_gbdt_3", 4, 2, BEND),
+    ("location_gbdt_7", 4, 2, BEND),
+    ("covertype_mlp", 4, 2, BEND),
+    ("location_mlp", 4, 2, BEND),
+)
 # Seeds of draws are multiples of this, plus the number of the model.
 SEED_STEP = 1000
 # Its choices, made for all targets instead of by references in the role of the target: see `EmpiricalBayesLR`.
 CHANGES: dict[str, dict[str, Any]] = {
-    "views as they are, not their mean probability": {"pool": False},
+    POOLING: {"pool": False},
     "heavy tails (6 degrees of freedom)": {"tail": 6.0},
     "Gaussian tails": {"tail": 1000.0},
     "ratio not held beyond its turn": {"hold": 0.0},
     "ratio always held": {"hold": 1.0},
     "no bend": {"bend": np.inf},
     "bend at 8": {"bend": 8.0},
-    "bend at 3": {"bend": 3.0},
+    BEND: {"bend": 3.0},
     "constant trends": {"most_knots": 1},
 }
 # What the ends of trends do: see `Knots`.
@@ -157,22 +169,34 @@ def played(source: Source) -> list[list[int]]:
     return [split for split in splits if split]
 
 
-def measure(name: str, n: int, draws: int) -> dict[str, Any]:
-    """Measure what every change adds, on models that are never reported as targets."""
+def with_change(source: Source, n: int, target: int, seed: int, change: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Attack one model with one change; yield names and metrics."""
+    attacks = [ALL[OURS], replace(ALL[OURS], name=change, statistic=EmpiricalBayesLR(**CHANGES[change])), ALL[RIVAL]]
+    setup = Setup("offline", n, None, seed, align="never")
+    for result in attack_targets(source.signals, attacks, [target], setup):
+        yield result.scores.attack, of_result(result)
+
+
+def measure(name: str, n: int, draws: int, change: str = "") -> dict[str, Any]:
+    """Measure what every change adds, or one of them, on models that are never reported as targets."""
     source = read_set(name, SIGNALS, 1)
-    pooled, splits = one_view(source), played(source)
+    pooled, splits = source if change else one_view(source), played(source)
     found: dict[str, Measured] = {}
     for split in splits:
         values: dict[str, list[dict[str, float | None]]] = {}
         for model, draw in ((model, draw) for model in split for draw in range(draws)):
-            for what, metrics in attacked(source, pooled, n, model, SEED_STEP * (draw + 1) + model):
+            seed = SEED_STEP * (draw + 1) + model
+            all_changes = attacked(source, pooled, n, model, seed)
+            for what, metrics in with_change(source, n, model, seed, change) if change else all_changes:
                 values.setdefault(what, []).append(metrics)
         for what, each in values.items():
             found.setdefault(what, Measured()).add({metric: _mean([m[metric] for m in each]) for metric in METRICS})
     say(f"{source.data}, {n} references")
     models = [model for split in splits for model in split]
     rows = [_row(what, found[OURS], measured) for what, measured in found.items()]
-    return {"data": source.data, "references": n, "draws": draws, "models": models, "rows": rows}
+    model = source.about.get("model") or source.about.get("recipe")
+    about = {"data": source.data, "model": model, "references": n, "draws": draws}
+    return about | {"models": models, "rows": rows}
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -193,7 +217,7 @@ def _row(what: str, ours: Measured, theirs: Measured) -> dict[str, Any]:
 def table(found: dict[str, Any]) -> str:
     """What every change adds, in points, for each metric."""
     lines = [
-        (each["data"], each["references"], _name(row["attack"]), *map(_gain, row["gain"]))
+        (_title(each), each["references"], _name(row["attack"]), *map(_gain, row["gain"]))
         for each in found.values()
         for row in each["rows"]
         if "gain" in row
@@ -217,7 +241,7 @@ def _gain(interval: list[float] | None) -> str:
 def main(task: str) -> None:
     """Run one task."""
     if task == "measure":
-        found = {f"{name} {n}": measure(name, n, draws) for name, n, draws in SETTINGS}
+        found = {f"{name} {n}": measure(name, n, *rest) for name, n, *rest in SETTINGS}
         RESULT.write_text(f"{json_text(found)}\n", encoding="utf-8")
         return
     text = PAGE.read_text(encoding="utf-8")

@@ -196,10 +196,8 @@ def measure_exponents(folder: Path, small: bool) -> list[str]:
         "targets": [Size(2000, models, 1, models // n) for n in (8, 4, 2, 1)],
     }
     tiny = score(folder, Size(1000, 10, 1), ("pl-mia-eb",))
-    lines = [
-        f"| axis | others | from, to | processor time above {tiny.processor:.1f} s | peak above {tiny.peak / 1e6:.0f} MB |",
-        "|---|---|---|---|---|",
-    ]
+    headings = f"processor time above {tiny.processor:.1f} s | peak memory above {tiny.peak / 1e6:.0f} MB"
+    lines = [f"| axis | others | from, to | {headings} |", "|---|---|---|---|---|"]
     for axis, sizes in grids.items():
         scale = [float(vars(size)[axis]) for size in sizes]
         found = [score(folder, size, ("pl-mia-eb",)) for size in sizes]

@@ -91,9 +91,11 @@ reproduce-whole: $(VENV)/.dev ## train what full/ lacks on the data in DATA=FOLD
 	    -o $(WHOLE)/no-augmentation
 	$(BIN)/plmia reproduce table-2 table-3 table-4 table-5 table-s1 table-s2 table-s3 figure-2 figure-3 figure-4 \
 	    --signals full/cifar100_wrn --quiet -o $(WHOLE)/cifar-100
+	$(BIN)/plmia reproduce table-2 table-3 table-4 table-5 table-s2 table-s3 figure-2 figure-3 figure-4 \
+	    --signals full/cifar100_wrn_plain --quiet -o $(WHOLE)/cifar-100-no-augmentation
 	$(BIN)/python -m experiments.compare $(WHOLE) experiments/results --retrained
-	$(BIN)/python -m experiments.compare $(WHOLE)/no-augmentation experiments/results/no-augmentation --retrained
-	$(BIN)/python -m experiments.compare $(WHOLE)/cifar-100 experiments/results/cifar-100 --retrained
+	for name in no-augmentation cifar-100 cifar-100-no-augmentation; do \
+	    $(BIN)/python -m experiments.compare $(WHOLE)/$$name experiments/results/$$name --retrained || exit 1; done
 
 constraints: ## compile constraints.txt anew (ARGS=--upgrade for the newest releases)
 	PYTHON="$(PYTHON)" sh scripts/compile_constraints.sh $(ARGS)

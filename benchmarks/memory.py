@@ -1,10 +1,10 @@
 """Measure the memory of score, report and compare: ``make bench-memory`` (ARGS=--quick for small sizes).
 
 The script makes the signals itself: float16 in an npz, members about one standard deviation above non-members. Each
-command runs in a child process with one thread; its peak is the largest resident memory that Linux reports for it. The
-time is compared with that of a plain sequential read of the same file; before each, the system is asked to drop the
-file from its cache. Exponents are slopes of a line through logarithms: of the time and the peak memory above those of
-a tiny run, which is mostly the start of Python and its libraries. The script prints Markdown and writes each part into
+command runs in a child process; its peak is the largest resident memory that Linux reports for it. The time is
+compared with that of a plain sequential read of the same file; before each, the system is asked to drop the file from
+its cache. Exponents are slopes of a line through logarithms: of the processor time and the peak memory above those of a
+tiny run, which is mostly the start of Python and its libraries. The script prints Markdown and writes each part into
 ``docs/explanation/memory.md``; with --quick it only prints.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -27,7 +28,7 @@ import numpy as np
 LIMIT = "1GB"
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "memory.md"
 PARTS = ("commands", "targets", "exponents")
-TABLE = ["| command | records × models × views | peak, MB | seconds |", "|---|---|---|---|"]
+TABLE = ["| command | records × models × views | peak, MB | processor seconds | seconds |", "|---|---|---|---|---|"]
 TWO_ATTACKS = ("pl-mia-eb", "rmia")
 # The peak is that of the program itself: what the system reports of a child includes its parent before the start.
 PROGRAM = """
@@ -64,6 +65,9 @@ class Run:
     """What one command took."""
 
     seconds: float
+    processor: (
+        float  # seconds of all threads and processes; it depends less than `seconds` on what else the machine does
+    )
     peak: int  # bytes
 
 
@@ -113,12 +117,18 @@ def run(*words: object) -> Run:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with tempfile.NamedTemporaryFile("r") as peak:
         command = [sys.executable, "-c", PROGRAM, peak.name, *map(str, words)]
-        start = time.perf_counter()
+        start, before = time.perf_counter(), processor_seconds()
         done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
-        seconds = time.perf_counter() - start
+        seconds, processor = time.perf_counter() - start, processor_seconds() - before
         if done.returncode:
             sys.exit(f"plmia {words[0]} ended with exit code {done.returncode}")
-        return Run(seconds, int(peak.read()) * 1024)
+        return Run(seconds, processor, int(peak.read()) * 1024)
+
+
+def processor_seconds() -> float:
+    """Processor time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def names(attacks: Sequence[str]) -> list[str]:
@@ -141,7 +151,7 @@ def score(folder: Path, size: Size, attacks: Sequence[str] = ()) -> Run:
 
 def row(command: str, size: Size, found: Run) -> str:
     """One row of the table."""
-    return f"| {command} | {size} | {found.peak / 1e6:,.0f} | {found.seconds:,.0f} |"
+    return f"| {command} | {size} | {found.peak / 1e6:,.0f} | {found.processor:,.0f} | {found.seconds:,.0f} |"
 
 
 def measure_commands(folder: Path, small: bool) -> list[str]:
@@ -159,7 +169,8 @@ def measure_commands(folder: Path, small: bool) -> list[str]:
     ratio = (
         f"`score` with 2 attacks takes {scored.seconds / seconds:,.0f} and {scored.seconds / cached:,.0f} times as long"
     )
-    return [*lines, "", f"A plain sequential read of {read}. {ratio}: the processor decides, not the disk."]
+    cores = len(os.sched_getaffinity(0))
+    return [*lines, "", f"A plain sequential read of {read}. {ratio} on {cores} processors."]
 
 
 def measure_targets(folder: Path, small: bool) -> list[str]:
@@ -185,15 +196,13 @@ def measure_exponents(folder: Path, small: bool) -> list[str]:
         "targets": [Size(2000, models, 1, models // n) for n in (8, 4, 2, 1)],
     }
     tiny = score(folder, Size(1000, 10, 1), ("pl-mia-eb",))
-    lines = [
-        f"| axis | others | from, to | time above {tiny.seconds:.1f} s | peak memory above {tiny.peak / 1e6:.0f} MB |",
-        "|---|---|---|---|---|",
-    ]
+    headings = f"processor time above {tiny.processor:.1f} s | peak memory above {tiny.peak / 1e6:.0f} MB"
+    lines = [f"| axis | others | from, to | {headings} |", "|---|---|---|---|---|"]
     for axis, sizes in grids.items():
         scale = [float(vars(size)[axis]) for size in sizes]
         found = [score(folder, size, ("pl-mia-eb",)) for size in sizes]
         cells = []
-        for key, per, unit_name in (("seconds", 1, "s"), ("peak", 1e6, "MB")):
+        for key, per, unit_name in (("processor", 1, "s"), ("peak", 1e6, "MB")):
             values = np.array([vars(each)[key] for each in found], float)
             above = np.maximum(values - vars(tiny)[key], 1e-3 * per)
             power = float(np.polyfit(np.log(scale), np.log(above), 1)[0])

@@ -25,7 +25,7 @@ HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "not decided here"
 # Some parts are shown to be true and some to be false; some are shown to be true and the rest is open.
 PARTLY, SO_FAR = "holds in part", "holds where decided"
 # Our rows that correspond to rows of the paper with another name.
-BESIDE = {"CIFAR-10, no augmentation": "CIFAR-10"}
+BESIDE = {f"{data}, no augmentation": data for data in ("CIFAR-10", "CIFAR-100")}
 
 Keys = tuple[str, ...]
 

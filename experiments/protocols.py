@@ -4,6 +4,8 @@
 
 The trainings have the same design, so that each target and its references have the same members in all of them. Kept
 models (`kept.py`) are attacked, and `protocols.json` is written; `write_docs.py` puts the table into the page.
+Models before ``first_target`` of `BASE` influenced the design of `pl-mia-eb`. Where a training has later ones, these
+are the targets. Where it has none, `BASE` is not attacked by `pl-mia-eb`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from .whole import WHOLE
 
 RESULT = HERE / "protocols.json"
 BASE = "cifar100_wrn"
-ATTACKS = ("rmia", "lira-fixed", "pl-mia-eb")
+OURS = "pl-mia-eb"
+ATTACKS = ("rmia", "lira-fixed", "pl-mia", OURS)
 METRICS = (AUC, "TPR@1%", "TPR@0.1%")
 
 
@@ -53,25 +56,28 @@ def some_of(signals: Signals, models: list[int]) -> Signals:
     return Signals(signals.values[models], MembershipDesign(signals.design.matrix[models]), signals.labels)
 
 
-def measure(signals: Signals, targets: list[int], n: int) -> dict[str, Measured]:
+def measure(signals: Signals, targets: list[int], n: int, names: tuple[str, ...] = ATTACKS) -> dict[str, Measured]:
     """Metrics of each attack over targets."""
-    found = {name: Measured() for name in ATTACKS}
+    found = {name: Measured() for name in names}
     for target in targets:
         some, setup = with_references(signals, target, n), Setup(references=n, align="never")
-        for result in attack_targets(some, attacks_called(*ATTACKS), [0], setup, refused=lambda _name, _error: None):
+        for result in attack_targets(some, attacks_called(*names), [0], setup, refused=lambda _name, _error: None):
             found[result.scores.attack].add(of_result(result))
     return {name: each for name, each in found.items() if each.values}
 
 
-def compared(name: str, most: int = 4) -> dict[str, Any]:
+def compared(name: str, most: int = 64) -> dict[str, Any]:
     """Attack models of a training and those of `BASE` that have the same members."""
     signals, about = read_kept(SIGNALS / name)
-    base, base_about = read_kept(SIGNALS / BASE)
-    same = some_of(base, list(range(signals.n_models)))
+    every, base_about = read_kept(SIGNALS / BASE)
+    same = some_of(every, list(range(signals.n_models)))
     if not np.array_equal(same.design.matrix, signals.design.matrix):
         raise ValueError(f"the models of {name} do not have the members of {BASE}")
     targets, n = targets_of(signals, most)
-    found, before = measure(signals, targets, n), measure(same, targets, n)
+    late = [target for target in targets if target >= WHOLE[BASE].first_target]
+    targets = late or targets
+    found = measure(signals, targets, n)
+    before = measure(same, targets, n, ATTACKS if late else tuple(name for name in ATTACKS if name != OURS))
     say(f"{name}: {n} references, targets {targets}")
     return {
         "training": WHOLE[name].data.partition(", ")[2],
@@ -80,13 +86,17 @@ def compared(name: str, most: int = 4) -> dict[str, Any]:
         "references": n,
         "targets": targets,
         "means": {
-            attack: [[round(each[attack].mean(metric) or 0, 2) for metric in METRICS] for each in (found, before)]
-            for attack in found
+            attack: [_means(each[attack]) if attack in each else None for each in (found, before)] for attack in found
         },
         "difference": {
-            attack: in_words(AUC, difference(found[attack], before[attack], AUC)).partition(": ")[2] for attack in found
+            attack: in_words(AUC, difference(found[attack], base, AUC)).partition(": ")[2]
+            for attack, base in before.items()
         },
     }
+
+
+def _means(measured: Measured) -> list[float]:
+    return [round(measured.mean(metric) or 0, 2) for metric in METRICS]
 
 
 def _accuracy(about: dict[str, Any], models: int | None = None) -> float:
@@ -114,7 +124,8 @@ def measured() -> dict[str, dict[str, Any]]:
 
 
 def _cell(means: dict[str, Any], attack: str, i: int) -> str:
-    return " / ".join(f"{value:.1f}" for value in means[attack][i]) if attack in means else "–"
+    values = means.get(attack, (None, None))[i]
+    return "–" if values is None else " / ".join(f"{value:.1f}" for value in values)
 
 
 def main() -> None:

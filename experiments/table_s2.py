@@ -68,10 +68,22 @@ def _claims(data: str, found: Found, several_views: bool) -> tuple[Claim, ...]:
         for metric in MAIN
     ]
     claims = [_claim("rmia-few", few, data), _claim("pl-mia-many", many, data)]
+    if several_views and data.partition(",")[0] == "CIFAR-100":  # the paper states it of this data set
+        claims.append(_pooled(found, data))
     if all("pl-mia-eb" in by for by in found.values()):
         ahead = [_above(by, "pl-mia-eb", "rmia", metric, n) for n, by in found.items() for metric in (AUC, LOW, ZERO)]
         claims.append(_claim("Beyond the paper: pl-mia-eb is above RMIA at every budget.", ahead, data))
     return tuple(claims)
+
+
+def _pooled(found: Found, data: str) -> Claim:
+    """Whether pooling the variance gains AUC with the fewest references, and more than with any other number."""
+    gains = {n: difference(by["pl-mia-pooled"], by["pl-mia"], AUC) for n, by in found.items() if "pl-mia" in by}
+    known = {n: gain for n, gain in gains.items() if gain is not None}
+    words = "; ".join(in_words(f"AUC at {n}", gain) for n, gain in known.items())
+    few, *others = (known[n] for n in sorted(known))
+    more = [1 if few.low > gain.high else -1 if few.high < gain.low else 0 for gain in others]
+    return Claim("pooled-few", judged([sign(few), *more]), f"pooled against plain: {words}.", data)
 
 
 def _above(by: dict[str, Measured], a: str, b: str, metric: str, n: int) -> tuple[str, int | None]:

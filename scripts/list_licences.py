@@ -32,7 +32,7 @@ These packages test plmia, check it, and build it and its documentation. Users d
 |---|---|---|
 """
 # pip installs these into an environment of its own to build the package, so their metadata are not found here.
-_ONLY_TO_BUILD = {"editables": "MIT", "hatchling": "MIT", "tomlkit": "MIT", "trove-classifiers": "Apache-2.0"}
+_ONLY_TO_BUILD = {"editables": "MIT"}
 _LONGEST = 60
 
 

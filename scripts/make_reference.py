@@ -171,7 +171,9 @@ def command_page() -> str:
     names = command.list_commands(click.Context(command))
     codes = (
         "Exit codes: 0 success, 2 bad input or not decidable (one sentence on standard error says what is wrong and "
-        "what to do), 3 a gate failed, 130 interrupted by Ctrl-C."
+        "what to do), 3 a gate failed, 130 interrupted by Ctrl-C. The code does not depend on who reads the output: "
+        "after `plmia audit … | head`, it is that of the audit. If standard output cannot be written, for example "
+        "because a disk is full, it is 2, and results on disk are complete."
     )
     parts = ["# The `plmia` command\n", f"{codes}\n"]
     for words in ([], *([name] for name in names)):

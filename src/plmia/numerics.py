@@ -15,6 +15,7 @@ import numpy.typing as npt
 from scipy.special import erf, erfcx, log_expit, ndtr
 
 from plmia.data.arrays import BoolArray, FloatArray, Floats, IntArray, Labels
+from plmia.data.threads import in_order
 from plmia.errors import SignalsError
 
 # Beyond six sigma the tail u = Phi(-x) is below 1e-9, so tan(pi u) = pi u (1 + 3e-18): the far formula is exact.
@@ -30,6 +31,8 @@ _GRID_ORIGIN = 16.0
 _GRID_ORIGIN_BITS = int(np.array(_GRID_ORIGIN).view(np.int64))
 # Length of temporary arrays.
 _BLOCK = 1 << 14
+# Values that are sorted to be looked up: the more, the nearer are neighbours.
+_SORTED = 1 << 17
 _MAX_STEPS = 1 << 14
 _LOG_SMALLEST = -700.0
 
@@ -180,8 +183,12 @@ class SignedLog(NamedTuple):
 
     def _in_blocks(self, function: Callable[[SignedLog], FloatArray]) -> FloatArray:
         out = np.empty_like(self.log_abs)
-        for part in _blocks(out.size):
+
+        def put(part: slice) -> None:
             out[part] = function(SignedLog(self.sign[part], self.log_abs[part]))
+
+        for _ in in_order(put, _blocks(out.size)):
+            pass
         return out
 
     def _asinh(self) -> FloatArray:
@@ -224,8 +231,8 @@ def strictly_increasing(values: SignedLog, take: Labels) -> SignedLog:
     return SignedLog(sign, log_abs)
 
 
-def _blocks(n: int) -> Iterator[slice]:
-    return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))
+def _blocks(n: int, length: int = _BLOCK) -> Iterator[slice]:
+    return (slice(start, start + length) for start in range(0, n, length))
 
 
 def _log_cauchy_far(x: FloatArray) -> FloatArray:
@@ -278,9 +285,13 @@ def count_below(population: FloatArray, values: FloatArray) -> npt.NDArray[np.in
     """Count [Q] the members of the ``population`` [Z], in any order, that are strictly below each of ``values`` [Q]."""
     # Looking up values in ascending order uses neighbouring memory: several times faster than in any order.
     ordered, below = np.sort(population), np.empty(len(values), dtype=np.int32)
-    for part in _blocks(len(values)):
+
+    def count(part: slice) -> None:
         order = np.argsort(values[part])
         below[part][order] = np.searchsorted(ordered, values[part][order], side="left")
+
+    for _ in in_order(count, _blocks(len(values), _SORTED)):
+        pass
     return below
 
 
@@ -293,9 +304,21 @@ def holm(p_values: Sequence[float] | FloatArray) -> FloatArray:
     return adjusted
 
 
+def average_ranks(values: Floats) -> FloatArray:
+    """Return the rank [n] of each value, 1 for the smallest; equal values share the mean of their ranks.
+
+    Like `scipy.stats.rankdata`, whose import takes as long as scoring a small run. Values must not be NaN.
+    """
+    order = np.argsort(values)
+    ordered = values[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(values)])
+    ends = np.append(first[1:], len(values))
+    found = np.empty(len(values))
+    found[order] = np.repeat((first + 1 + ends) / 2, ends - first)
+    return found
+
+
 def auc_of(score: FloatArray, positive: BoolArray) -> float:
     """Return the probability that a positive record has the larger score; ties count half. 0.5 if a side is empty."""
-    from scipy.stats import rankdata
-
     n, others = int(positive.sum()), int((~positive).sum())
-    return float((rankdata(score)[positive].mean() - (n + 1) / 2) / others) if n and others else 0.5
+    return float((average_ranks(score)[positive].mean() - (n + 1) / 2) / others) if n and others else 0.5

@@ -275,6 +275,46 @@ def test_json_prints_exactly_metrics_json(signals_file: Write, command: Run, tmp
     assert result.stdout == (tmp_path / "metrics.json").read_text(encoding="utf-8")
 
 
+PRINTING = """
+import sys
+from dataclasses import dataclass
+from plmia import Attack, BinaryVote
+from plmia.attacks.statistics import PointwiseStatistic
+print("while it is loaded")
+@dataclass(frozen=True)
+class Confidence(PointwiseStatistic):
+    def __call__(self, block):
+        print("while it runs")
+        sys.stdout.write("more")
+        return block.target
+    def least_references(self, n_views):
+        return 0
+MINE = Attack("mine", Confidence(), BinaryVote())
+"""
+
+
+@pytest.mark.parametrize("verb", ["score", "plan", "screen"])
+def test_what_an_attack_prints_is_not_in_the_json(verb: str, signals_file: Write, command: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PRINTING)
+    words = () if verb == "plan" else ("-o", tmp_path / "out")
+    result = command(verb, signals_file(), "--attack", f"{tmp_path / 'mine.py'}:MINE", "--json", "--quiet", *words)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)
+    for part in ("while it is loaded", "while it runs", "more"):
+        assert part in result.stderr
+
+
+@pytest.mark.parametrize("act", ["view.target[:] = 0", "view.references.in_mask[...] = False", "sys.exit(0)"])
+def test_an_attack_that_writes_or_exits_is_refused(act: str, signals_file: Write, command: Run, tmp_path: Path) -> None:
+    text = f"import sys\nfrom plmia import Attack, BinaryVote\ndef excess(view):\n    {act}\n    return view.target\n"
+    (tmp_path / "mine.py").write_text(f"{text}MINE = Attack('mine', excess, BinaryVote())\n")
+    words = ("--attack", f"{tmp_path / 'mine.py'}:MINE", "--attack", "attack-p", "-o", tmp_path / "out")
+    result = command("score", signals_file(), *words)
+    assert result.exit_code == 2
+    assert re.fullmatch(r"plmia: attack mine .*mine\.py, line 4\).*\n", result.stderr)
+    assert not (tmp_path / "out" / "metrics.json").exists()
+
+
 def test_quiet_prints_nothing(signals_file: Write, command: Run, tmp_path: Path) -> None:
     assert _ok(command("score", signals_file(), "-o", tmp_path, "--quiet")).output == ""
 

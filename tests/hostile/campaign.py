@@ -74,7 +74,11 @@ class _Hang(BaseException):
 def limited() -> Iterator[None]:
     """Raise `_Hang` after `MAX_SECONDS`."""
 
+    hung = False
+
     def stop(*_: object) -> None:
+        nonlocal hung
+        hung = True
         raise _Hang
 
     before = signal.signal(signal.SIGALRM, stop)
@@ -84,6 +88,8 @@ def limited() -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+        if hung:  # also where it was taken for an error of code of users
+            raise _Hang
 
 
 def command(*words: object) -> click.testing.Result:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from tests.hostile.campaign import (
@@ -796,42 +796,55 @@ def several_writers(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
 COMMAND = [sys.executable, "-m", "plmia"]
 
 
+# Commands that get a signal: options, and the scenario of their states.
+_SIGNALLED: dict[str, tuple[list[str], Scenario]] = {
+    "score": (["score", "signals.npz", "-o", "out", "--attack", "attack-r", "--quiet"], SCENARIOS["score again"]),
+    "audit": (
+        [
+            *("audit", "--data", "data.npz", "--recipe", "sklearn:GaussianNB", "--references", "4", "--workers", "2"),
+            *("--attack", "attack-r", "-o", "run", "--quiet"),
+        ],
+        SCENARIOS["audit"],
+    ),
+    "report": (["report", "out", "--title", "New", "--quiet"], SCENARIOS["report"]),
+    "import": (["import", "table", "table.csv", "-o", "imported.npz", "--quiet"], SCENARIOS["import"]),
+    "compare": (["compare", "out", "other", "-o", "change.json"], SCENARIOS["compare"]),
+}
+# Of 24 cases in turn; the others are "score". Odd ones get Ctrl-C.
+_TURNS = {2: "report", 3: "compare", 6: "audit", 9: "import", 11: "report", 14: "compare", 19: "audit", 22: "import"}
+
+
 def signals_at_any_time(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
-    """Ctrl-C and SIGTERM at random times of a command, its imports included: results of before or of after.
+    """Ctrl-C and SIGTERM at random times of a command, its imports included: the state of before or of after.
 
     Every twelfth command is an audit with two workers, which must end with it; finished models stay.
     """
-    _with_results(folder)
-    _data(folder)
-    score = [*COMMAND, "score", str(folder / "signals.npz"), "-o", str(folder / "out"), "--attack", "attack-r"]
-    audit = [*COMMAND, "audit", "--data", str(folder / "data.npz"), "--recipe", "sklearn:GaussianNB"]
-    audit += ["--references", "4", "--workers", "2", "--attack", "attack-r", "-o", str(folder / "run")]
-    kinds = [(score, SCENARIOS["score again"], [_results(folder)]), (audit, SCENARIOS["audit"], [({}, None)])]
-    seconds = []
-    for words, scenario, states in kinds:
-        started = time.monotonic()
-        subprocess.run([*words, "--quiet"], check=True, capture_output=True, timeout=120)
-        seconds.append(time.monotonic() - started)
-        states.append(scenario.state(folder))
+    prepared: dict[str, tuple[Any, Any, float]] = {}
     for number in range(count):
-        kind = int(number % 24 in (6, 19))
-        words, scenario, (before, after) = kinds[kind]
-        if kind and rng.random() < 0.5:  # the others resume
-            fresh(folder / "run")
+        kind = _TURNS.get(number % 24, "score")
+        (words, scenario), case = _SIGNALLED[kind], folder / kind
+        words = [*COMMAND, *words]
+        if kind not in prepared:
+            case.mkdir()
+            scenario.prepare(case)
+            before, started = scenario.state(case), time.monotonic()
+            subprocess.run(words, check=True, capture_output=True, timeout=120, cwd=case)
+            prepared[kind] = before, scenario.state(case), time.monotonic() - started
+        before, after, seconds = prepared[kind]
+        if kind == "audit" and rng.random() < 0.5:  # the others resume
+            fresh(case / "run")
         which = signal.SIGINT if number % 2 else signal.SIGTERM
-        delay = float(rng.uniform(0, 1.1 * seconds[kind]))
-        label = f"{which.name} after {delay:.3f} s{' of an audit' if kind else ''}"
-        outcome, detail = _signalled([*words, "--quiet"], which, delay)
+        delay = float(rng.uniform(0, 1.1 * seconds))
+        outcome, detail = _signalled(words, which, delay, case)
         if outcome in GOOD:
-            outcome = _impossible_state(scenario, scenario.state(folder), before, after) or outcome
-        yield Finding(label, outcome, detail)
-    fresh(folder / "run")
+            outcome = _impossible_state(scenario, scenario.state(case), before, after) or outcome
+        yield Finding(f"{which.name} after {delay:.3f} s of {kind}", outcome, detail)
 
 
-def _signalled(words: list[str], which: signal.Signals, delay: float) -> tuple[Outcome, str]:
+def _signalled(words: list[str], which: signal.Signals, delay: float, folder: Path) -> tuple[Outcome, str]:
     """Run a command in a session of its own and send it a signal; nothing that it started may stay."""
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=folder
     ) as process:
         time.sleep(delay)
         process.send_signal(which)
@@ -875,22 +888,150 @@ def interrupted_early(stderr: str) -> bool:
     return interrupted and not any(file.is_relative_to(package) for file in frames)
 
 
-# Users' code ---------------------------------------------------------------------------------------------------------
+# Standard streams ----------------------------------------------------------------------------------------------------
 
-_RECIPE = """
+_AUDIT_OF_TABLE = (
+    "audit --data data.csv --label y --group person --recipe sklearn:GaussianNB --references 4 --workers 1"
+)
+# Commands, and what each leaves in its folder. The audit warns about its table before it trains, and the gate fails.
+PRINTING: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "score": ("score signals.npz -o out --attack attack-r", _results),
+    "score as JSON": ("score signals.npz -o out --attack attack-r --json", _results),
+    "audit": (f"{_AUDIT_OF_TABLE} --workers 1 --attack attack-r -o run", _audited),
+    "gate": ("gate out --max-tpr 0.11 --at-fpr 0.1 --accept tied-scores --junit gate.xml", _file("gate.xml")),
+    "attacks": ("attacks", _results),
+    "report": ("report out --title New", _page),
+    "help": ("--help", _results),
+}
+# What is wrong with standard output (1) or standard error (2).
+STREAMS: dict[str, dict[int, str]] = {
+    "no reader": {1: "left"},
+    "no reader of both": {1: "left", 2: "left"},
+    "no reader of errors": {2: "left"},
+    "full": {1: "full"},
+    "full for errors": {2: "full"},
+    "closed": {1: "closed"},
+    "closed for errors": {2: "closed"},
+    "both closed": {1: "closed", 2: "closed"},
+}
+
+
+def standard_streams(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Readers that leave at once, full devices and closed descriptors: the files and the exit code of a usual run.
+
+    If standard output is full, the exit code is 2, the files are there all the same, and a sentence says what is wrong.
+    """
+    template, case = folder / "template", folder / "case"
+    fresh(template).mkdir()
+    _with_results(template)
+    _data(template)
+    with np.load(template / "data.npz") as data:
+        rows = [f"{x:.4f};{z:.4f};{y};{g}" for (x, z), y, g in zip(data["X"], data["y"], data["groups"], strict=True)]
+    (template / "data.csv").write_text("\n".join(["x;z;y;person", *rows]) + "\n")
+    _results(template)
+    usual: dict[str, tuple[subprocess.CompletedProcess[str], Any]] = {}
+    names = [f"{name}: {kind}" for name, kind in itertools.product(PRINTING, STREAMS)]
+    for label in _evenly(names, count, rng):
+        name, _, kind = label.partition(": ")
+        words, state = PRINTING[name]
+        if name not in usual:
+            done = _with_streams(words, template, case, {})
+            assert done.returncode == (3 if name == "gate" else 0), done.stderr
+            assert name != "audit" or "plmia: " in done.stderr
+            usual[name] = done, state(case)
+        yield _with_other_streams(label, words, template, case, STREAMS[kind], state, *usual[name])
+
+
+def _with_streams(words: str, template: Path, case: Path, streams: dict[int, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in a copy of a folder; raises TimeoutExpired if it hangs."""
+    shutil.copytree(template, fresh(case), symlinks=True)
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    def redirect() -> None:
+        for number, what in streams.items():
+            if what == "closed":
+                os.close(number)
+            else:
+                os.dup2(writer if what == "left" else os.open("/dev/full", os.O_WRONLY), number)
+
+    try:
+        return subprocess.run(
+            [*COMMAND, *words.split()], cwd=case, preexec_fn=redirect, capture_output=True, text=True, timeout=120
+        )
+    finally:
+        os.close(writer)
+
+
+def _with_other_streams(
+    label: str,
+    words: str,
+    template: Path,
+    case: Path,
+    streams: dict[int, str],
+    state: Callable[[Path], Any],
+    usual: subprocess.CompletedProcess[str],
+    after: Any,
+) -> Finding:
+    """Compare a run with other streams with a usual one, and with what that left."""
+    try:
+        done = _with_streams(words, template, case, streams)
+    except subprocess.TimeoutExpired:
+        return Finding(label, "hang")
+    detail = f"{done.returncode}: {done.stderr[-900:]}"
+    refused = streams.get(1) == "full"
+    unsaid = refused and "\nplmia: standard output " not in f"\n{done.stderr}"
+    if unsaid or re.search("Traceback|Exception ignored", done.stderr):
+        return Finding(label, "traceback", detail)
+    if done.returncode != (2 if refused else usual.returncode) or (1 not in streams and done.stdout != usual.stdout):
+        return Finding(label, "wrong", detail)
+    try:
+        same = state(case) == after
+    except Exception as error:
+        return Finding(label, "lost", f"{type(error).__name__}: {error}; {detail}")
+    return Finding(label, ("refused" if refused else "right") if same else "lost", detail)
+
+
+# Code of users -------------------------------------------------------------------------------------------------------
+
+_DISTURBANCE = """
 import ctypes, os, sys, time
 import numpy as np
+def disturb(place, *given):
+    if place == PLACE and os.path.exists(FLAG):
+        open(FLAG + "-seen", "w").close()
+        act(*given)
+def arrays(value):
+    parts = value if isinstance(value, (tuple, list)) else getattr(value, "__dict__", value)
+    parts = parts.values() if isinstance(parts, dict) else parts if isinstance(parts, (tuple, list)) else ()
+    return [value] if isinstance(value, np.ndarray) else [array for part in parts for array in arrays(part)]
+def act(*given):
+    ACT
+"""
+_RECIPE = """
 def train(X, y, seed):
-    if seed == FAULTY and os.path.exists(FLAG): act()
-    return X.mean(axis=0), seed
+    model = X.mean(axis=0), seed
+    if seed == SEED: disturb("train", X, y)
+    return model
 def query(model, X, y):
     p = 1 / (1 + np.exp(-(X @ model[0]) - model[1] % 7))
+    if model[1] == SEED: disturb("query", X, y)
     return np.stack([p, 1 - p], axis=1)
-def act():
+disturb("import")
+"""
+_ATTACK = """
+from plmia import Attack, BinaryVote
+def excess(view):
+    phi = view.target - np.median(view.target, axis=0)
+    disturb("call", view)
+    return phi
+MINE = Attack("mine", excess, BinaryVote())
+disturb("import")
 """
 BEHAVIOURS = {
     "raises": "raise ValueError('no')",
     "raises in many lines": "raise RuntimeError('a\\nb\\n' + 'c' * 5000)",
+    "raises what is no Exception": "raise BaseException('no')",
     "exits": "sys.exit(0)",
     "exits at once": "os._exit(0)",
     "aborts": "os.abort()",
@@ -906,71 +1047,149 @@ BEHAVIOURS = {
     "a generator that ends": "next(iter(()))",
     "an error that cannot be sent": "raise type('Odd', (Exception,), {'__reduce__': lambda s: 1 / 0})()",
     "an error without text": "raise type('Odd', (Exception,), {'__str__': lambda s: 1 / 0})()",
+    "writes into its arguments": "for array in arrays(given): array[...] = 0",
+    "writes wherever it can": "for array in arrays(given): array.flags.writeable and array.fill(0)",
 }
 _HANGS = {"hangs": "time.sleep(600)", "holds the GIL": "ctypes.PyDLL(None).sleep(600)"}
+# How a process ends that runs such code itself; of a worker process, only the job fails.
+_ENDS = {
+    "aborts": -signal.SIGABRT,
+    "reads from nowhere": -signal.SIGSEGV,
+    "kills itself": -signal.SIGKILL,
+    "interrupts itself": 130,
+}
+# What nothing can be done about there: `docs/explanation/reliability.md` names it.
+_LIMITS = ("exits at once", "closes its files")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command runs code of users."""
+
+    title: str
+    kind: str  # "recipe" or "attack"
+    part: str  # of its file
+    by_workers: bool = False
+
+    def can(self, behaviour: str) -> bool:
+        """Whether the code can behave in this way here, and plmia should notice."""
+        has_arguments = self.part != "import" or not behaviour.startswith("writes")
+        return has_arguments and (self.by_workers or behaviour not in _LIMITS)
+
+    def ends(self, behaviour: str) -> tuple[int, ...]:
+        """Possible exit codes."""
+        if behaviour in _HANGS:
+            return 130, -signal.SIGKILL
+        return (_ENDS[behaviour],) if behaviour in _ENDS and not self.by_workers else (0, 2)
+
+
+PLACES = (
+    Place("train of a recipe", "recipe", "train", by_workers=True),
+    Place("query of a recipe", "recipe", "query", by_workers=True),
+    Place("import of a recipe", "recipe", "import"),
+    Place("call of an attack", "attack", "call"),
+    Place("import of an attack", "attack", "import"),
+)
+_MISUSES = [(place, name) for place in PLACES for name in BEHAVIOURS | _HANGS if place.can(name)]
 
 
 def code_of_users(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
-    """Training code that fails in one model: a sentence, and finished models stay.
+    """Recipes and attacks that fail, in several places: a sentence, and finished models stay.
 
-    If the cause was not in the code (here a file), the same command resumes, to the scores of an undisturbed run. After
-    a change of the code, the folder is refused and stays as it is, or has no models yet.
+    If the cause was not in the code (here a file), the same command succeeds then, with the scores of an undisturbed
+    run. After a change of training code, the folder is refused and stays as it is, or has no models yet. Code that
+    nothing refuses leaves all scores as they are, those of a named attack beside it included.
     """
     _data(folder)
-    recipe, flag, run = folder / "mine.py", folder / "flag", folder / "run"
-    words = [*COMMAND, "audit", "--data", str(folder / "data.npz"), "--recipe", f"function:{recipe}"]
-    words += ["--references", "4", "--attack", "attack-r", "--workers", "2", "--quiet", "-o", str(run)]
+    _signals(folder)
+    undisturbed: dict[str, Any] = {}
+    for place, name in _evenly(_MISUSES, count, rng):
+        words, run = _run_of(place, folder), folder / "run"
+        if place.kind not in undisturbed:
+            _write_code(folder, place, 0, "pass")
+            subprocess.run([*words, str(fresh(run))], check=True)
+            undisturbed[place.kind] = _scores_of(run)
+            if place.kind == "attack":
+                check_scored(results_of(run) or {}, arrays_in(folder / "signals.npz"))
+        yield _misused(place, name, folder, int(rng.integers(5)), undisturbed[place.kind])
+
+
+def _run_of(place: Place, folder: Path) -> list[str]:
+    """Return a command that runs the user's code, but for the folder of its results."""
+    if place.kind == "recipe":
+        words = ["audit", "--data", folder / "data.npz", "--recipe", f"function:{folder / 'mine.py'}"]
+        words += ["--references", "4", "--workers", "2", "--attack", "attack-r"]
+    else:
+        words = ["score", folder / "signals.npz", "--attack", f"{folder / 'mine.py'}:MINE", "--attack", "attack-p"]
+    return [*COMMAND, *map(str, words), "--quiet", "-o"]
+
+
+def _write_code(folder: Path, place: Place, model: int, act: str) -> None:
+    """Write code that behaves so at one place, in one model if there are several, as long as there is a flag."""
     from plmia.training.train import seed_of
 
-    def write(model: int, act: str) -> None:
-        changed = {"FAULTY": str(seed_of(0, model, 0)), "FLAG": repr(str(flag))}
-        recipe.write_text(re.sub("FAULTY|FLAG", lambda m: changed[m[0]], _RECIPE) + f"    {act}\n")
-
-    write(0, "pass")
-    subprocess.run(words, check=True)
-    undisturbed = _scores_of(run)
-    behaviours = BEHAVIOURS | _HANGS
-    for name in _evenly(list(behaviours), count, rng):
-        model = int(rng.integers(5))
-        write(model, behaviours[name])
-        flag.touch()
-        fresh(run)
-        code, stderr = _disturbed(words, run, name)
-        flag.unlink()
-        if code == HUNG:
-            yield Finding(name, "hang")
-            continue
-        expected = (130, -signal.SIGKILL) if name in _HANGS else (0, 2)
-        # The user's own traceback stands before the sentence, which comes last.
-        said = name in _HANGS or code == 0 or "plmia: " in stderr.splitlines()[-1]
-        if code not in expected or not said:
-            yield Finding(name, "traceback", f"{code}: {stderr[-900:]}")
-        elif code == 0:
-            yield Finding(name, "right" if _scores_of(run) == undisturbed else "wrong", stderr[-300:])
-        else:
-            yield _resumed(name, words, run, lambda: write(0, "pass  # corrected"), undisturbed)
+    changed = {"SEED": str(seed_of(0, model, 0)), "FLAG": repr(str(folder / "flag")), "PLACE": repr(place.part)}
+    text = _DISTURBANCE + (_RECIPE if place.kind == "recipe" else _ATTACK)
+    (folder / "mine.py").write_text(
+        re.sub(r"\b(SEED|FLAG|PLACE|ACT)\b", lambda m: (changed | {"ACT": act})[m[0]], text)
+    )
 
 
-def _evenly(names: list[str], count: int, rng: Rng) -> list[str]:
-    """All names, or some at equal distances from a random first one."""
-    if count >= len(names):
-        return names
-    first = int(rng.integers(len(names)))
-    return [names[(first + k * len(names) // count) % len(names)] for k in range(count)]
+def _misused(place: Place, name: str, folder: Path, model: int, undisturbed: Any) -> Finding:
+    """One case of `code_of_users`."""
+    run, flag, case = fresh(folder / "run"), folder / "flag", f"{place.title}: {name}"
+    words = [*_run_of(place, folder), str(run)]
+    _write_code(folder, place, model, (BEHAVIOURS | _HANGS)[name])
+    flag.touch()
+    code, stderr = _disturbed(words, place, name, folder)
+    flag.unlink()
+    if code == HUNG:
+        return Finding(case, "hang")
+    # The user's own traceback stands before the sentence, which comes last.
+    said = name in _HANGS or code <= 0 or "plmia: " in (stderr.splitlines() or [""])[-1]
+    if code not in place.ends(name) or not said or (not place.by_workers and "Traceback" in stderr):
+        return Finding(case, "traceback", f"{code}: {stderr[-900:]}")
+    if code == 0:
+        return Finding(case, "right" if _scores_of(run) == undisturbed else "wrong", stderr[-300:])
+    if place.kind == "recipe":
+        correct = lambda: _write_code(folder, place, 0, "pass  # corrected")  # noqa: E731
+        return _resumed(case, words, run, correct, undisturbed)
+    if results_of(run) is not None:
+        return Finding(case, "wrong", "results of code that was refused")
+    again = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    if again.returncode:
+        return Finding(case, "lost", f"the same command: {again.returncode}: {again.stderr[-900:]}")
+    return Finding(case, "stopped" if _scores_of(run) == undisturbed else "wrong", "the same command")
 
 
-def _disturbed(words: list[str], run: Path, name: str) -> tuple[int, str]:
-    """Run an audit whose code fails, and interrupt it if it hangs; return its exit code and what it said."""
+Item = TypeVar("Item")
+
+
+def _evenly(items: list[Item], count: int, rng: Rng) -> list[Item]:
+    """All items, or some at equal distances from a random first one."""
+    if count >= len(items):
+        return items
+    first = int(rng.integers(len(items)))
+    return [items[(first + k * len(items) // count) % len(items)] for k in range(count)]
+
+
+def _disturbed(words: list[str], place: Place, name: str, folder: Path) -> tuple[int, str]:
+    """Run a command whose code fails, and interrupt it if it hangs; return its exit code and what it said."""
+    seen = fresh(folder / "flag-seen")
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     try:
         if name in _HANGS:
-            _wait_for_models(run, 2)
+            _wait(seen.exists)
+            if place.by_workers:
+                _wait(lambda: len(list((folder / "run" / "signals" / "records").glob("[0-9]*.json"))) >= 2)
             process.send_signal(signal.SIGINT if name == "hangs" else signal.SIGKILL)
         _, raw = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         return HUNG, ""
+    if not seen.exists():
+        return process.returncode or 1, f"the code did not run: {raw.decode(errors='replace')}"
     return process.returncode, raw.decode(errors="replace")
 
 
@@ -1003,26 +1222,26 @@ def _resumed(name: str, words: list[str], run: Path, correct: Callable[[], None]
 
 
 def _scores_of(run: Path) -> Any:
-    """Scores of an audit, which do not depend on how its code is written."""
+    """Scores, which do not depend on how the code is written."""
     found = results_of(run)
     return found and {name: found[name] for name in ("scores.npz", "records.csv")}
 
 
-def _wait_for_models(run: Path, n: int) -> None:
-    """Wait until some models are finished, or for ten seconds."""
+def _wait(reached: Callable[[], bool]) -> None:
+    """Wait for ten seconds at most."""
     for _ in range(200):
-        records = run / "signals" / "records"
-        if records.is_dir() and len(list(records.glob("[0-9]*.json"))) >= n:
+        if reached():
             return
         time.sleep(0.05)
 
 
 CAMPAIGNS: dict[str, tuple[Campaign, int]] = {
     "kills": (reporting(kills), 420),
-    "errors and full disks": (reporting(errors_and_full_disks), 150),
+    "errors and full disks": (reporting(errors_and_full_disks), 660),
     "a small disk": (reporting(on_a_small_disk), 70),
     "two commands at once": (reporting(between_operations), 70),
     "several writers": (reporting(several_writers), 40),
     "signals at any time": (reporting(signals_at_any_time), 40),
-    "code of users": (reporting(code_of_users), len(BEHAVIOURS) + len(_HANGS)),
+    "standard streams": (reporting(standard_streams), len(PRINTING) * len(STREAMS)),
+    "code of users": (reporting(code_of_users), len(_MISUSES)),
 }

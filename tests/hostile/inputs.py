@@ -14,11 +14,14 @@ import re
 import shutil
 import socket
 import struct
+import tarfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -52,6 +55,8 @@ from tests.hostile.expected import (
 
 import plmia
 from plmia.auditing.given_target import as_target
+from plmia.auditing.members import read_members
+from plmia.data import archives
 from plmia.data.dataset import LabelledData, read_data
 from plmia.data.designs import audit_design
 from plmia.data.table_files import MISSING, read_frame
@@ -295,6 +300,75 @@ def mutants_of_predictions(folder: Path, count: int, rng: Rng) -> Iterator[Findi
         assert is_right(ask(), file)
         check = lambda case, _, f=file, ask=ask: tried(case, ask, lambda conf: is_right(conf, f))  # noqa: E731
         yield from mutants(file, count // 3, rng, check)
+
+
+def mutants_of_archives(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """An archive without a published checksum, which holds its own: the records of the undamaged one, or a refusal."""
+    file, X, y = folder / "dataset_purchase.tgz", rng.integers(0, 2, (60, 600)), np.arange(60) % 100 + 1
+    lines = "".join(f"{label},{','.join(map(str, row))}\n" for label, row in zip(y, X, strict=True)).encode()
+    with tarfile.open(file, "w:gz") as tar:
+        info = tarfile.TarInfo("dataset_purchase")
+        info.size = len(lines)
+        tar.addfile(info, io.BytesIO(lines))
+    purchase = next(published for published in archives.PUBLISHED if published.md5 is None)
+    small = (replace(purchase, n_points={"train": 60}),)
+
+    def is_right(data: Any) -> bool:
+        return bool((data.X == X).all() and (data.y == y - 1).all())
+
+    with mock.patch.object(archives, "PUBLISHED", small):
+        assert is_right(archives.read_archive(file))
+        yield from mutants(file, count, rng, lambda case, _: tried(case, lambda: archives.read_archive(file), is_right))
+
+
+def mutants_of_members(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Files that name the members of a target: what NumPy or Python reads, or a refusal."""
+    members = rng.permutation(np.arange(30) < 12)
+    np.save(folder / "flags.npy", members)
+    np.save(folder / "rows.npy", np.flatnonzero(members))
+    (folder / "flags.csv").write_text("\n".join(["member", *map(str, members.astype(int))]))
+    (folder / "rows.txt").write_text("\n".join(map(str, np.flatnonzero(members))))
+    for name in ("flags.npy", "rows.npy", "flags.csv", "rows.txt"):
+        file = folder / name
+        act = functools.partial(read_members, file, 30, None)
+        is_right = functools.partial(_are_members, file)
+        assert is_right(act())
+        assert (act()[0] == members).all()
+        check = lambda case, _, act=act, right=is_right: tried(case, act, right)  # noqa: E731
+        yield from mutants(file, count // 4, rng, check)
+
+
+def _are_members(file: Path, found: Any) -> bool:
+    """Whether members of 30 records are those of a file with one flag per record, or with row numbers."""
+    if file.suffix == ".npy":
+        values = np.load(file)
+    else:
+        lines = [line.strip().strip('"') for line in file.read_text("utf-8-sig").splitlines() if line.strip()]
+        heading = len(lines) == 31 or re.match(r"[a-zA-Z].*[a-zA-Z]", lines[0]) is not None
+        values = np.array([int(line) for line in lines[heading:]])
+    if len(values) == 30 and set(np.unique(values).tolist()) <= {0, 1}:
+        return bool((found[0] == (values == 1)).all())
+    return bool((np.flatnonzero(found[0]) == np.sort(values)).all())
+
+
+def mutants_of_groups(folder: Path, count: int, rng: Rng) -> Iterator[Finding]:
+    """Groups of a design: those that NumPy reads, never split by the design, or a refusal."""
+    file, run = folder / "groups.npy", folder / "run"
+    np.save(file, np.arange(40) // 2)
+    words = ["design", "--records", 40, "--groups", file, "--references", 2, "-o", run, "--quiet"]
+
+    def is_right(_: Any) -> bool:
+        design, groups = arrays_in(run / "design.npz"), np.load(file)
+        members = np.unpackbits(design["membership"], axis=1, count=40).astype(int)
+        whole = all(np.ptp(members[:, groups == group], axis=1).max() == 0 for group in np.unique(groups))
+        return whole and bool((design["groups"] == groups).all())
+
+    def check(case: str, _: bytes) -> Finding:
+        fresh(run)
+        return judged(case, words, is_right)
+
+    assert check("", b"").outcome == "right"
+    yield from mutants(file, count, rng, check)
 
 
 def _numbers(path: Path) -> Any:
@@ -1161,6 +1235,9 @@ CAMPAIGNS: dict[str, tuple[Campaign, int]] = {
     "mutants of CSV tables": (reporting(mutants_of_tables), 600),
     "mutants of Parquet tables": (reporting(mutants_of_parquet), 400),
     "mutants of predictions": (reporting(mutants_of_predictions), 600),
+    "mutants of archives": (reporting(mutants_of_archives), 400),
+    "mutants of members": (reporting(mutants_of_members), 400),
+    "mutants of groups": (reporting(mutants_of_groups), 200),
     "mutants of stores": (reporting(mutants_of_stores), 800),
     "mutants of designs": (reporting(mutants_of_designs), 600),
     "mutants of stacks": (reporting(mutants_of_stacks), 600),

@@ -63,6 +63,28 @@ def test_p_values_of_non_members_keep_their_level(mode: Mode, leak: float, tail:
         assert 4 * error < 0.5 * level  # so that the test can fail
 
 
+@pytest.mark.parametrize(("leak", "population"), [(0.0, 59), (0.0, 199), (1.0, 99)])
+def test_p_values_keep_their_level_where_views_may_be_pooled(leak: float, population: int) -> None:
+    """The choice is made at all known non-members, but must not make them look more like OUT than queries."""
+    shares: list[float] = []
+    pooled = 0
+    for seed in range(AUDITS // 2):
+        alone = draw(seed, leak, 1000.0, 400)
+        noise = np.random.default_rng([seed, 13]).normal(0, 1, (4, 400, 3)).astype(np.float32)
+        # In every other audit, members' signals differ in the first view only.
+        noise[:, :, 1:] -= leak * (seed % 2) * alone.design.matrix[:, :, None]
+        view = view_of(Signals(alone.values + noise, alone.design), "offline", population)
+        judged = ~alone.design.matrix[0] if leak else np.ones(400, bool)
+        judged[view.population] = False
+        pooled += EmpiricalBayesLR().fit(view).pooled
+        p_values = score(ATTACKS["pl-mia-eb"], view, np.random.default_rng(0)).log10_p_conformal[judged]
+        shares.append(float(np.mean(p_values <= -1 + 1e-12)))
+    error = float(np.std(shares, ddof=1)) / np.sqrt(AUDITS / 2)
+    assert np.mean(shares) < 0.1 + 4 * error
+    assert 4 * error < 0.05
+    assert 0 < pooled < AUDITS / 2  # both choices are made
+
+
 def test_offline_without_folds_p_values_are_too_small(monkeypatch: Any) -> None:
     """Laws fitted to the target's signals at known non-members make these look more like OUT than queries do."""
     found = {}

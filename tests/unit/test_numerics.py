@@ -9,11 +9,13 @@ import mpmath as mp
 import numpy as np
 import pytest
 from scipy.special import ndtr
+from scipy.stats import rankdata
 
 from plmia.errors import SignalsError
 from plmia.numerics import (
     SignedLog,
     auc_of,
+    average_ranks,
     log_abs_cauchy_transform,
     log_cauchy_kernel,
     log_sigmoid,
@@ -305,3 +307,10 @@ def test_the_auc_counts_pairs_and_half_of_the_ties():
     pairs = [(a > b) + 0.5 * (a == b) for a in score[positive] for b in score[~positive]]
     assert auc_of(score, positive) == pytest.approx(np.mean(pairs))
     assert auc_of(score, np.ones(40, bool)) == 0.5
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 500])
+@pytest.mark.parametrize("distinct", [1, 7, 10**6])
+def test_ranks_are_those_of_scipy(n: int, distinct: int) -> None:
+    values = np.random.default_rng(n).integers(0, distinct, n).astype(np.float64)
+    np.testing.assert_array_equal(average_ranks(values), rankdata(values))

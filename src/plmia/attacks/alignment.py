@@ -47,6 +47,7 @@ from plmia.attacks.empirical_bayes.model import Knots
 from plmia.attacks.view import AttackView, Mode, References
 from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, Floats, IntArray
+from plmia.numerics import average_ranks
 
 FOLDS = 5
 # With fewer known non-members outside a fold, the regression is too uncertain.
@@ -495,14 +496,17 @@ def _some(view: AttackView) -> IntArray:
     """Return at most `MOST_PROBED` records: half of them known non-members, evenly spaced."""
     if view.n_points <= MOST_PROBED:
         return np.arange(view.n_points)
-    queries = np.setdiff1d(np.arange(view.n_points), view.population, assume_unique=True)
-    half = MOST_PROBED // 2
+    others = np.ones(view.n_points, bool)
+    others[view.population] = False
+    queries, half = np.flatnonzero(others), MOST_PROBED // 2
     return np.sort(np.concatenate([evenly(np.sort(view.population), half), evenly(queries, half)]))
 
 
 def _at(view: AttackView, points: IntArray) -> AttackView:
     """Return the view at some records, in increasing order."""
-    known = np.flatnonzero(np.isin(points, view.population))
+    inside = np.zeros(view.n_points, bool)
+    inside[view.population] = True
+    known = np.flatnonzero(inside[points])
     return AttackView(view.target[points], gather(view.references, points), known, mode=view.mode)
 
 
@@ -863,6 +867,4 @@ def _clear(correlation: float, n: int) -> float | None:
 
 def _correlation(a: FloatArray, b: FloatArray) -> float:
     """Return the rank correlation of two arrays [n]; 0 if one of them is constant."""
-    from scipy.stats import rankdata
-
-    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1]) if np.ptp(a) > 0 and np.ptp(b) > 0 else 0.0
+    return float(np.corrcoef(average_ranks(a), average_ranks(b))[0, 1]) if np.ptp(a) > 0 and np.ptp(b) > 0 else 0.0

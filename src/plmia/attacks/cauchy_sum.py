@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plmia.data.arrays import FloatArray, IntArray, Labels
+from plmia.data.threads import in_order
 from plmia.errors import PlmiaError, PopulationError
 from plmia.numerics import SignedLog, log_abs_cauchy_transform, log_cauchy_kernel, strictly_increasing
 
@@ -164,16 +165,20 @@ def _mean_interpolated(queries: FloatArray, population: FloatArray) -> SignedLog
     p = _LogSums.of(population - low, queries[0] - low, queries[-1] - low)
     n = _LogSums.of((high - population)[::-1], high - queries[-1], high - queries[0])
     sign, log_abs = np.empty_like(queries), np.empty_like(queries)
-    first, last = queries.size, 0
-    for start in range(0, queries.size, _QUERIES):
+
+    def put(start: int) -> IntArray:
+        """Fill in the mean at some queries, and return where P and N nearly cancel."""
         part = slice(start, start + _QUERIES)
         log_p, log_n = p.at(queries[part] - low), n.at((high - queries[part])[::-1])[::-1]
         gap = log_p - log_n
         larger = np.maximum(log_p, log_n) - math.log(population.size)
         sign[part], log_abs[part] = _signed_log(np.copysign(np.expm1(-np.abs(gap)), gap), larger)
-        near = np.flatnonzero(np.abs(gap) < _CANCELLATION)
+        return start + np.flatnonzero(np.abs(gap) < _CANCELLATION)
+
+    first, last = queries.size, 0
+    for near in in_order(put, range(0, queries.size, _QUERIES)):
         if near.size:
-            first, last = min(first, start + int(near[0])), start + int(near[-1]) + 1
+            first, last = min(first, int(near[0])), int(near[-1]) + 1
     # log P - log N grows with a slope of at least 2.5: the queries at which P and N cancel are one short stretch.
     if first < last:
         stretch = slice(first, last)

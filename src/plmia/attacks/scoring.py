@@ -29,7 +29,9 @@ from plmia.attacks.groups import Groups, GroupStatistic, OneRow, Played, SizeSca
 from plmia.attacks.statistics import Fitted, Statistic
 from plmia.attacks.view import AttackView, Block, References, SumName
 from plmia.data import memory
-from plmia.data.arrays import BoolArray, FloatArray, IntArray
+from plmia.data.arrays import BoolArray, FloatArray, IntArray, read_only
+from plmia.data.threads import in_order
+from plmia.data.user_code import PASSED_ON, described
 from plmia.errors import AttackError, PlmiaError, PopulationError, ReferencesError, some
 from plmia.numerics import count_below
 
@@ -68,6 +70,7 @@ class StatisticValues:
     fitted: Fitted
     per_point: dict[ViewAggregation, FloatArray]  # [points]
     per_view: FloatArray | None  # [points, views], if pairs are compared
+    users: Mapping[ViewAggregation, Attack]  # the first that aggregates views in this way, for messages
     bad: list[int] = field(default_factory=list)  # points where it is not finite
 
     @classmethod
@@ -77,13 +80,14 @@ class StatisticValues:
             fitted = attacks[0].statistic.fit(view)
         per_point = {attack.views: memory.empty(view.n_points) for attack in attacks}
         pairs = any(attack.compares_pairs for attack in attacks)
-        return cls(attacks[0], fitted, per_point, memory.empty(view.target.shape) if pairs else None)
+        users = {attack.views: attack for attack in reversed(attacks)}
+        return cls(attacks[0], fitted, per_point, memory.empty(view.target.shape) if pairs else None, users)
 
     def put(self, block: Block) -> None:
         """Evaluate the statistic at the records of ``block``."""
         # Floating-point warnings are off: the result is checked below, and one sentence names the points.
         with _naming(self.attack, self.attack.statistic.source), np.errstate(all="ignore"):
-            phi = np.asarray(self.fitted(block), dtype=np.float64)
+            phi = read_only(np.asarray(self.fitted(block), dtype=np.float64))
         if phi.shape != block.target.shape:
             raise AttackError(
                 f"the statistic of {self.attack.name} has shape {phi.shape}, {block.target.shape} [records, views] is "
@@ -91,7 +95,8 @@ class StatisticValues:
             )
         self.bad += (np.flatnonzero(~np.isfinite(phi).all(axis=1)) + block.points.start).tolist()
         for views, values in self.per_point.items():
-            values[block.points] = views.points(phi)
+            with _naming(self.users[views], views):
+                values[block.points] = views.points(phi)
         if self.per_view is not None:
             self.per_view[block.points] = phi
 
@@ -107,6 +112,33 @@ def evaluate_statistics(attacks: Sequence[Attack], view: AttackView) -> dict[Sta
 
 
 def _one_pass(attacks: Sequence[Attack], view: AttackView) -> dict[Statistic, StatisticValues | Lacking]:
+    fitted, refused = _fit_each(attacks, view)
+
+    def put(block: Block) -> dict[Statistic, Lacking]:
+        """Evaluate all statistics at one block, and return the errors of those that lack references there."""
+        lacking: dict[Statistic, Lacking] = {}
+        for statistic in [each for each in fitted if each not in refused]:
+            try:
+                fitted[statistic].put(block)
+            except ReferencesError as error:
+                lacking[statistic] = error
+        return lacking
+
+    # Code of users need not expect threads.
+    each = in_order if all(_is_own(statistic.source) for statistic in fitted) else map
+    for lacking in each(put, view.blocks()):
+        refused = {**lacking, **refused}
+    for statistic, values in fitted.items():
+        if values.bad and statistic not in refused:
+            where = f"record {some(sorted(values.bad))}"
+            raise AttackError(f"the statistic of {values.attack.name} is not finite at {where}: check the signals")
+    return {**fitted, **refused}
+
+
+def _fit_each(
+    attacks: Sequence[Attack], view: AttackView
+) -> tuple[dict[Statistic, StatisticValues], dict[Statistic, Lacking]]:
+    """Fit the statistics of all attacks, each once; the second part has the errors of those that lack references."""
     users: dict[Statistic, list[Attack]] = {}
     for attack in attacks:
         users.setdefault(attack.statistic, []).append(attack)
@@ -117,18 +149,12 @@ def _one_pass(attacks: Sequence[Attack], view: AttackView) -> dict[Statistic, St
             fitted[statistic] = StatisticValues.fit(alike, view)
         except LACKING as error:
             refused[statistic] = error
-    for block in view.blocks():
-        for statistic, values in fitted.items():
-            if statistic not in refused:
-                try:
-                    values.put(block)
-                except ReferencesError as error:
-                    refused[statistic] = error
-    for statistic, values in fitted.items():
-        if values.bad and statistic not in refused:
-            where = f"record {some(values.bad)}"
-            raise AttackError(f"the statistic of {values.attack.name} is not finite at {where}: check the signals")
-    return {**fitted, **refused}
+    return fitted, refused
+
+
+def _is_own(part: object) -> bool:
+    """Whether a part of an attack belongs to this package, rather than to a user."""
+    return type(part).__module__.startswith("plmia.")
 
 
 @contextmanager
@@ -136,14 +162,16 @@ def _naming(attack: Attack, *parts: object) -> Iterator[None]:
     """Turn an error in a user's own part into one sentence with its file and line; other errors pass."""
     try:
         yield
-    except Exception as error:
-        if isinstance(error, PlmiaError) or all(type(part).__module__.startswith("plmia.") for part in parts):
+    except PASSED_ON:
+        raise
+    except BaseException as error:
+        if isinstance(error, PlmiaError) or all(map(_is_own, parts)):
             raise
         frames = traceback.extract_tb(error.__traceback__)
         here = str(Path(__file__).parent)
         where = next((frame for frame in frames if not frame.filename.startswith(here)), frames[-1])
         raise AttackError(
-            f"attack {attack.name} does not run: {type(error).__name__}: {error} "
+            f"attack {attack.name} does not run: {described(error)} "
             f"({where.filename}, line {where.lineno}): correct it there"
         ) from error
 
@@ -340,16 +368,19 @@ def _calibrate(
                 put("conformal", queries, conformal_log10_p(phi, queries, rivals))
     own = columns.get("log10_p", columns["conformal"])
     combined = "log10_p" in columns
-    return Scores(attack.name, columns["score"], own, columns["conformal"], phi, combined, values.fitted.summary())
+    with _naming(attack, attack.statistic.source):
+        fit = values.fitted.summary()
+    return Scores(attack.name, columns["score"], own, columns["conformal"], phi, combined, fit)
 
 
 def _raw_scores(attack: Attack, values: StatisticValues, comparison: Comparison, tick: Tick) -> FloatArray | SignedLog:
     queries, population, size = comparison.queries, comparison.population, comparison.size()
+    # Attacks share statistics, and a calibration or an aggregation may be a user's.
+    phi, per_view = read_only(values.per_point[attack.views]), values.per_view
     if attack.calibration.compares and not (comparison.shared and attack.views.linear):
-        if values.per_view is None:
+        if per_view is None:
             raise AttackError(f"the population policy of {attack.name} is not `shared`: a query has its own population")
-        return pairwise_scores(attack.calibration, attack.views, values.per_view, queries, population, size, tick)
-    phi = values.per_point[attack.views]
+        return pairwise_scores(attack.calibration, attack.views, read_only(per_view), queries, population, size, tick)
     memory.release()
     raw = attack.calibration.shared(
         phi if everyone(queries, len(phi)) else phi[queries], phi[population] if comparison.shared else phi[:0], size

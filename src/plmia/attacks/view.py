@@ -4,20 +4,31 @@ All that moment-based statistics need is a sum over models of a function of one 
 the sums of two disjoint sets of models add up. This makes many targets cheap: `leave_one_out` never subtracts (no
 cancellation, and the excluded models never touch the result), yet it costs only log(targets) passes. Written by hand
 because it is several times faster than masked numpy sums; `benchmarks/scoring.py` measures it against one plain sum.
+
+All attacks share a view, so none of its arrays can be written to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from plmia.data import memory
-from plmia.data.arrays import BoolArray, Counts, FloatArray, Floats, IntArray, Labels
+from plmia.data import half_floats, memory
+from plmia.data.arrays import (
+    BoolArray,
+    Counts,
+    FloatArray,
+    Floats,
+    IntArray,
+    Labels,
+    made_read_only,
+    read_only,
+)
+from plmia.data.threads import computed_once
 from plmia.errors import AttackError, PopulationError, SignalsError
 
 # Thirty-two float32 terms lose at most one digit; they are then added to a float64 total. A piece fits the second-level
@@ -40,6 +51,9 @@ class References:
     rows: IntArray  # [references]: the models that are references
     in_mask: BoolArray  # [references, points]: whether the reference trained on the point (IN) or not (OUT)
 
+    def __post_init__(self) -> None:
+        vars(self).update(made_read_only(self))
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -53,7 +67,7 @@ class References:
         """Number of views per record."""
         return int(self.signals.shape[2])
 
-    @cached_property
+    @computed_once
     def paired(self) -> bool:
         """Whether references 2k and 2k + 1 trained on complementary sets, for all k."""
         if len(self) % 2:
@@ -64,7 +78,7 @@ class References:
             memory.release()
         return True
 
-    @cached_property
+    @computed_once
     def n_in(self) -> npt.NDArray[np.int32]:
         """Number of references [records] that trained on each record."""
         n_points = self.in_mask.shape[1]
@@ -74,7 +88,7 @@ class References:
             for first in range(0, len(self), ROWS_PER_FLUSH):
                 total[points] += count(np.ascontiguousarray(self.in_mask[first : first + ROWS_PER_FLUSH, points]))
             memory.release()
-        return total
+        return read_only(total)
 
     def first(self, n: int) -> References:
         """Return the first ``n`` references."""
@@ -249,15 +263,19 @@ class Sums:
         """Return the sums at some records."""
         return Sums(self.n_in[points], self.n_out[points], self.inside[:, points], self.outside[:, points])
 
+    def read_only(self) -> Sums:
+        """Return the same sums in arrays that cannot be written to."""
+        return replace(self, **arrays) if (arrays := made_read_only(self)) else self
+
     def copy(self) -> Sums:
         """Return a copy."""
         return Sums(*(memory.copied(part) for part in (self.n_in, self.n_out, self.inside, self.outside)))
 
     def add(self, references: References, feature: Feature, apart: bool = True) -> None:
         """Add ``references`` in place, piece by piece; all of them as OUT unless ``apart``."""
-        room = _Room(references, 3 if apart else 2)
+        room = _Room(references, 4)
         for few, points in references.pieces():
-            conf, in_mask = references.conf(few, points), references.in_mask[few, points]
+            conf, in_mask = room.single(references.conf(few, points)), references.in_mask[few, points]
             values = feature.values(conf, points, room.two_like(conf))
             if apart:
                 self._add_block(values, in_mask, points, feature, references.paired, room)
@@ -296,6 +314,12 @@ class _Room:
     def another_like(self, block: Floats) -> Floats:
         """Return one more."""
         return self._all[2 * block.size : 3 * block.size].reshape(block.shape)
+
+    def single(self, conf: Floats) -> Floats:
+        """Return half floats as single ones, in one more; other signals as they are."""
+        if not half_floats.is_half(conf):
+            return conf
+        return half_floats.as_single(conf, self._all[3 * conf.size : 4 * conf.size].reshape(conf.shape))
 
 
 def count(flags: BoolArray) -> npt.NDArray[np.int8]:
@@ -350,6 +374,10 @@ class SideMoments:
     mean: FloatArray
     variance: FloatArray
     stored: np.dtype[np.floating]  # type of the stored signals
+
+    def read_only(self) -> SideMoments:
+        """Return the same moments in arrays that cannot be written to."""
+        return replace(self, **made_read_only(self))
 
     @property
     def rounding(self) -> FloatArray:
@@ -427,6 +455,10 @@ class KnownSums:
     centre: Floats  # [points, views]: subtracted from the signals before they are summed
     sums: Mapping[SumName, Sums] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        sums = {name: total.read_only() for name, total in self.sums.items()}
+        vars(self).update(made_read_only(self), sums=sums)
+
     def part(self, points: slice) -> KnownSums:
         """Return the sums at some records."""
         return KnownSums(self.centre[points], {name: sums.part(points) for name, sums in self.sums.items()})
@@ -494,34 +526,34 @@ class Block:
         """Number of views per record."""
         return int(self.target.shape[1])
 
-    @cached_property
+    @computed_once
     def centre(self) -> Floats:
         """Value [n, views] subtracted from signals before they are summed."""
-        return self.known.centre if self.known else first_out(self.references)
+        return self.known.centre if self.known else read_only(first_out(self.references))
 
-    @cached_property
+    @computed_once
     def confidence_sums(self) -> Sums:
         """Sums of conf - centre and of its square over IN and over OUT references."""
         if self.known and "confidence" in self.known.sums:
             return self.known.sums["confidence"]
-        return sum_over(self.references, Powers(self.centre))
+        return sum_over(self.references, Powers(self.centre)).read_only()
 
-    @cached_property
+    @computed_once
     def out_moments(self) -> SideMoments:
         """Counts, means and variances of OUT signals."""
-        return side_moments(self.references, self.confidence_sums, self.centre, inside=False)
+        return side_moments(self.references, self.confidence_sums, self.centre, inside=False).read_only()
 
-    @cached_property
+    @computed_once
     def in_moments(self) -> SideMoments:
         """Counts, means and variances of IN signals."""
-        return side_moments(self.references, self.confidence_sums, self.centre, inside=True)
+        return side_moments(self.references, self.confidence_sums, self.centre, inside=True).read_only()
 
-    @cached_property
+    @computed_once
     def probability_sums(self) -> Sums:
         """Sums of p and 1 - p over references; online all references may be counted as OUT."""
         if self.known and "probability" in self.known.sums:
             return self.known.sums["probability"]
-        return sum_over(self.references, Probabilities(), self.mode == "offline")
+        return sum_over(self.references, Probabilities(), self.mode == "offline").read_only()
 
 
 @dataclass(frozen=True, eq=False)
@@ -531,13 +563,17 @@ class Features:
     columns: Floats
     categories: tuple[int, ...] = ()  # columns whose numbers 0, 1, ... are names without an order
 
+    def __post_init__(self) -> None:
+        vars(self).update(made_read_only(self))
+
 
 @dataclass(frozen=True)
 class AttackView:
     """Everything that an attack may know about one target.
 
     There is no field for the target's membership, so no attack can read the answer. `Truth` holds it, and only
-    evaluation and report accept that.
+    evaluation and report accept that. No array can be written to, so no attack can change what another one reads: copy
+    an array to change it.
 
     Parameters
     ----------
@@ -574,6 +610,7 @@ class AttackView:
     groups: IntArray | None = None
 
     def __post_init__(self) -> None:
+        vars(self).update(made_read_only(self))
         if self.mode not in get_args(Mode):
             raise AttackError(f"mode {self.mode!r} is unknown: take {' or '.join(get_args(Mode))}")
         expected = (self.references.n_points, self.references.n_views)

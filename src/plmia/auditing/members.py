@@ -68,7 +68,9 @@ def _lines(path: Path) -> list[str] | None:
 
 
 def _without_heading(lines: list[str], n_records: int) -> list[Any]:
-    is_value = lines[0].isdecimal() or lines[0].casefold() in MEMBER_WORDS | OTHER_WORDS
+    # A damaged number is no heading: the record would be lost without a word.
+    is_word = lines[0][0].isalpha() and sum(map(str.isalpha, lines[0])) > 1
+    is_value = not is_word or lines[0].casefold() in MEMBER_WORDS | OTHER_WORDS
     values = lines if is_value and len(lines) != n_records + 1 else lines[1:]
     return [int(value) for value in values] if all(value.isdecimal() for value in values) else values
 
@@ -100,6 +102,11 @@ def _from_flags(column: Column, source: str) -> BoolArray:
         raise DataError(
             f"{source} has one value per record, which must be flags ({_FLAGS}), but row {row} holds {unknown[0]!r}: "
             "correct it, or leave out the records that are neither"
+        )
+    if len({word in ("0", "1") for word in words}) > 1:
+        raise DataError(
+            f"{source} has both numbers and words as flags ({', '.join(map(repr, column.levels))}): use one kind "
+            f"({_FLAGS}). Perhaps a record is missing and the heading was taken for a flag"
         )
     return np.array([word in MEMBER_WORDS for word in words], np.bool_)[column.values]
 

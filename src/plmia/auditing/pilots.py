@@ -50,9 +50,10 @@ class Budget:
         if amount <= 0:
             raise PlmiaError(f"a budget of {text} is not above 0: give 64, 90s, 30m, 2h, 20TFLOP or 1e15flop")
         if not unit and amount > MOST_MODELS:
+            operations = f"{amount:.3g}flop".replace("e+", "e")
+            remedy = f"did you mean {operations}?" if amount <= MOST else "give a smaller number"
             raise PlmiaError(
-                f"a budget of {text} without a unit is a number of models, at most {MOST_MODELS:,.0f}: did you mean "
-                f"{f'{amount:.3g}'.replace('e+', 'e')}flop?"
+                f"a budget of {text} without a unit is a number of models, at most {MOST_MODELS:,.0f}: {remedy}"
             )
         if amount > MOST:
             raise PlmiaError(f"a budget of {text} is too large: give at most {MOST:g}")

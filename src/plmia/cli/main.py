@@ -13,6 +13,7 @@ from plmia.auditing.progress import stderr
 from plmia.cli.interruption import interruptible
 from plmia.cli.start import INTERRUPTED
 from plmia.cli.terminal import say
+from plmia.data.user_code import message_of
 from plmia.errors import PlmiaError, TrainingError, did_you_mean, shown
 
 # Commands by name: the module that holds each, imported when the command is run, and a description.
@@ -91,7 +92,7 @@ class Commands(click.Group):
             # A command may say what an interruption left: it raises while it handles that.
             ctx.exit(INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else 2)
         except MemoryError as error:
-            reason = f" ({shown(str(error))})" if str(error) else ""
+            reason = f" ({shown(text)})" if (text := message_of(error)) else ""
             say(f"there is not enough memory{reason}: give less data, or --memory to score, report and compare")
             ctx.exit(2)
 

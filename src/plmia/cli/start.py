@@ -13,12 +13,17 @@ def run() -> None:
     # A shell may have started it to ignore Ctrl-C.
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, end)
-    from plmia.cli.main import main
+    from plmia.cli.streams import standard_streams
 
-    main(prog_name="plmia")
+    with standard_streams():
+        from plmia.cli.main import main
+
+        main(prog_name="plmia")
 
 
 def end(*_: object) -> None:
     """End this process at once."""
-    os.write(2, b"plmia: stopped\n")
-    os._exit(INTERRUPTED)
+    try:
+        os.write(2, b"plmia: stopped\n")
+    finally:  # nobody may read it any more
+        os._exit(INTERRUPTED)

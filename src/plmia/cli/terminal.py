@@ -108,7 +108,7 @@ def plain_warnings(quiet: bool = False) -> Iterator[None]:
 def prints_to_stderr() -> Iterator[None]:
     """Send what other code prints to standard error: standard output has the result only.
 
-    Training code may print, and Ray prints when a node dies.
+    Code of users may print, in training and in attacks, and Ray prints when a node dies.
     """
     with redirect_stdout(sys.stderr):
         yield

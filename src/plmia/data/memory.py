@@ -12,6 +12,8 @@ import mmap
 import os
 import re
 import tempfile
+import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -47,6 +49,11 @@ class _Limit:
 _limit: ContextVar[_Limit | None] = ContextVar("plmia_memory_limit", default=None)
 # Mappings whose pages can be given back at any time.
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+# Threads add and list them.
+_listing = threading.Lock()
+# Time between two releases: pages of some 20 MB may be read in it.
+_SECONDS_BETWEEN = 0.01
+_released_at = 0.0
 
 
 def parse_size(size: int | float | str) -> int:
@@ -127,7 +134,8 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> np
             f"{size_text(n_bytes)} cannot be kept in a file in {limit.folder} ({error.strerror}): make room there, or "
             "raise the memory limit"
         ) from error
-    _mapped.add(mapping)
+    with _listing:
+        _mapped.add(mapping)
     return np.frombuffer(mapping, kind).reshape(shape)
 
 
@@ -204,17 +212,27 @@ def registered(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Let `release` give back the pages of an array that is mapped to a file, and return it."""
     mapping = _mapping(array)
     if mapping is not None:
-        _mapped.add(mapping)
+        with _listing:
+            _mapped.add(mapping)
     return array
 
 
 def release() -> None:
-    """Give back the pages of all mapped files; they are read again if needed. Does nothing without a limit."""
+    """Give back the pages of all mapped files; they are read again if needed. Does nothing without a limit.
+
+    Calls that follow soon do nothing, either: little is read in so short a time, and giving back takes time, too.
+    """
+    global _released_at
     if _limit.get() is None or not hasattr(mmap, "MADV_DONTNEED"):  # not on every system
         return
-    for mapping in list(_mapped):
+    if time.monotonic() - _released_at < _SECONDS_BETWEEN:
+        return
+    with _listing:
+        mappings = list(_mapped)
+    for mapping in mappings:
         with suppress(ValueError):  # closed meanwhile
             mapping.madvise(mmap.MADV_DONTNEED)
+    _released_at = time.monotonic()
 
 
 def _mapping(array: Array) -> mmap.mmap | None:

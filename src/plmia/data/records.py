@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from plmia.data.arrays import Array, IntArray
 from plmia.data.tables import is_frame
-from plmia.data.user_code import lacks_memory
+from plmia.data.user_code import PASSED_ON, described, lacks_memory
 from plmia.errors import DataError, Note
 
 Keys = npt.NDArray[np.uint8]
@@ -154,12 +154,12 @@ class Selected:
 def _item(dataset: Any, record: int) -> Any:
     try:
         return dataset[record]
-    except Exception as error:  # the user's code may raise anything
+    except PASSED_ON:
+        raise
+    except BaseException as error:  # the user's code may raise anything
         if lacks_memory(error):
             raise
-        raise DataError(
-            f"record {record} of X cannot be read ({type(error).__name__}: {error}): correct the dataset"
-        ) from error
+        raise DataError(f"record {record} of X cannot be read ({described(error)}): correct the dataset") from error
 
 
 def _is_pair(item: Any) -> bool:

@@ -12,6 +12,8 @@ from types import CodeType, ModuleType
 from plmia.data.files import read_regular
 from plmia.errors import PlmiaError
 
+PASSED_ON = (KeyboardInterrupt, GeneratorExit)
+"""What code of users may not stop: Ctrl-C, and the end of a generator. All else that it raises is its own error."""
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "unable to allocate")
 
 
@@ -45,8 +47,10 @@ def run_user_text(text: bytes, path: Path, kind: type[PlmiaError]) -> ModuleType
     sys.modules[loader.name] = module
     try:
         loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise kind(f"{path} does not run: {type(error).__name__}: {error}") from error
+    except PASSED_ON:
+        raise
+    except BaseException as error:
+        raise kind(f"{path} does not run: {described(error)}") from error
     return module
 
 
@@ -54,12 +58,27 @@ def failure(error: BaseException, file: str | None) -> str:
     """Describe the error that the user's code raised, with the last line of the user's file in its traceback."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file and frame.filename == file]
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
-    return f"{type(error).__name__}{where}: {error}"
+    return f"{type(error).__name__}{where}: {message_of(error)}"
+
+
+def described(error: BaseException) -> str:
+    """Class and text of an error."""
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
+def message_of(error: BaseException) -> str:
+    """Text of an error of any class; that class is the user's, so that its own code may fail."""
+    try:
+        return str(error)
+    except PASSED_ON:
+        raise
+    except BaseException as another:
+        return f"(its text cannot be read: {type(another).__name__})"
 
 
 def lacks_memory(error: BaseException) -> bool:
     """Whether memory was exhausted; libraries raise errors of many classes then."""
-    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+    return isinstance(error, MemoryError) or any(words in message_of(error).lower() for words in _OUT_OF_MEMORY)
 
 
 class _Text(SourceFileLoader):

@@ -79,6 +79,11 @@ class Known:
         return mask
 
     @cached_property
+    def ordered(self) -> FloatArray:
+        """The statistic of the population, ascending."""
+        return np.sort(self.scores.statistic[self.population])
+
+    @cached_property
     def ranks(self) -> npt.NDArray[np.int32]:
         """1 + the number of other z in Z whose statistic is at least as large [records].
 
@@ -276,8 +281,7 @@ class ClassConformal(DecisionRule):
 
 def _call_at_rank(rule: DecisionRule, known: Known, k: int) -> Call:
     """Flag what exceeds the k-th largest statistic of Z."""
-    # A z exceeds it if fewer than k - 1 others are as large; a query if fewer than k are.
-    flagged = known.ranks + known.inside <= k
+    flagged = known.scores.statistic > known.ordered[-k]
     return Call(rule.name, rule.level, flagged, known.smallest_called(flagged), known.n)
 
 

@@ -23,7 +23,7 @@ from plmia.evaluation.trainings import TrainingsSummary
 from plmia.reporting import drawing as fig
 from plmia.reporting.content import Content
 from plmia.reporting.drawing import Absent, Axis, Figure, Spec, series
-from plmia.results.result import AttackSummary, Coordinates
+from plmia.results.result import AttackSummary, Coordinates, Trends
 from plmia.signals.signals import Signals
 
 Sections = dict[str, list[Figure | Absent]]
@@ -822,7 +822,7 @@ def trends_figure(content: Content) -> Figure | Absent:
         return Absent("trends", BAYES_TITLE, reason)
     at, (short, long) = (
         _places(trends.knots),
-        _coordinate_names(trends.coordinates or Coordinates(), content.about.signal),
+        _coordinate_names(trends, content.about.signal),
     )
     level = np.sqrt(trends.spread.level[:, :, 0])
     off = np.sqrt(np.diag(trends.spread.covariance)) / 2
@@ -851,10 +851,14 @@ def _trends_caption(coordinate: str) -> str:
     )
 
 
-def _coordinate_names(coordinates: Coordinates, kind: SignalKind | None) -> tuple[str, str]:
+def _coordinate_names(trends: Trends, kind: SignalKind | None) -> tuple[str, str]:
     """Name of the coordinate for an axis, and its description for the caption."""
+    coordinates = trends.coordinates or Coordinates()
     bent = f", bent by asinh(conf / {coordinates.bend:g})" if coordinates.bend else ""
     scaled, unit = ("standardised ", ", from the median in units of the spread of all signals") if kind else ("", "")
+    if trends.pooled:
+        of_views = f"the {scaled}signal of the views' mean probability"
+        return of_views + bent, f"{of_views}{unit}{bent}"
     if len(coordinates.rotation or [0]) == 1:
         return f"the {scaled}signal{bent}", f"the signal conf{unit}{bent or ' itself' * (not unit)}"
     of_views = f"the first coordinate of the {scaled}signals"

@@ -22,6 +22,7 @@ from plmia.data import memory
 from plmia.data.arrays import Array, Labels
 from plmia.data.files import Staging
 from plmia.data.npz import npz_entry
+from plmia.data.threads import digest_meanwhile
 from plmia.errors import AttackError, Note, OutputError, PlmiaError
 from plmia.evaluation.diagnostics.power import EnoughReferences, enough_references
 from plmia.evaluation.diagnostics.signals import require_plausible
@@ -291,16 +292,10 @@ class ResultFolder:
         """List the records by exposure and publish all files; return the result with the files' digests."""
         try:
             self._zip.close()
-            digests = {"scores.npz": sha256_of(self._file)}
-            listed = self.listed(result.verdict.attack)
-            tables: dict[str, RecordTable | UnitExposure] = dict(self._tables(listed))
-            if trainings is not None:
-                tables["trainings.csv"] = self._with_names(trainings.exposure, listed.groups)
-            for name, table in tables.items():
-                with self._staging.create(name) as file:
-                    table.write_lines(file)
-                    digests[name] = sha256_of(file)
-            sealed = seal(result, digests)
+            self._file.flush()
+            with digest_meanwhile(self._file) as digest_of_scores:
+                digests = self._write_tables(result, trainings)
+                sealed = seal(result, {"scores.npz": digest_of_scores(), **digests})
             self._file.close()
             with self._staging.create("metrics.json") as file:
                 file.writelines(metrics_parts(sealed))
@@ -310,6 +305,18 @@ class ResultFolder:
                 f"cannot write to {self._folder} ({error.strerror}): make room or use another folder"
             ) from error
         return sealed
+
+    def _write_tables(self, result: RunResult, trainings: TrainingsResult | None) -> dict[str, str]:
+        """Write the tables of the verdict's attack, and return the digests of their files."""
+        listed, digests = self.listed(result.verdict.attack), {}
+        tables: dict[str, RecordTable | UnitExposure] = dict(self._tables(listed))
+        if trainings is not None:
+            tables["trainings.csv"] = self._with_names(trainings.exposure, listed.groups)
+        for name, table in tables.items():
+            with self._staging.create(name) as file:
+                table.write_lines(file)
+                digests[name] = sha256_of(file)
+        return digests
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

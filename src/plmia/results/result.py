@@ -152,6 +152,7 @@ class Trends:
     shift: ShiftPrior | None = None
     n_points: int = 0
     coordinates: Coordinates | None = None
+    pooled: bool = False  # whether the views' mean probability takes the place of the views
 
     def __post_init__(self) -> None:
         at, level, covariance = self.knots.at, self.spread.level, self.spread.covariance

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from plmia.data import memory
+from plmia.data import half_floats, memory
 from plmia.data.arrays import Array, BoolArray, Floats, IntArray, Labels, SignalKind
 from plmia.data.designs import MembershipDesign
 from plmia.data.files import open_regular
 from plmia.data.npz import SIGNALS_ARRAYS, load_npz, unpack_bits, whole_number
 from plmia.data.table_files import is_table_file
+from plmia.data.threads import digest_meanwhile
 from plmia.errors import SignalsError, some
 from plmia.numerics import logit_from_probabilities
 
@@ -100,12 +100,14 @@ class Signals:
                 f"{len(self.models)} model numbers ({some(self.models)}) are given for {self.n_models} models: give "
                 "one per model, all different, from 0"
             )
-        _require(self.values, self.models, np.isfinite, "must be finite")
         if self.kind == "confidence":
-            _require(self.values, self.models, _within_limit, f"confidences {_LIMIT_TEXT}")
+            within, limit = _within_limit, f"confidences {_LIMIT_TEXT}"
         else:
-            limit = f"must lie between -{_MAX_ON_OWN_SCALE:g} and {_MAX_ON_OWN_SCALE:g}"
-            _require(self.values, self.models, _within_own_limit, limit)
+            within, limit = _within_own_limit, f"must lie between -{_MAX_ON_OWN_SCALE:g} and {_MAX_ON_OWN_SCALE:g}"
+        # What is not finite lies within no limit, so usually one pass is enough.
+        if not all(within(part).all() for part in _parts(self.values)):
+            _require(self.values, self.models, np.isfinite, "must be finite")
+            _require(self.values, self.models, within, limit)
 
     def _refuse_one_transposed(self) -> None:
         """Raise if the membership has the shape of the transposed signals; one axis is known to be that of records."""
@@ -190,7 +192,9 @@ def _require(values: Floats, models: Iterable[int], are_good: Callable[[Floats],
 
 
 def _within_limit(values: Floats) -> BoolArray:
-    return np.abs(values) <= np.float64(MAX_SIGNAL)  # half floats cannot hold the limit
+    if half_floats.is_half(values):  # they cannot hold the limit
+        return half_floats.finite(values)
+    return np.abs(values) <= np.float64(MAX_SIGNAL)
 
 
 def _within_own_limit(values: Floats) -> BoolArray:
@@ -202,12 +206,10 @@ def _in_unit_interval(values: Floats) -> BoolArray:
 
 
 def _parts(values: Floats) -> Iterator[Floats]:
-    """Yield all values [n, views], model by model and some records at a time; half floats become single ones."""
-    # Processors compare half floats one by one, so the exact conversion is several times faster than they are.
+    """Yield all values [n, views], model by model and some records at a time."""
     for row in values:
         for start in range(0, len(row), _POINTS_AT_ONCE):
-            part = row[start : start + _POINTS_AT_ONCE]
-            yield part.astype(np.float32) if part.dtype == np.float16 else part
+            yield row[start : start + _POINTS_AT_ONCE]
             memory.release()
 
 
@@ -232,16 +234,15 @@ def read_signals(path: str | Path, scale: Scale = "auto") -> Signals:
     for name in ("signals", "membership"):
         if name not in arrays:
             raise SignalsError(f"{path} holds no array {name!r}, but `signals` and `membership` are needed: add it")
-    values = _floats(path, arrays["signals"])
-    if values.ndim == 2:
-        values = values[:, :, None]
-    membership = _membership(arrays)
-    values, n_clipped = _on_logit_scale(path, values, scale)
-    with open_regular(path) as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    design, labels, groups = MembershipDesign(membership), arrays.get("labels"), arrays.get("groups")
-    kind: SignalKind = "signal" if scale == "signal" else "confidence"
-    return Signals(values, design, labels, n_clipped, groups, kind=kind, digest=digest)
+    with open_regular(path) as stream, digest_meanwhile(stream) as digest:
+        values = _floats(path, arrays["signals"])
+        if values.ndim == 2:
+            values = values[:, :, None]
+        membership = _membership(arrays)
+        values, n_clipped = _on_logit_scale(path, values, scale)
+        design, labels, groups = MembershipDesign(membership), arrays.get("labels"), arrays.get("groups")
+        kind: SignalKind = "signal" if scale == "signal" else "confidence"
+        return Signals(values, design, labels, n_clipped, groups, kind=kind, digest=digest())
 
 
 def _floats(path: Path, values: Array) -> Floats:
@@ -313,12 +314,12 @@ def _on_logit_scale(path: Path, values: Floats, scale: Scale) -> tuple[Floats, i
 
 def _range(values: Floats) -> tuple[np.floating, np.floating]:
     """Smallest and largest value, NaN if one is."""
-    least, most = np.array([(part.min(), part.max()) for part in _parts(values)], values.dtype).T
+    least, most = np.array([half_floats.extremes(part) for part in _parts(values)], values.dtype).T
     return least.min(), most.max()
 
 
 def _count_in_unit_interval(values: Floats) -> int:
-    return sum(int(np.count_nonzero(_in_unit_interval(part))) for part in _parts(values))
+    return sum(half_floats.count_in_unit_interval(part) for part in _parts(values))
 
 
 def look_like_probabilities(values: Floats) -> bool:

@@ -31,7 +31,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from plmia.data.user_code import lacks_memory
+from plmia.data.user_code import PASSED_ON, described, lacks_memory, message_of
 from plmia.errors import PlmiaError, PlmiaWarning, RecipeError, TrainingError, install_hint
 
 Job = TypeVar("Job")
@@ -93,10 +93,12 @@ def attempt(work: Callable[[Job], Result], job: Job) -> Result | Failed:
         return work(job)
     except PlmiaError as error:
         return Failed(str(error), by_recipe=isinstance(error, RecipeError))
-    except (Exception, SystemExit) as error:
+    except PASSED_ON:
+        raise
+    except BaseException as error:
         if lacks_memory(error):
-            return Failed(f"out of memory ({error}): use fewer workers, or a smaller stack")
-        return Failed(f"{type(error).__name__}: {error}", traceback.format_exc(), by_recipe=True)
+            return Failed(f"out of memory ({message_of(error)}): use fewer workers, or a smaller stack")
+        return Failed(described(error), traceback.format_exc(), by_recipe=True)
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ def pickled(work: Any) -> bytes:
         return bytes(_ByValue.dumps(wrap_non_picklable_objects(work, keep_wrapper=False)))
     except Exception as error:
         raise TrainingError(
-            f"this recipe cannot be sent to other processes ({type(error).__name__}: {error}): use engine=Inline()"
+            f"this recipe cannot be sent to other processes ({described(error)}): use engine=Inline()"
         ) from error
 
 
@@ -307,7 +309,7 @@ def _answer(pipe: Connection, result: Any) -> None:
     except OSError:
         raise
     except Exception as error:  # results may raise anything when they are pickled
-        pipe.send(Failed(f"the result cannot be sent back ({type(error).__name__}: {error})", traceback.format_exc()))
+        pipe.send(Failed(f"the result cannot be sent back ({described(error)})", traceback.format_exc()))
 
 
 def _die_with_parent() -> None:

@@ -26,6 +26,7 @@ from plmia.data.arrays import Array, FloatArray32
 from plmia.data.dataset import LabelledData
 from plmia.data.files import create_private, file_lock, make_private, replacing
 from plmia.data.npz import open_unnamed_npy, save_npy
+from plmia.data.threads import n_processors
 from plmia.errors import OutputError, PlmiaWarning, RecipeError, TrainingError, install_hint, require_members, some
 from plmia.signals.store import SignalStore, differences, groups_about, signal_about
 from plmia.training.engines import Engine, Failed, Inline, LocalProcesses, pickled
@@ -241,8 +242,7 @@ def default_engine(
         )
         warnings.warn(text, PlmiaWarning, stacklevel=3)
         return Inline()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return LocalProcesses(workers or cores)
+    return LocalProcesses(workers or n_processors())
 
 
 # Training ------------------------------------------------------------------------------------------------------------

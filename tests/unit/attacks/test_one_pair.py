@@ -10,11 +10,12 @@ import pytest
 from scipy import stats
 
 from plmia.attacks.empirical_bayes import EmpiricalBayesLR
-from plmia.attacks.empirical_bayes.evidence import Evidence, collect
+from plmia.attacks.empirical_bayes.evidence import Evidence, collect, mean_probability
 from plmia.attacks.empirical_bayes.model import MIN_TAIL_GAIN, TAILS, Knots
 from plmia.attacks.empirical_bayes.one_pair import CORRELATION, STEPS, Regression
 from plmia.attacks.statistics import evaluate
 from plmia.attacks.view import AttackView, References
+from plmia.evaluation.metrics import roc_curve
 
 
 def pair_view(seed, n_points, n_views=1, mode="online", dtype=np.float64):
@@ -206,6 +207,57 @@ def test_offline_records_of_a_group_share_a_fold():
     alone = dataclasses.replace(view, groups=np.where(np.isin(np.arange(600), view.population), 0, groups + 1))
     fit = EmpiricalBayesLR().fit(alone)  # all known non-members are one group: nothing is left to fit to
     assert (fit.pair, fit.cross_fitted) == (None, None)
+
+
+@pytest.mark.parametrize("n_views", [1, 4])
+def test_the_mean_probability_of_views_keeps_the_digits_of_saturated_signals(n_views):
+    conf = np.random.default_rng(15).normal(0, 4, (50, n_views))
+    for signals, found in zip(conf, mean_probability(conf)[:, 0], strict=True):
+        probability = sum(1 / (1 + np.exp(-signal)) for signal in signals) / n_views
+        assert found == pytest.approx(np.log(probability / (1 - probability)), abs=1e-9)
+    high = np.linspace(40, 6e4, 50)[:, None] + np.arange(n_views)
+    for signals in (high, -high):
+        found = mean_probability(signals)[:, 0]
+        assert np.isfinite(found).all()
+        assert (np.diff(found) * np.sign(signals[0, 0]) > 0).all()
+
+
+def test_pooled_views_are_scored_like_one_view():
+    view, _ = pair_view(16, 400, 3, "offline")
+    phi = evaluate(EmpiricalBayesLR(pool=True), view)
+    alone = with_signals(view, np.stack([mean_probability(each) for each in view.references.signals]))
+    assert np.array_equal(phi, np.repeat(evaluate(EmpiricalBayesLR(), alone), 3, axis=1))
+    assert not np.array_equal(phi, evaluate(EmpiricalBayesLR(pool=False), view))
+
+
+@pytest.mark.parametrize("remembered", [1, 6])
+def test_views_are_pooled_unless_this_predicts_membership_clearly_worse(remembered):
+    """Models that know one of six views, as networks trained without augmentation do, hide it in the mean."""
+    view, members = pair_view(17, 2000, 6, "offline")
+    signals = view.references.signals.copy()
+    trained = np.concatenate([members[None], view.references.in_mask])
+    signals[:, :, remembered:] -= 1.5 * trained[:, :, None]
+    # Views of a record vary together, so the other views show what is not due to membership.
+    signals += np.random.default_rng(18).normal(0, 2, (3, 2000, 1))
+    view = with_signals(view, signals)
+    fit = EmpiricalBayesLR().fit(view)
+    assert fit.pooled == (remembered == 6)
+    chosen, other = (evaluate(EmpiricalBayesLR(pool=pool), view)[:, 0] for pool in (fit.pooled, not fit.pooled))
+    assert np.array_equal(evaluate(EmpiricalBayesLR(), view)[:, 0], chosen)
+    if not fit.pooled:
+        assert roc_curve(chosen, members).auc > roc_curve(other, members).auc + 0.1
+
+
+@pytest.mark.parametrize(("mode", "n_references"), [("online", 2), ("online", 4), ("offline", 4)])
+def test_views_are_pooled_only_offline_with_one_reference_per_side(mode, n_references):
+    view, _ = pair_view(19, 400, 3, mode)
+    if n_references == 4:
+        noise = np.random.default_rng(20).normal(0, 0.5, (2, 400, 3))
+        signals = np.concatenate([view.references.signals, view.references.signals[1:] + noise])
+        references = References(signals, np.arange(1, 5), np.concatenate([view.references.in_mask] * 2))
+        view = dataclasses.replace(view, references=references)
+    assert not EmpiricalBayesLR(pool=True).fit(view).pooled
+    assert np.array_equal(*(evaluate(EmpiricalBayesLR(pool=pool), view) for pool in (True, None)))
 
 
 def test_two_references_on_some_side_are_no_single_pair():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -13,13 +15,24 @@ from plmia.attacks.calibration import (
     BinaryVote,
     CauchyCombination,
     FreshPopulation,
+    MeanOfViews,
     MedianOfViews,
     NoCalibration,
     VotesOfViews,
     WithinClass,
 )
 from plmia.attacks.scoring import conformal_log10_p, score, score_all
-from plmia.attacks.statistics import BayesLR, Fitted, FunctionOfView, GaussianLR, Loss, Statistic, evaluate
+from plmia.attacks.statistics import (
+    BayesLR,
+    Fitted,
+    FunctionOfView,
+    GaussianLR,
+    Loss,
+    PointwiseStatistic,
+    Statistic,
+    evaluate,
+)
+from plmia.attacks.view import AttackView, Block, Features
 from plmia.errors import AttackError, PopulationError
 
 FRESH = Attack("fresh", GaussianLR(), CauchyCombination(), population=FreshPopulation(7))
@@ -204,3 +217,117 @@ def test_a_statistic_that_fails_is_named_with_its_line(view):
 
     with pytest.raises(AttackError, match=r"attack mine does not run: ValueError: .*test_scoring.py, line \d+"):
         list(score_all([Attack("mine", Broken(), NoCalibration())], view))
+
+
+def bytes_of(attack: Attack, view: AttackView) -> list[bytes]:
+    (found,) = score_all([attack], view)
+    return [array.tobytes() for array in (found.score, found.log10_p, found.log10_p_conformal, found.statistic)]
+
+
+def require_refused(mine: Attack, view: AttackView, fact: str) -> None:
+    """Refuse an attack with its name, file and line; others that share the view or a statistic stay as they are."""
+    others = [ATTACKS["attack-p"], ATTACKS["lira"]]
+    before = [bytes_of(other, view) for other in others]
+    with pytest.raises(AttackError, match=rf"attack mine .*{fact}.*test_scoring.py, line \d+"):
+        list(score_all([mine, *others], view))
+    assert [bytes_of(other, view) for other in others] == before
+
+
+VIEW_ARRAYS = [
+    *("target", "population", "labels", "groups", "features.columns", "known.centre"),
+    *("references.signals", "references.rows", "references.in_mask", "references.n_in"),
+]
+
+
+@pytest.mark.parametrize("name", VIEW_ARRAYS)
+def test_a_function_that_writes_into_the_view_is_refused(view, name):
+    more = {"groups": np.arange(50), "features": Features(np.ones((50, 1)))}
+    view = replace(view, **more).with_sums({"confidence"})
+
+    def write(view: AttackView) -> object:
+        attrgetter(name)(view)[...] = 0
+        return view.target
+
+    require_refused(Attack("mine", write, NoCalibration()), view, "read-only")
+
+
+BLOCK_ARRAYS = [
+    *("target", "centre", "references.in_mask", "confidence_sums.outside", "confidence_sums.n_in"),
+    *("probability_sums.outside", "in_moments.mean", "out_moments.mean", "out_moments.variance"),
+]
+
+
+@dataclass(frozen=True)
+class WritesIntoBlock(PointwiseStatistic):
+    name: str
+
+    def __call__(self, block: Block) -> object:
+        array = attrgetter(self.name)(block)
+        array -= array
+        return block.target
+
+
+@pytest.mark.parametrize("name", BLOCK_ARRAYS)
+def test_a_statistic_that_writes_into_a_block_is_refused(view, name):
+    fact = "(read-only|numpy boolean subtract)"
+    require_refused(Attack("mine", WritesIntoBlock(name), NoCalibration()), view, fact)
+
+
+class WritesIntoQueries(BinaryVote):
+    def shared(self, query, population, size):
+        query -= 1
+        return super().shared(query, population, size)
+
+
+class WritesIntoPhi(MeanOfViews):
+    def points(self, phi):
+        phi -= 1
+        return super().points(phi)
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [Attack("mine", Loss(), WritesIntoQueries()), Attack("mine", Loss(), BinaryVote(), WritesIntoPhi())],
+    ids=["calibration", "views"],
+)
+def test_a_part_that_writes_into_a_shared_statistic_is_refused(view, mine):
+    require_refused(mine, view, "read-only")
+
+
+class WithoutTextError(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+ODD_ERRORS = [SystemExit(0), BaseException("no"), WithoutTextError(), RuntimeError("no"), StopIteration()]
+
+
+def raising(error: BaseException) -> Callable[..., object]:
+    def call(*_: object) -> object:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("error", ODD_ERRORS, ids=lambda e: type(e).__name__)
+def test_whatever_an_attack_raises_is_one_sentence(view, error):
+    name = type(error).__name__
+    require_refused(Attack("mine", raising(error), NoCalibration()), view, name)
+    calibration = type("Calibration", (BinaryVote,), {"shared": raising(error), "__module__": "mine"})()
+    require_refused(Attack("mine", Loss(), calibration), view, name)
+    views = type("Views", (MeanOfViews,), {"points": raising(error), "__module__": "mine"})()
+    require_refused(Attack("mine", Loss(), BinaryVote(), views), view, name)
+    summary = {"__call__": lambda self, block: block.target, "summary": raising(error), "__module__": "mine"}
+    require_refused(Attack("mine", type("Own", (PointwiseStatistic,), summary)(), BinaryVote()), view, name)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+def test_an_interruption_passes_through_an_attack(view, error):
+    with pytest.raises(error):
+        list(score_all([Attack("mine", raising(error()), NoCalibration())], view))
+
+
+def test_an_aggregation_that_fails_is_named_with_its_own_attack(view):
+    views = type("Views", (MeanOfViews,), {"points": raising(RuntimeError("no")), "__module__": "mine"})()
+    with pytest.raises(AttackError, match="attack second does not run"):
+        list(score_all([Attack("first", Loss(), BinaryVote()), Attack("second", Loss(), BinaryVote(), views)], view))

@@ -235,8 +235,9 @@ def test_offline_no_in_signal_touches_any_byte(make_references, make_view, stati
 def test_a_point_without_out_references_is_named(make_references, make_view, monkeypatch, statistic):
     monkeypatch.setattr(References.blocks, "__defaults__", (30,))
     references = make_references(12, 40, 1, pairs=False)
-    for point in (17, 23):
-        references.in_mask[:, point] = True
+    in_mask = references.in_mask.copy()
+    in_mask[:, [17, 23]] = True
+    references = References(references.signals, references.rows, in_mask)
     with pytest.raises(ReferencesError, match=r"\b17, 23 have .*more references"):
         evaluate(statistic, make_view(references, "offline"))
     enough = references.in_mask.copy()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
 
-from plmia.attacks.view import AttackView, KnownSums, Powers, References, first_out, midpoint, sum_over
+from plmia.attacks.view import AttackView, Features, KnownSums, Powers, References, first_out, midpoint, sum_over
+from plmia.data import memory
 from plmia.errors import PopulationError, SignalsError
 
 
@@ -81,3 +83,52 @@ def test_blocks_have_the_sums_of_the_whole(make_references, make_view, monkeypat
         assert block.confidence_sums.inside.tobytes() == same.confidence_sums.inside.tobytes()
         if mode == "offline":
             assert block.probability_sums.outside.tobytes() == same.probability_sums.outside.tobytes()
+
+
+def kept_arrays(value, name=""):
+    """Yield the names and arrays of a value that code which gets it can change for others."""
+    if isinstance(value, np.ndarray):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from kept_arrays(part)
+    elif is_dataclass(value):
+        for own in [own for own in dir(value) if not own.startswith("_")]:
+            part = getattr(value, own)
+            # Properties that make a new array each time cannot be changed for others.
+            if not isinstance(part, np.ndarray) or np.shares_memory(part, getattr(value, own)):
+                yield from kept_arrays(part, own)
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+@pytest.mark.parametrize("known", [True, False])
+def test_no_array_of_a_view_can_be_written_to(make_references, make_view, mode, known):
+    more = {"labels": np.arange(11) % 3, "groups": np.arange(11) // 2, "features": Features(np.zeros((11, 4)))}
+    view = make_view(make_references(), mode, **more)
+    if known:
+        view = view.with_sums({"confidence", "probability"})
+    names = {"target", "population", "labels", "groups", "columns", "signals", "rows", "in_mask", "n_in"}
+    sums = {"centre", "inside", "outside", "n_in", "n_out"}
+    for given, expected in (
+        (view, names | sums if known else names),
+        (view.block(slice(2, 7)), sums | {"target", "signals", "rows", "in_mask", "n", "mean", "variance"}),
+    ):
+        found = list(kept_arrays(given))
+        assert {name for name, _ in found} == expected
+        assert [name for name, array in found if array.flags.writeable] == []
+    for _, _, in_mask in [*view.references.blocks(5), *view.references.at(np.arange(3))]:
+        assert not in_mask.flags.writeable or not np.shares_memory(in_mask, view.references.in_mask)
+
+
+def test_a_view_copies_nothing(make_references, tmp_path):
+    with memory.memory_limit(memory.LEAST_LIMIT, tmp_path):
+        signals = memory.zeros((2, memory.LEAST_LIMIT // 64, 1), np.float32)
+    references = References(signals, np.arange(2), np.zeros(signals.shape[:2], bool))
+    assert memory.is_mapped(references.signals)
+    assert np.shares_memory(references.signals, signals)
+    assert signals.flags.writeable
+    assert references.first(2).signals is references.signals
+    other, target = make_references(), np.zeros((11, 2))
+    view = AttackView(target, other, np.arange(3))
+    assert np.shares_memory(view.target, target)
+    assert AttackView(view.target, other, view.population).target is view.target

@@ -222,5 +222,19 @@ def test_columns_of_the_data_are_taken_out(library: Any) -> None:
 @pytest.mark.parametrize("text", ["members\n", "\0\0\n", "[[[\n"])
 def test_a_file_with_nothing_but_a_heading_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "members.txt").write_text(text)
-    with pytest.raises(DataError, match="0 values, but the data have 8 records"):
+    with pytest.raises(DataError, match=r"[01] values, but the data have 8 records"):
         read_members(tmp_path / "members.txt", 8, None)
+
+
+def test_a_heading_is_no_flag_and_a_damaged_number_no_heading(tmp_path: Path) -> None:
+    path = tmp_path / "members.csv"
+    path.write_text("member\n0\n1\n0\n")
+    assert read_members(path, 3, None)[0].tolist() == [False, True, False]
+    with pytest.raises(DataError, match="'member'"):  # 4 lines for 4 records: one is missing
+        read_members(path, 4, None)
+    for first in ("1\0", "1x", "-", "e"):
+        path.write_text(f"{first}\n4\n5\n")
+        with pytest.raises(DataError, match="3 values"):
+            read_members(path, 8, None)
+    path.write_text("row\n4\n5\n")
+    assert np.flatnonzero(read_members(path, 8, None)[0]).tolist() == [4, 5]

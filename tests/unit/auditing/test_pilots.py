@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import plmia
-from plmia.auditing.pilots import Source, standard_first
+from plmia.auditing.pilots import Budget, Source, standard_first
 from plmia.data.designs import MembershipDesign
-from plmia.errors import Note
+from plmia.errors import Note, PlmiaError
 from plmia.signals.store import SignalStore
 from plmia.training.recipes.named import recipe_from_json
 
@@ -87,3 +87,12 @@ def test_recipes_of_two_kinds_are_a_caution_also_without_results(opened: Callabl
     assert trees.unlike(0) == ("other-kind",)
     assert trees.unlike(3) is None
     assert opened(MLP, MLP).unlike(0) is None
+
+
+@pytest.mark.parametrize(("text", "suggested"), [("1e15", True), ("9e999", False), ("1e40", False)])
+def test_a_budget_without_a_unit_suggests_operations_only_if_these_are_possible(text: str, suggested: bool) -> None:
+    with pytest.raises(PlmiaError, match=rf"{text}\b.*1,000,000") as refused:
+        Budget.parse(text)
+    assert ("flop" in str(refused.value)) == suggested
+    if suggested:
+        assert Budget.parse(f"{text}flop") == Budget(1e15, "operations")

@@ -204,6 +204,32 @@ def test_purchase_100_is_read(tmp_path: Path, way: str) -> None:
     assert data.y.tolist() == [i % 100 for i in range(200)]
 
 
+@pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
+def test_a_checksum_at_the_end_of_an_archive_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    # The published archive has no MD5, and records end before the compressed file does.
+    small = tuple(dataclasses.replace(p, n_points={"train": 200}) if p.md5 is None else p for p in PUBLISHED)
+    monkeypatch.setattr(plmia.data.archives, "PUBLISHED", small)
+    path = tmp_path / f"p.tar.{compression}"
+    with tarfile.open(path, f"w:{compression}") as tar:
+        raw = purchase_files()["dataset_purchase"]
+        info = tarfile.TarInfo("dataset_purchase")
+        info.size = len(raw)
+        tar.addfile(info, io.BytesIO(raw))
+    np.testing.assert_array_equal(read_archive(path).X, purchase_bits())
+    good, read = path.read_bytes(), 0
+    for at in range(0, len(good), len(good) // 60):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        try:
+            X = read_archive(path).X
+        except DataError:
+            continue
+        read += 1
+        np.testing.assert_array_equal(X, purchase_bits())
+    assert read < 5
+
+
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("rows", [1, 3, 10_000])
 def test_purchase_100_is_read_from_the_bare_text(

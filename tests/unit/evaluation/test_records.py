@@ -132,6 +132,19 @@ def test_the_table_is_sorted_with_shared_ranks() -> None:
     assert (np.diff(table.q) >= 0).all()
 
 
+@pytest.mark.parametrize("follows", [True, False], ids=["p follows the score", "p does not"])
+@pytest.mark.parametrize("distinct", [1, 5, 300, 10**9])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_the_order_of_the_table_is_that_of_a_sort_of_rows(follows: bool, distinct: int, shuffled: bool) -> None:
+    rng = np.random.default_rng(distinct)
+    score = rng.integers(0, distinct, 600).astype(float)
+    p = np.log10(1 - np.floor(score / distinct * 7) / 10) if follows else np.log10(rng.integers(1, 9, 600) / 10)
+    scores = Scores("a", score, p, p, score)
+    queries = rng.permutation(np.arange(100, 600)) if shuffled else np.arange(100, 600)
+    table = record_table(scores, np.arange(100), queries)
+    assert table.index.tolist() == sorted(queries.tolist(), key=lambda i: (p[i], -score[i], i))
+
+
 def written(table: RecordTable) -> str:
     file = io.BytesIO()
     table.write_lines(file)

@@ -282,7 +282,9 @@ def test_designs_that_reveal_nothing_are_left_as_they_are(kind, references):
     signals = signals_of(kind)
     for result in run(signals, [RMIA], range(0, signals.n_models, 3), Setup(references=references)).values():
         assert result.notes == ()
-        assert result.view.references.signals is signals.values
+        assert np.shares_memory(result.view.references.signals, signals.values)
+        assert result.view.references.signals.strides == signals.values.strides
+        assert np.array_equal(result.view.references.signals, signals.values)
         assert np.array_equal(result.view.references.in_mask, signals.design.matrix[result.references])
 
 

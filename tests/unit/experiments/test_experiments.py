@@ -35,6 +35,13 @@ outcome, setting, measure = part("outcome"), part("setting"), part("measure")
 # The paper's numbers -------------------------------------------------------------------------------------------------
 
 
+def test_every_script_is_listed() -> None:
+    text = (setting.HERE / "README.md").read_text(encoding="utf-8")
+    scripts = [path for path in setting.HERE.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
+    assert len(scripts) > 10
+    assert [path.name for path in scripts if f"`{path.name}`" not in text] == []
+
+
 def test_every_item_of_the_paper_has_a_script_and_a_claim() -> None:
     paper = outcome.paper_numbers()
     assert len(paper) == ITEMS
@@ -563,6 +570,51 @@ def test_claims_on_few_references_are_judged_on_the_metrics_that_the_paper_names
     assert not any("pl-mia-pooled" in claim.because for claim in single)
     assert "TPR@0.01% at 4: not resolved" in single[0].because
     assert claims("Any", _few({64: budgets[64]}, every), several_views=True)[1].verdict == outcome.HOLDS
+
+
+def test_the_repeated_items_are_those_of_the_command(repository: Path) -> None:
+    text = (repository / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if "plmia reproduce " in line and "$(WHOLE)/" in line]
+    asked = {line.split("$(WHOLE)/")[1].split()[0]: set(re.findall(r"(?:table|figure)-\w+", line)) for line in lines}
+    folders = {path.parent.name for path in setting.HERE.glob("results/*/*.json")} - {"quick"}
+    found = {name: {path.stem for path in (setting.HERE / "results" / name).glob("*.json")} for name in folders}
+    assert found == asked
+    of_cifar_100 = {f"table-{n}" for n in ("2", "3", "4", "5", "s2", "s3")} | {f"figure-{n}" for n in (2, 3, 4)}
+    assert of_cifar_100 <= found["cifar-100"] & found["cifar-100-no-augmentation"]
+
+
+def test_the_gain_of_the_pooled_variance_is_judged_on_cifar_100() -> None:
+    low, middle, high = [5.0, 5.1, 5.2, 5.3], [5.8, 5.9, 6.0, 6.1], [7.0, 7.1, 7.3, 7.4]
+    names = ("rmia", "lira-fixed", "pl-mia-eb")
+
+    def verdict(**gains: list[float]) -> str:
+        budgets = {
+            int(n[1:]): dict.fromkeys(names, low) | {"pl-mia": low, "pl-mia-pooled": pooled}
+            for n, pooled in gains.items()
+        }
+        found = part("table_s2")._claims("CIFAR-100, any", _few(budgets, ("AUC",)), several_views=True)
+        (claim,) = [claim for claim in found if claim.name == "pooled-few"]
+        return str(claim.verdict)
+
+    assert verdict(n4=high, n16=middle) == outcome.HOLDS
+    assert verdict(n4=middle, n16=high) == outcome.PARTLY, "it gains, but not most"
+    assert verdict(n4=low, n16=high) == outcome.FAILS
+    assert verdict(n4=high, n16=high) == outcome.SO_FAR
+
+
+def test_the_trade_off_that_the_paper_prefers_is_compared_with_the_largest_auc() -> None:
+    low, high = [5.0, 5.1, 5.2, 5.3], [7.0, 7.1, 7.3, 7.4]
+
+    def verdict(chosen: dict[str, list[float]], other: dict[str, list[float]]) -> str:
+        grid = {"pl-mia, eta 0.3, rho 0.9": chosen, "pl-mia, eta 1, rho 0.8": other}
+        # rho = 1 is not part of the paper's grid.
+        grid["pl-mia, eta 1, rho 1"] = {metric: [9.0, 9.1, 9.2, 9.3] for metric in measure.MAIN}
+        return str(part("table_4")._trade_off({name: measure.Measured(dict(m)) for name, m in grid.items()}).verdict)
+
+    small, large = dict.fromkeys(measure.MAIN, low), dict.fromkeys(measure.MAIN, high)
+    assert verdict(large, small) == outcome.HOLDS
+    assert verdict(small, large) == outcome.FAILS
+    assert verdict(small | {"TPR@0%": high}, large | {"TPR@0%": low}) == outcome.PARTLY
 
 
 def _committed() -> dict[str, Any]:

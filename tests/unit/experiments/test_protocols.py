@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from experiments import protocols, write_docs
+from experiments.whole import WHOLE
 
 from plmia.data.designs import audit_design
 from plmia.signals.signals import Signals
@@ -31,10 +32,29 @@ def test_targets_have_references_in_pairs_without_their_complement(models, targe
 def test_committed_results_are_in_the_page_and_report_no_model_that_influenced_the_design():
     found = protocols.measured()
     assert found
-    assert all(min(row["targets"]) >= 1 for row in found.values())
     page = write_docs.page()
     assert protocols.table() in page
-    for row in found.values():
+    sets = [one for one in WHOLE.values() if one.data.startswith("CIFAR-100")]
+    first = {one.data.partition(", ")[2]: one.first_target for one in sets}
+    for training, row in found.items():
+        assert min(row["targets"]) >= first[training]
+        own, base = row["means"][protocols.OURS]
+        assert own is not None
+        assert (base is None) == (min(row["targets"]) < first[""]), "models before it influenced the design"
+        assert set(row["difference"]) == {attack for attack, (_, before) in row["means"].items() if before is not None}
         for attack, ((auc, *_), _) in row["means"].items():
             assert f"{auc:.1f} / " in page, attack
     assert json.loads(protocols.RESULT.read_text(encoding="utf-8")) == list(found.values())
+
+
+def test_what_the_page_says_of_the_trainings():
+    found = protocols.measured()
+    (rmia, rmia_base), (plain, base), (ours, _) = (
+        found["no augmentation"]["means"][attack] for attack in ("rmia", "pl-mia", protocols.OURS)
+    )
+    for i, metric in enumerate(protocols.METRICS):
+        assert rmia[i] < rmia_base[i], metric
+        assert base[i] < plain[i] < ours[i], metric
+    copies = found["JPEG 75"]
+    assert copies["held_out"][0] < copies["held_out"][1]
+    assert all(after[0] > before[0] for after, before in copies["means"].values() if before)

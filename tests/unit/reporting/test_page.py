@@ -332,14 +332,16 @@ def test_records_are_chosen_once_each(n: int, places: list[int]) -> None:
     assert chosen_places(n) == places
 
 
+@pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("knots", [1, 4])
-def test_trends_of_empirical_bayes_are_drawn(content: Content, copied: Path, knots: int) -> None:
+def test_trends_of_empirical_bayes_are_drawn(content: Content, copied: Path, knots: int, pooled: bool) -> None:
     fit = {
         "knots": {"at": list(range(knots)), "low": -2.0, "high": 5.0},
         "spread": {"level": [[[4.0]] * knots, [[9.0]] * knots], "covariance": [[0.2, 0.0], [0.0, 0.2]]},
         "shift": {"lines": [[[1.0, 2.0][: min(knots, 2)]]] * knots, "spread": [[0.25]] * knots},
         "n_points": 1200,
         "coordinates": {"bend": None if knots == 1 else 3.0, "rotation": [[1.0]] if knots == 1 else [[0.7], [0.7]]},
+        "pooled": pooled,
     }
     figure = trends_figure(content)
     assert isinstance(figure, Absent)
@@ -355,8 +357,12 @@ def test_trends_of_empirical_bayes_are_drawn(content: Content, copied: Path, kno
     figure = drawn(trends_figure(edited(copied, add)))
     title = figure.layout["xaxis"]["title"]["text"]
     bent = "Centre of the first coordinate of the signals, bent by asinh(conf / 3)"
-    assert title == ("Centre of the signal" if knots == 1 else bent)
-    assert ("times sqrt(views)" in figure.caption) == (knots > 1)
+    if pooled:
+        assert title == "Centre of the signal of the views' mean probability" + bent[bent.index(",") :] * (knots > 1)
+        assert "the views' mean probability" in figure.caption
+    else:
+        assert title == ("Centre of the signal" if knots == 1 else bent)
+        assert ("times sqrt(views)" in figure.caption) == (knots > 1)
     found = traces(figure)
     assert found["deviation, IN"]["y"] == [2.0] * max(2, knots)
     assert found["deviation, OUT"]["y"] == [3.0] * max(2, knots)

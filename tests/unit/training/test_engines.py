@@ -402,3 +402,18 @@ def test_ctrl_c_does_not_reach_workers_that_are_just_starting(script: Any) -> No
     out, err = script("interrupt").communicate(timeout=60)
     assert out == "heard\n49\n"
     assert err == ""
+
+
+def test_a_job_may_raise_anything() -> None:
+    odd = type("Odd", (Exception,), {"__str__": lambda self: 1 / 0})
+
+    def work(job: BaseException) -> None:
+        raise job
+
+    for error in (odd(), BaseException("no"), SystemExit(0)):
+        ((_, failed),) = Inline().run(work, [error])
+        assert isinstance(failed, Failed)
+        assert type(error).__name__ in failed.sentence
+    for passed_on in (KeyboardInterrupt, GeneratorExit):
+        with pytest.raises(passed_on):
+            list(Inline().run(work, [passed_on()]))

@@ -467,6 +467,35 @@ def test_files_that_do_not_do_are_refused(text: str, says: str, tmp_path: Path) 
         Function.from_file(tmp_path / "mine.py")
 
 
+ODD_ERRORS = {
+    "text": "raise type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})()",
+    "no exception": "raise type('Odd', (BaseException,), {})('no')",
+    "exit": "raise type('Odd', (SystemExit,), {})(0)",
+}
+
+
+@pytest.mark.parametrize("part", ["train", "query", "import"])
+@pytest.mark.parametrize("name", ODD_ERRORS)
+def test_whatever_the_functions_raise_is_one_sentence(name: str, part: str, tmp_path: Path) -> None:
+    act = {where: ODD_ERRORS[name] if where == part else "pass" for where in ("train", "query", "import")}
+    text = f"def train(X, y, seed):\n    {act['train']}\ndef query(model, X, y):\n    {act['query']}\n{act['import']}\n"
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(
+        RecipeError, match=r"mine\.py.*Odd" if part == "import" else rf"{part} raised Odd \(mine\.py, line"
+    ):
+        Function.from_file(tmp_path / "mine.py").train(DATA, MEMBERS[:1], [0], (View(),))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+def test_interruptions_of_the_functions_pass(error: type[BaseException]) -> None:
+    def train(X: object, y: object, seed: int) -> None:
+        raise error
+
+    recipe = Function.of(train, lambda model, X, y: X)
+    with pytest.raises(error):
+        recipe.train(DATA, MEMBERS[:1], [0], (View(),))
+
+
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").mkdir()
     for path in (tmp_path / "mine.py", tmp_path / "none.py", tmp_path / ("a" * 300 + ".py"), Path("a\0.py")):

@@ -452,6 +452,18 @@ class Flat(GaussianNB):  # type: ignore[misc]
         return super().predict_proba(X)[:, 0]
 
 
+@pytest.mark.parametrize("error", [BaseException("no"), type("Odd", (Exception,), {"__str__": lambda self: 1 / 0})()])
+def test_whatever_a_model_raises_is_one_sentence(error: BaseException) -> None:
+    class Raising(GaussianNB):
+        def predict_proba(self, X: Any) -> Any:
+            raise error
+
+    data = LabelledData(np.zeros((30, 2)), np.arange(30) % 3)
+    fitted = Raising().fit(np.eye(3)[:, :2], np.arange(3))
+    with pytest.raises(RecipeError, match=f"predict_proba of Raising raised {type(error).__name__}"):
+        Sklearn.query(fitted, data, np.arange(30) < 15, [View()])
+
+
 @pytest.mark.parametrize(
     ("fitted", "says"),
     [

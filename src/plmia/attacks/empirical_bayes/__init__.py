@@ -18,7 +18,8 @@ Offline, everything is fitted to the population, whose points have both sides; a
 the population has no IN references either, the statistic is one-sided: how far the target lies in the upper tail of
 the OUT law. The ratio is joint over views, so every view has the same value.
 
-With one reference per side, no point shows a spread, and no reference can be held out: see `one_pair`.
+With one reference per side, no point shows a spread, and no reference can be held out: see `one_pair`. Offline, the
+mean probability over views then replaces the views, unless these predict membership clearly better.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from plmia.attacks.empirical_bayes.evidence import (
     exact_evidence,
     find_pairs,
     gather,
+    mean_probability,
+    pool_views,
     rounding,
 )
 from plmia.attacks.empirical_bayes.model import (
@@ -97,13 +100,14 @@ class EmpiricalBayesLR(Statistic):
     """Log likelihood ratio of predictive laws with priors over points, fitted to a sample of them.
 
     Needs one reference per side. By default, held-out references choose ``tail``, ``bend`` and ``hold``. With one
-    reference per side, known non-members and the references there choose ``bend`` and ``hold``.
+    reference per side, known non-members and the references there choose ``bend`` and ``hold``, offline also ``pool``.
     """
 
     most_knots: int = MAX_KNOTS  # maximum number of knots of a trend: see `Knots.place`; 1 is a constant
     tail: float | None = None  # maximum degrees of freedom of both laws
     bend: float | None = None  # signals become asinh(conf / bend); infinite for no change
     hold: float | None = None  # bound of a ratio beyond its turning point; 0 for no hold
+    pool: bool | None = None  # offline, one reference per side: whether the views' mean probability replaces the views
 
     uses: ClassVar[frozenset[SumName]] = frozenset({"confidence"})
 
@@ -141,7 +145,7 @@ class EmpiricalBayesLR(Statistic):
             fold = assign_folds(view.n_points, view.population, FOLDS, rng, view.groups)
             others = [sample.part(np.flatnonzero(fold[points] != number)) for number in range(FOLDS)]
             if min(len(each.target) for each in others) >= MIN_OTHERS:
-                return _cross_fitted(self._fit_pair(sample, sample, given), others, fold)
+                return self._fit_offline_pair(sample, given, others, fold)
         few = sample.part(_probed(near))
         for candidate in BENDS[1:] if given is None and held_out else ():
             rival = _fit_bend(few, self.most_knots, candidate)[1]
@@ -169,6 +173,16 @@ class EmpiricalBayesLR(Statistic):
             pair = OnePair.online(_with_both(sample, best.coordinates)[0], self.most_knots, self.tail)
         hold = self.hold if self.hold is not None else cases.hold(pair.freedom) if cases else 0.0
         return replace(best, pair=pair, tails=pair.freedom, hold=hold)
+
+    def _fit_offline_pair(self, sample: Sample, bend: float | None, others: Sequence[Sample], fold: IntArray) -> Fit:
+        """Fit offline to pooled views, unless the views as they are predict membership clearly better."""
+        best, pool = self._fit_pair(sample, sample, bend), self.pool
+        if sample.target.shape[1] > 1 and pool is not False:
+            pooled = sample.pooled()
+            rival = self._fit_pair(pooled, pooled, bend)
+            if pool or not is_clearly_larger(_loss(rival, pooled) - _loss(best, sample)):
+                best, others = replace(rival, pooled=True), [each.pooled() for each in others]
+        return _cross_fitted(best, others, fold)
 
     def _offline_pair(self, known: Sample, coordinates: Coordinates) -> tuple[OnePair, HeldOut] | None:
         """Return laws fitted to known non-members and their cases there; None if too few have both references."""
@@ -210,9 +224,13 @@ class Fit(Fitted):
     has_one_pair: bool = False  # whether no point has two references on a side
     pair: OnePair | None = None
     cross_fitted: CrossFitted | None = None  # offline, the pairs that score records
+    pooled: bool = False  # whether the views' mean probability takes the place of the views
 
     def __call__(self, block: Block) -> FloatArray:
         """Return phi [n, views], the same in each view."""
+        shape = block.target.shape
+        if self.pooled:
+            block = Block(block.points, mean_probability(block.target), pool_views(block.references), block.mode)
         evidence = collect_block(block, self.coordinates, self.n_pairs)
         x = self.coordinates.of(block.target)
         if self.cross_fitted is None:
@@ -222,7 +240,7 @@ class Fit(Fitted):
             for number, pair in enumerate(self.cross_fitted.pairs):
                 own = fold == number
                 ratio[own] = replace(self, pair=pair).statistic(x[own], evidence.at(own))
-        return np.broadcast_to(ratio[:, None], block.target.shape)
+        return np.broadcast_to(ratio[:, None], shape)
 
     def centre(self, evidence: Evidence) -> FloatArray:
         """Return the covariate [points] of the trends: a mean uncorrelated with the shift, offline the OUT mean."""
@@ -489,6 +507,10 @@ class Sample:
         """Return some of the points."""
         return replace(self, references=gather(self.references, points), target=self.target[points])
 
+    def pooled(self) -> Sample:
+        """Return one view per point: the mean probability of all views."""
+        return replace(self, references=pool_views(self.references), target=mean_probability(self.target))
+
 
 def held_out_auc(view: AttackView, bend: float) -> float:
     """Return how well references in the role of the target are attacked on the scale asinh(conf / bend)."""
@@ -542,6 +564,13 @@ def _with_both(sample: Sample, coordinates: Coordinates) -> tuple[Evidence, Floa
     evidence = collect(sample.references, coordinates, 0)
     both = evidence.n[IN] > 0
     return evidence.at(both), coordinates.of(sample.target[both])
+
+
+def _loss(fit: Fit, known: Sample) -> FloatArray:
+    """Return the log loss [cases] of membership at known non-members; see `OnePair.known_cases`."""
+    if fit.pair is None:
+        raise AttackError("membership is predicted at known non-members by regressions, which were not fitted")
+    return fit.pair.known_cases(*_with_both(known, fit.coordinates)).loss()
 
 
 def _cross_fitted(fit: Fit, others: Sequence[Sample], fold: IntArray) -> Fit:

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
+from scipy.special import logsumexp
 
 from plmia.attacks.view import Block, Powers, References, Sums, first_out
 from plmia.data import memory
 from plmia.data.arrays import BoolArray, FloatArray, Floats, IntArray
+from plmia.numerics import log_sigmoid
 
 # First index of arrays with two sides.
 IN, OUT = 0, 1
@@ -212,6 +214,19 @@ def gather(references: References, points: IntArray) -> References:
     """Return the references at some points, copied."""
     signals = memory.gathered(references.signals, points, references.rows)
     return References(signals, np.arange(len(references)), memory.gathered(references.in_mask, points))
+
+
+def pool_views(references: References) -> References:
+    """Return one view per point: see `mean_probability`."""
+    pooled = [mean_probability(references.signals[row]) for row in references.rows]
+    signals = np.stack(pooled).astype(references.signals.dtype)
+    return References(signals, np.arange(len(references)), references.in_mask)
+
+
+def mean_probability(conf: Floats) -> FloatArray:
+    """Return the logit-scaled confidence [points, 1] of the mean probability over views [points, views]."""
+    log_p, log_rest = (logsumexp(log_sigmoid(side.astype(np.float64)), axis=1, keepdims=True) for side in (conf, -conf))
+    return np.asarray(log_p - log_rest)
 
 
 def find_pairs(in_mask: BoolArray) -> list[IntArray]:

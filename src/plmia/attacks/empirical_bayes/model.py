@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 
 import numpy as np
 from scipy.special import gammaln, log_ndtr
@@ -25,6 +24,7 @@ from scipy.special import gammaln, log_ndtr
 from plmia.attacks.empirical_bayes.evidence import IN, OUT, Evidence, evenly
 from plmia.attacks.view import Mode
 from plmia.data.arrays import BoolArray, FloatArray, IntArray
+from plmia.data.threads import computed_once
 from plmia.numerics import auc_of
 
 # More knots changed nothing on images or tables. Offline, trends are fitted to known non-members alone. Two knots of
@@ -44,7 +44,7 @@ class Hats:
     left: IntArray  # [points]: the knot to the left of each point; the last but one beyond the last knot
     share: FloatArray  # [points]: weight, from 0 to 1, of the knot to the right
 
-    @cached_property
+    @computed_once
     def weights(self) -> FloatArray:
         """Weight [points, knots] of every knot. Most are 0, but a matrix product with few knots is fast."""
         weights, points = np.zeros((len(self.left), self.n_knots)), np.arange(len(self.left))

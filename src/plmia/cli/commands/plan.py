@@ -19,7 +19,7 @@ from plmia.cli.commands.options import (
     seed_option,
     unit_option,
 )
-from plmia.cli.terminal import make_table, print_line, stdout
+from plmia.cli.terminal import make_table, print_line, prints_to_stderr, stdout
 from plmia.errors import round_percent
 from plmia.evaluation.metrics import tpr_label
 
@@ -70,7 +70,8 @@ def plan(signals: tuple[Path, ...], as_json: bool, verbose: bool, quiet: bool, *
       plmia plan signals.npz --budget 128 --fpr 0.01 --view-cost 0.05
       plmia plan signals.npz --attack rmia --json
     """  # noqa: D301 - click wants the control character itself
-    made = verbs.plan(*signals, progress=not quiet, **options)
+    with prints_to_stderr():
+        made = verbs.plan(*signals, progress=not quiet, **options)
     if as_json:
         click.echo(json.dumps(made.to_json(), indent=1))
         return

@@ -22,7 +22,7 @@ from plmia.cli.commands.options import (
     result_options,
     scale_option,
 )
-from plmia.cli.terminal import plain_warnings, print_result
+from plmia.cli.terminal import plain_warnings, print_result, prints_to_stderr
 from plmia.errors import OutputError
 from plmia.evaluation.tables import text_table
 
@@ -118,6 +118,6 @@ def score(signals: Path, folder: Path | None, as_json: bool, verbose: bool, quie
     """  # noqa: D301 - click wants the control character itself
     if folder is None and verb.run_folder(signals) is None:
         raise OutputError(f"{signals} is not the folder of a run or an audit: give -o, a folder for the results")
-    with plain_warnings(quiet):
+    with plain_warnings(quiet), prints_to_stderr():
         result = verb.score(signals, folder, progress=not quiet, **options)
     print_result(result, options["attacks"], as_json, verbose, quiet)

@@ -18,7 +18,7 @@ from plmia.cli.commands.options import (
     show_records_option,
     table_options,
 )
-from plmia.cli.terminal import plain_warnings, print_result
+from plmia.cli.terminal import plain_warnings, print_result, prints_to_stderr
 from plmia.errors import SignalsError
 
 # Of the number of a model; Python converts no more than a few thousand digits.
@@ -82,7 +82,7 @@ def screen(
         options |= {"source": data, "target": target}
     else:
         options |= {"source": signals, "target": _number(target or "0"), "X": data}
-    with plain_warnings(quiet):
+    with plain_warnings(quiet), prints_to_stderr():
         result = verb.screen(folder=folder, progress=not quiet, **options)
     print_result(result, options["attacks"], as_json, verbose, quiet)
 

@@ -16,10 +16,10 @@ import numpy as np
 from scipy.special import stdtr
 
 from plmia.attacks.view import AttackView
-from plmia.data import memory
+from plmia.data import half_floats, memory
 from plmia.data.arrays import BoolArray, FloatArray, IntArray, Labels
 from plmia.errors import PopulationError, ReferencesError, SignalsError, percent
-from plmia.numerics import auc_of
+from plmia.numerics import auc_of, average_ranks
 from plmia.signals.signals import Signals
 
 ALARM = 0.001  # probability of a false alarm
@@ -289,16 +289,17 @@ def _accuracies(
     if len(found) == len(known):
         return "accuracy", found
     for model, values, row in zip(signals.models, signals.values, signals.design.matrix, strict=True):
-        right = values[:, 0] > 0
-        found[model] = _share(right, row), _share(right, ~row)
+        right = half_floats.positive(values[:, 0])
+        # Counting is several times faster than selecting.
+        n_right, inside, both = (int(np.count_nonzero(each)) for each in (right, row, right & row))
+        found[model] = _share(both, inside), _share(n_right - both, len(row) - inside)
         memory.release()
     return "true label above one half", found
 
 
-def _share(right: BoolArray, side: BoolArray) -> float:
-    """Share of a side that is right; NaN of an empty one. Counting is several times faster than selecting."""
-    n = np.count_nonzero(side)
-    return np.count_nonzero(right & side) / n if n else math.nan
+def _share(right: int, n: int) -> float:
+    """Share of ``n`` records that is right; NaN of none."""
+    return right / n if n else math.nan
 
 
 def _known_accuracy(record: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -460,15 +461,13 @@ def unlike_records(signals: Signals) -> UnlikeRecords:
     Models that were trained alike agree on which records are easy. Predictions in another order of rows or classes, or
     of other data, do not follow the references, however confident they are.
     """
-    from scipy.stats import rankdata
-
     points = _sample(signals)
-    ranks = rankdata(signals.values[:, points, 0], axis=1)
-    total, n = ranks[1:].sum(axis=0), len(ranks) - 1
+    ranked = np.stack([average_ranks(row) for row in signals.values[:, points, 0]])
+    total, n = ranked[1:].sum(axis=0), len(ranked) - 1
     if n < 2:
         raise ReferencesError(f"{n} reference cannot be compared with another: train 2 references or more")
-    own = _correlation(ranks[0], total)
-    theirs = [_correlation(row, total - row) for row in ranks[1:]]
+    own = _correlation(ranked[0], total)
+    theirs = [_correlation(row, total - row) for row in ranked[1:]]
     low, high = min(theirs), max(theirs)
     # Fisher's transformation, whose standard error depends on the number of records alone.
     apart = np.arctanh(np.clip(np.mean(theirs), -0.999, 0.999)) - np.arctanh(np.clip(own, -0.999, 0.999))

@@ -13,7 +13,7 @@ import numpy as np
 
 from plmia.data.arrays import Array, BoolArray, SignalKind
 from plmia.data.dataset import LabelledData
-from plmia.data.user_code import failure, lacks_memory, read_user_file, run_user_text
+from plmia.data.user_code import PASSED_ON, failure, lacks_memory, read_user_file, run_user_text
 from plmia.errors import Note, RecipeError, shown
 from plmia.training.recipes.confidences import conf_from_answers, trained_from_answers, trained_from_signals
 from plmia.training.recipes.identity import Identity, identify
@@ -205,7 +205,9 @@ class Function(Recipe):
         """Call the user's function; an exception becomes a `RecipeError` that names the line of the user's file."""
         try:
             return function(*arguments)
-        except (Exception, SystemExit) as error:
+        except PASSED_ON:
+            raise
+        except BaseException as error:
             if lacks_memory(error):
                 raise
             code = getattr(function, "__code__", None)

@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 
+from plmia.data.user_code import PASSED_ON, described
 from plmia.errors import Note, RecipeError
 
 # Python refuses to print numbers that are much longer.
@@ -95,8 +96,10 @@ def _hex(name: str, value: Any) -> str:
         return _Walk().of(value, name).hex()
     except NoIdentityError:
         raise
-    except Exception as error:  # objects may raise anything when they are read
-        raise NoIdentityError(f"{name!r} cannot be read ({type(error).__name__}: {error})") from error
+    except PASSED_ON:
+        raise
+    except BaseException as error:  # objects may raise anything when they are read
+        raise NoIdentityError(f"{name!r} cannot be read ({described(error)})") from error
 
 
 def text_of(name: str, value: Any) -> str:
@@ -290,7 +293,9 @@ class _Walk:
         try:
             reduce = copyreg.dispatch_table.get(kind)
             reduced = reduce(value) if reduce else value.__reduce_ex__(4)
-        except Exception as error:  # objects may raise anything when they are pickled
+        except PASSED_ON:
+            raise
+        except BaseException as error:  # objects may raise anything when they are pickled
             raise NoIdentityError(f"{where!r} ({_title(kind)}) has no contents that can be compared") from error
         if isinstance(reduced, str):
             if is_own(_home(value)) or not _is_called(value, reduced):
@@ -370,7 +375,9 @@ def _imported(code: CodeType, function: FunctionType) -> Iterator[ModuleType]:
         if step.opname == "IMPORT_NAME":
             try:
                 yield _import("." * level.argval + step.argval, names.argval or (), function)
-            except Exception as error:  # the user's module may raise anything
+            except PASSED_ON:
+                raise
+            except BaseException as error:  # the user's module may raise anything
                 name = step.argval or "a module"
                 raise NoIdentityError(f"{function.__name__!r} imports {name}, which fails here") from error
 

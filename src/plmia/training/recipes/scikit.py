@@ -18,7 +18,7 @@ import numpy as np
 from plmia.data.arrays import Array, BoolArray, IntArray, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.encoding import array_columns, columns_of
-from plmia.data.user_code import failure, lacks_memory
+from plmia.data.user_code import PASSED_ON, failure, lacks_memory
 from plmia.errors import Note, RecipeError, did_you_mean
 from plmia.training.recipes.confidences import (
     conf_from_probabilities,
@@ -324,7 +324,9 @@ def _named(method: str, model: Any, X: Any) -> Iterator[None]:
     """Turn an exception of a model's method into a `RecipeError` that names the line of the user's file."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except PASSED_ON:
+        raise
+    except BaseException as error:
         if lacks_memory(error):
             raise
         kind = type(model)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from plmia.data.user_code import message_of
 from plmia.errors import RecipeError, TrainingError
 
 Result = TypeVar("Result")
@@ -89,7 +90,8 @@ def usable_bytes(device: torch.device) -> float:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether ``error`` means that memory of the host or of the device ran out."""
     texts = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA out of memory", "CUDA error: out of memory")
-    return isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or any(text in str(error) for text in texts)
+    text = message_of(error)
+    return isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or any(part in text for part in texts)
 
 
 def in_parts(n: int, size: int, work: Callable[[int, int], list[Result]]) -> list[Result]:

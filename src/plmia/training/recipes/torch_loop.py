@@ -26,6 +26,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from plmia.data.arrays import FloatArray32
+from plmia.data.user_code import described
 from plmia.errors import RecipeError
 from plmia.training.recipes import torch_device
 from plmia.training.recipes.recipe import LARGEST_COUNT, LARGEST_RATE, is_count
@@ -285,7 +286,7 @@ def stack_or_reason(options: Options, modules: Sequence[nn.Module], x: Tensors, 
     except Exception as error:  # torch and the user's code may raise anything
         if torch_device.is_out_of_memory(error):
             raise
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return " ".join(described(error).split())[:200]
     if any("performance drop" in str(warning.message) for warning in caught):
         return "torch.vmap has no fast way to run it"
     if _host_randomness() != before:

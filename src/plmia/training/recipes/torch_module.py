@@ -21,7 +21,7 @@ from torch.utils.data import Dataset, default_collate
 from plmia.data.arrays import Array, BoolArray, IntArray, SignalKind
 from plmia.data.dataset import LabelledData
 from plmia.data.records import Records
-from plmia.data.user_code import failure, lacks_memory
+from plmia.data.user_code import PASSED_ON, failure, lacks_memory
 from plmia.errors import Note, PlmiaError, RecipeError, some
 from plmia.training.recipes import torch_device
 from plmia.training.recipes.confidences import conf_from_answers, trained_from_answers
@@ -412,9 +412,9 @@ class Torch(Recipe):
         """Turn an exception of the user's code into a `RecipeError` that names the line of the user's file."""
         try:
             yield
-        except PlmiaError:
+        except (PlmiaError, *PASSED_ON):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             if lacks_memory(error) or torch_device.is_out_of_memory(error):
                 raise
             with contextlib.suppress(OSError, TypeError):

@@ -19,15 +19,17 @@ from typing import Any, BinaryIO, Generic, TypeVar, overload
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _READ_AT_ONCE = 1 << 20
+# Each thread holds a block in memory, and more than these wait for the lock of Python.
+_MOST_THREADS = 16
 
 
 def in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Yield ``function(item)`` for each item, in order, computed by one thread per processor of this process.
+    """Yield ``function(item)`` for each item, in order, computed by one thread per processor, but at most 16.
 
     Few items are taken in advance, so that memory is bounded. The first error stops the work and is raised. The memory
     limit of `plmia.data.memory` holds in the threads, too.
     """
-    rest, threads = iter(items), n_processors()
+    rest, threads = iter(items), min(n_processors(), _MOST_THREADS)
     first = list(islice(rest, 2))
     if threads < 2 or len(first) < 2:
         yield from map(function, chain(first, rest))

@@ -13,7 +13,6 @@ import os
 import re
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -51,9 +50,6 @@ _limit: ContextVar[_Limit | None] = ContextVar("plmia_memory_limit", default=Non
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 # Threads add and list them.
 _listing = threading.Lock()
-# Time between two releases: pages of some 20 MB may be read in it.
-_SECONDS_BETWEEN = 0.01
-_released_at = 0.0
 
 
 def parse_size(size: int | float | str) -> int:
@@ -218,21 +214,14 @@ def registered(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def release() -> None:
-    """Give back the pages of all mapped files; they are read again if needed. Does nothing without a limit.
-
-    Calls that follow soon do nothing, either: little is read in so short a time, and giving back takes time, too.
-    """
-    global _released_at
+    """Give back the pages of all mapped files; they are read again if needed. Does nothing without a limit."""
     if _limit.get() is None or not hasattr(mmap, "MADV_DONTNEED"):  # not on every system
-        return
-    if time.monotonic() - _released_at < _SECONDS_BETWEEN:
         return
     with _listing:
         mappings = list(_mapped)
     for mapping in mappings:
         with suppress(ValueError):  # closed meanwhile
             mapping.madvise(mmap.MADV_DONTNEED)
-    _released_at = time.monotonic()
 
 
 def _mapping(array: Array) -> mmap.mmap | None:

@@ -125,7 +125,8 @@ def _one_pass(attacks: Sequence[Attack], view: AttackView) -> dict[Statistic, St
         return lacking
 
     # Code of users need not expect threads.
-    each = in_order if all(_is_own(statistic.source) for statistic in fitted) else map
+    parts = [part for statistic, values in fitted.items() for part in (statistic.source, *values.users)]
+    each = in_order if all(map(_is_own, parts)) else map
     for lacking in each(put, view.blocks()):
         refused = {**lacking, **refused}
     for statistic, values in fitted.items():

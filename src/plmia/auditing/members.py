@@ -68,10 +68,10 @@ def _lines(path: Path) -> list[str] | None:
 
 
 def _without_heading(lines: list[str], n_records: int) -> list[Any]:
-    # A damaged number is no heading: the record would be lost without a word.
+    # A damaged number is not a heading: leaving it out would lose its record without a message.
     is_word = lines[0][0].isalpha() and sum(map(str.isalpha, lines[0])) > 1
-    is_value = not is_word or lines[0].casefold() in MEMBER_WORDS | OTHER_WORDS
-    values = lines if is_value and len(lines) != n_records + 1 else lines[1:]
+    has_heading = is_word and lines[0].casefold() not in MEMBER_WORDS | OTHER_WORDS
+    values = lines[1:] if has_heading or len(lines) == n_records + 1 else lines
     return [int(value) for value in values] if all(value.isdecimal() for value in values) else values
 
 

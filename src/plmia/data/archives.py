@@ -97,7 +97,10 @@ def read_archive(path: Path, part: Part = "train", verify: bool = True) -> Publi
         if part not in published.n_points:
             raise DataError(f"{published.name} has no part {part!r}: choose from {', '.join(published.n_points)}")
         if verify and path.is_file() and tarfile.is_tarfile(path):
-            _compare_md5(path, published) if published.md5 else _compare_checksums(path)
+            if published.md5:
+                _compare_md5(path, published)
+            else:
+                _compare_checksums(path)
         X, y = published.read(path, part)
     if verify and len(y) != published.n_points[part]:
         raise DataError(

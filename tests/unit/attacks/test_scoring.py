@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -331,3 +333,38 @@ def test_an_aggregation_that_fails_is_named_with_its_own_attack(view):
     views = type("Views", (MeanOfViews,), {"points": raising(RuntimeError("no")), "__module__": "mine"})()
     with pytest.raises(AttackError, match="attack second does not run"):
         list(score_all([Attack("first", Loss(), BinaryVote()), Attack("second", Loss(), BinaryVote(), views)], view))
+
+
+class RecordingLoss(Loss):
+    """A statistic of a user that notes in which threads it runs."""
+
+    seen: ClassVar[set[int]] = set()
+
+    def __call__(self, block):
+        self.seen.add(threading.get_ident())
+        return super().__call__(block)
+
+
+class RecordingMean(MeanOfViews):
+    """A view aggregation of a user that notes in which threads it runs."""
+
+    seen: ClassVar[set[int]] = set()
+
+    def points(self, phi):
+        self.seen.add(threading.get_ident())
+        return super().points(phi)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        Attack("mine", RecordingLoss(), NoCalibration()),
+        Attack("mine", Loss(), NoCalibration(), RecordingMean()),
+    ],
+)
+def test_parts_of_users_run_in_one_thread(make_references, make_view, monkeypatch, attack):
+    monkeypatch.setattr("plmia.data.threads.n_processors", lambda: 3)
+    monkeypatch.setattr("plmia.attacks.view.POINTS_PER_BLOCK", 5)
+    seen = RecordingLoss.seen if isinstance(attack.statistic, RecordingLoss) else RecordingMean.seen
+    score(attack, make_view(make_references(10, 50, 2), population=20), np.random.default_rng(0))
+    assert seen == {threading.get_ident()}
